@@ -35,7 +35,7 @@ def train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
     [
         (["method=pivtorl"], "method=pivtorl: method has no 'pivtorl'; did you mean 'pivotrl'?\n"),
         (["loss.clip_high=abc", "+data.x=1"], "2 mistakes in the configuration:\n"),
-        (["env.horizon=0", "method=sft"], "env: horizon: an episode has at least one turn, got 0\n"),
+        (["env.horizon=0", "method=sft"], "env: horizon: must be at least 1, got 0\n"),
         (["sweep=pivotrl_tab44"], "sweep=pivotrl_tab44: sweep has no 'pivotrl_tab44'; did you mean 'pivotrl_tab4'?\n"),
         (["sweep=pivotrl_tab4", "rows=ful"], "rows=ful: pivotrl_tab4 has no row 'ful'; did you mean 'full'?\n"),
         (["sweep=pivotrl_tab4", "rows=sft", "loss.agregation=x"], "row sft: loss.agregation=x: loss has no key"),

@@ -1,4 +1,7 @@
-"""The sandbox of an environment. It opens with the first command and runs each command on each folder once."""
+"""The sandbox of an environment.
+
+The sandbox starts at the first command, and the result of a command on a folder is cached.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,19 @@ STOPPED: Mapping[Stop, str] = {
     "output": "killed: too much output",
     "disk": "killed: the folder is full",
 }
-"""What the policy reads where its command ran into a limit."""
+"""What the policy reads when its command exceeded a limit."""
 
 
 @dataclass
 class Box:
-    """The sandbox with its results. Several threads may use it at once.
+    """Runs commands in a sandbox and caches their results. Several threads may use one box at once.
 
     Args:
-    backend: bubblewrap, or auto, which is the same.
-    limits: of each command.
-    python: the interpreter inside; None: this one where the sandbox may read it, else /usr/bin/python3.
-    reads: further folders of the host that commands can read, and never write.
+        backend: ``bubblewrap``, or ``auto``, which means the same.
+        limits: time, memory and other limits of each command.
+        python: the Python interpreter in the sandbox. None means the interpreter of this process if the sandbox may
+            read its files, otherwise /usr/bin/python3.
+        reads: further folders of the host that commands can read but not write.
     """
 
     backend: Backend = "auto"
@@ -41,7 +45,7 @@ class Box:
     python: str | None = None
     reads: Sequence[str] = ()
     _sandbox: Sandbox | None = field(default=None, init=False, repr=False, compare=False)
-    # rollouts of a group start alike, and most repeat commands
+    # The results are cached because the rollouts of a group start in the same folder and often run the same commands.
     _results: Remembered[bytes, tuple[CallResult, Tree]] = field(
         default_factory=Remembered, init=False, repr=False, compare=False
     )
@@ -51,13 +55,15 @@ class Box:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
-        """Runs a bash command on a folder. The result of a command on a folder is kept, unless a limit ended it.
+        """Runs a bash command in a folder and returns its result and the folder afterwards.
 
-        A caller whose command is running already waits for its result.
+        The result is cached by command and folder content, unless the command exceeded a limit. If the same command
+        already runs on the same folder in another thread, this call waits for that result instead of running the
+        command again.
 
         Raises:
-            NoSandboxError: nothing here can hold it.
-            EnvironmentFault: the sandbox failed. A command that runs into a limit is no fault but an outcome.
+            NoSandboxError: this machine has no program that can run a sandbox.
+            EnvironmentFault: the sandbox failed. A command that exceeds a limit raises nothing; its result says so.
         """
         key = digest(tree, command)
         with self._lock:
@@ -84,10 +90,10 @@ class Box:
                     self._results.keep(key, mine.result(), _size(*mine.result()))
 
     def open(self) -> Sandbox:
-        """Returns the sandbox, which is tried out at the first call.
+        """Returns the sandbox. The first call starts and tests it.
 
         Raises:
-            NoSandboxError: nothing here can hold a command; the message says what to install.
+            NoSandboxError: this machine has no program that can run a sandbox; the message says what to install.
         """
         with self._lock:
             if self._sandbox is None:
@@ -102,13 +108,15 @@ class Box:
             raise EnvironmentFault(f"sandbox: {error}") from error
 
     def close(self) -> None:
-        """Ends what the sandbox keeps running."""
+        """Ends the processes that the sandbox keeps running."""
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the sandbox: a copy in another process opens its own."""
+        """Returns the state for pickling without the sandbox, because a copy in another process starts its own
+        sandbox.
+        """
         own: dict[str, Any] = {"_sandbox": None, "_results": Remembered(), "_under_way": {}}
         return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
 
@@ -117,13 +125,13 @@ class Box:
 
 
 def _size(outcome: CallResult, tree: Tree) -> int:
-    """Returns about how many bytes a result holds."""
+    """Returns the approximate number of bytes that a cached result takes."""
     held = sum(len(path) + len(entry.content) for path, entry in tree.items() if isinstance(entry, File))
     return len(outcome.output) + held + ENTRY * len(tree)
 
 
 def digest(tree: Tree, *words: str) -> bytes:
-    """Returns a hash of a folder's content, and of words beside it."""
+    """Returns a SHA-256 hash of a folder's content and of the given words."""
     found = hashlib.sha256()
     for word in words:
         data = word.encode("utf-8", "surrogatepass")
@@ -138,7 +146,7 @@ def digest(tree: Tree, *words: str) -> bytes:
 
 
 def cut(text: str, most: int) -> str:
-    """Returns a text without its middle where it is longer than ``most`` characters."""
+    """Returns the text; the middle of a text longer than ``most`` characters is replaced by a note."""
     if len(text) <= most:
         return text
     half = most // 2

@@ -1,6 +1,7 @@
-"""How a policy calls tools: short forms for small policies, or the tool-call text of chat models.
+"""Formats in which a policy writes tool calls: a short form for small policies, and the tool-call text of chat models.
 
-The text comes from a policy and may hold anything. It is parsed and never evaluated, and little of it reaches an observation.
+The policy's text may contain anything. It is parsed and never evaluated, and error messages repeat only a small part of
+it.
 """
 
 from __future__ import annotations
@@ -16,58 +17,62 @@ from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
 from turnwise.types import ToolCall
 
 Style = Literal["short", "hermes"]
-_SHOWN = 160  # characters of an error message
-_DIGITS = 6  # of a number in a short form
+_SHOWN = 160  # maximum length of an error message that the policy sees, in characters
+_DIGITS = 6  # maximum number of digits of a number in the short form
 
 
 def tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]:
-    """Returns a tool's definition as chat templates list it; each parameter is (JSON type, description) and required."""
+    """Returns a tool definition for chat templates.
+
+    Each parameter is given as (JSON type, description) and is required.
+    """
     properties = {key: {"type": kind, "description": text} for key, (kind, text) in parameters.items()}
     schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
     return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
 
 
 def name_of(definition: Mapping[str, Any]) -> str:
-    """Returns the name of a :func:`tool`."""
+    """Returns the name in a tool definition that :func:`tool` made."""
     return str(function_of(definition)["name"])
 
 
 def parameters_of(definition: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the parameters of a :func:`tool`, in order, with their schemas."""
+    """Returns the parameters in a tool definition that :func:`tool` made, in order: name -> JSON schema."""
     found: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
     return found
 
 
 class Calls(Protocol):
-    """One way to write calls."""
+    """A format for tool calls: it reads calls from a reply and writes them."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Returns what can be called: definitions that :func:`tool` made."""
+        """Returns the definitions of the tools that can be called, as :func:`tool` makes them."""
         ...
 
     def explain(self) -> str:
-        """Returns what the opening says of the tools and of how a call is written."""
+        """Returns the part of the prompt that lists the tools and explains how to write a call."""
         ...
 
     def read(self, text: str) -> ToolCall:
         """Returns the one call of a reply.
 
         Raises:
-            ToolCallError: the text is not one call that fits one of the tools. The message is for the policy.
+            ToolCallError: the text is not exactly one call that fits one of the tools. The policy sees the message.
         """
         ...
 
     def write(self, call: ToolCall) -> str:
-        """Returns the call as text; ``read`` gives it back."""
+        """Returns the call as text, which :meth:`read` parses back into the same call."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """``edit bag.py 3 return y``: the tool's name, then its arguments in order, the last one to the end of the text.
+    """The short form, for example ``edit bag.py 3 return y``: the tool's name, then its arguments in order.
 
-    With ``bare`` the name of the only tool is left out: the text is its argument.
+    The last argument is the rest of the text. With ``bare``, which needs exactly one tool, the tool's name is left out
+    and the whole text is its argument.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -92,7 +97,10 @@ class Short:
 
 
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
-    """Returns the words of a short form as arguments; only the last of several may be empty."""
+    """Returns the words of a short call as arguments by name.
+
+    If there are several parameters, only the last may be empty.
+    """
     if not parameters and text:
         raise ToolCallError(f"{name} takes no argument")
     found: dict[str, Any] = {}
@@ -107,7 +115,7 @@ def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str
 
 @dataclass(frozen=True, slots=True)
 class Hermes:
-    """One ``<tool_call>`` with JSON inside; prose around it is not read."""
+    """The format of chat models: one ``<tool_call>`` with JSON inside. Text around the call is ignored."""
 
     tools: Sequence[Mapping[str, Any]]
 
@@ -136,10 +144,11 @@ class Hermes:
 
 
 def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
-    """Returns the style of that name; ``bare`` says whether short calls leave out the name of the only tool.
+    """Returns the call format with the given name. ``bare`` says whether short calls leave out the name of the only
+    tool.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no format with that name.
     """
     if style == "short":
         return Short(tools, bare)
@@ -149,5 +158,5 @@ def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False)
 
 
 def refusal(error: ToolCallError) -> str:
-    """Returns the observation of a reply that is no call; its length is bounded."""
+    """Returns the observation that answers a reply without a valid call. Its length is limited."""
     return f"Error: {str(error)[:_SHOWN]}."

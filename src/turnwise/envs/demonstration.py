@@ -1,4 +1,4 @@
-"""Trajectories of experts: the choice of the expert, the episode, and the record made of it."""
+"""Makes expert trajectories: chooses the expert, runs the episode and builds the trajectory record."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 
 def check_quality(quality: Quality) -> Quality:
-    """Returns ``quality``.
+    """Returns ``quality`` unchanged if it is valid.
 
     Raises:
-        ValueError: it is neither good nor clumsy.
+        ValueError: ``quality`` is neither good nor clumsy.
     """
     if quality not in ("good", "clumsy"):
-        raise ValueError(f"quality: experts are good or clumsy, got {quality!r}")
+        raise ValueError(f"quality: must be good or clumsy, got {quality!r}")
     return quality
 
 
 def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T]) -> T:
-    """Makes the expert of that quality, and only that one.
+    """Builds and returns the expert of the given quality. The other expert is not built.
 
     Raises:
         ValueError: the quality is neither good nor clumsy.
@@ -32,12 +32,12 @@ def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T])
 
 
 def demonstration(session: Session, act: Callable[[], str | None], quality: Quality, seed: int) -> Trajectory:
-    """Runs an expert's episode: the opening, then actions and observations in turn, the last observation included.
+    """Runs an expert's episode and returns it as a trajectory, which ends with the last observation.
 
     Args:
-        session: a fresh episode. It is stepped to its end.
-        act: returns the expert's next action and is asked after each step. None leaves the episode unfinished.
-        quality, seed: name the trajectory.
+        session: a fresh episode, which is run to its end.
+        act: returns the expert's next action. It is called before each step; None ends the episode early.
+        quality, seed: become part of the trajectory's id.
 
     Raises:
         EnvironmentFault: the environment failed.
@@ -50,7 +50,7 @@ def demonstration(session: Session, act: Callable[[], str | None], quality: Qual
 
 
 def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, seed: int) -> Trajectory:
-    """Returns the record of an episode that an expert has ended."""
+    """Returns the trajectory record of an episode that an expert has finished."""
     task = session.task
     return Trajectory(
         id=f"{task.id}/{quality}/{seed}",

@@ -1,4 +1,4 @@
-"""The interface of environments and of their episodes: reset, step, fork, expert, verifier."""
+"""The interfaces of environments and of their episodes (called sessions)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ T = TypeVar("T")
 Quality = Literal["good", "clumsy"]
 Level = Literal["tiny", "full"]
 Verifier = Literal["oracle", "demonstrated"]
-"""What decides whether an action is accepted: what the environment knows of the task, or the demonstrated action."""
+"""The rule that accepts or rejects an action.
+
+``oracle`` uses what the environment knows of the task; ``demonstrated`` compares with the expert's action.
+"""
 
 SPLITS = ("train", "seen", "unseen")
 
-TRIES = 3  # of openings and demonstrations, which no rollout retries
+TRIES = 3  # attempts to open an episode or to run an expert; the rollouts' own retries do not cover these
 
 
 class EnvironmentFault(RuntimeError):
-    """The environment itself failed (a dead worker, a time-out). The rollout is marked invalid and gets no reward of 0."""
+    """The environment itself failed, for example by a dead worker or a time-out.
+
+    The rollout is marked invalid, not scored 0.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +40,23 @@ class Step:
     done: bool = False
     won: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
-    messages: tuple[Message, ...] = ()  # the observation as chat messages (answers of tools); empty: one user message
+    # the observation as chat messages (for example tool answers); empty means one user message with ``observation``
+    messages: tuple[Message, ...] = ()
     conversation: tuple[
         Message, ...
-    ] = ()  # what the policy reads next where that does not continue what it has read so far
+    ] = ()  # the whole history that the policy reads next, if that does not continue what it has read so far
 
     @property
     def shown(self) -> tuple[Message, ...]:
-        """Returns the observation as messages, as the policy is shown it."""
+        """Returns the observation as chat messages, in the form in which the policy sees it."""
         return self.messages or ({"role": "user", "content": self.observation},)
 
 
 def tried(act: Callable[[], T]) -> T:
-    """Returns the result of ``act``, which is tried again where the environment fails.
+    """Calls ``act`` and returns its result. The call is repeated if the environment fails.
 
     Raises:
-        EnvironmentFault: it failed ``TRIES`` times.
+        EnvironmentFault: the environment failed ``TRIES`` times.
     """
     for _ in range(TRIES - 1):
         try:
@@ -60,13 +67,17 @@ def tried(act: Callable[[], T]) -> T:
 
 
 def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
-    """Returns the tools that the chat template shows in this episode; none where a session has no ``tools``."""
+    """Returns the tool definitions that the chat template shows in this episode; empty if the session has no
+    ``tools``.
+    """
     return tuple(getattr(session, "tools", ()))
 
 
 class Session(Protocol):
-    """One live episode. A session may also have ``tools``, definitions for the chat template (:func:`tools_of`), and ``close()``,
-    which ends what it holds while another thread waits for its step.
+    """One running episode.
+
+    A session may have two further attributes: ``tools``, tool definitions for the chat template (:func:`tools_of`), and
+    ``close()``, which ends the session's processes and connections even while another thread waits for its step.
     """
 
     task: Task
@@ -78,19 +89,19 @@ class Session(Protocol):
         ...
 
     def step(self, action: str) -> Step:
-        """Applies the policy's text. An action that does not parse is a no-op that counts towards the horizon.
+        """Applies the policy's text. An action that cannot be parsed changes nothing but counts as a turn.
 
         Raises:
-            EnvironmentFault: the environment failed, and not the action.
+            EnvironmentFault: the environment failed for a reason other than the action.
         """
         ...
 
     def fork(self) -> Session:
-        """Returns an independent copy, whose steps do not change the parent."""
+        """Returns an independent copy. Steps of the copy do not change this session."""
         ...
 
     def admissible(self) -> list[str]:
-        """Returns the actions that have an effect now; empty where they cannot be listed."""
+        """Returns the actions that have an effect now; empty if they cannot be listed."""
         ...
 
 
@@ -98,54 +109,60 @@ class Session(Protocol):
 class Environment(Protocol):
     """A family of tasks.
 
-    Four attributes are optional:
+    These attributes are optional:
 
-    - ``waits = True``: steps wait for commands, workers or servers. Sessions are then stepped in threads, each session by one
-      thread at a time (``rollouts.answers``).
-    - ``together``: rollouts that are live at once, where each holds a process or a server of the environment
-      (``rollouts.room``); a larger group of rollouts is live alone.
-    - ``parts``: the environments, by name, that this one is made of (:func:`environments_of`).
-    - ``prepare(tasks, on_done)``: opens tasks that will be reset, several at once, where that takes long; ``on_done`` is told how
-      many have been opened.
-    - ``ready()``: raises an ``InputError`` where a program is missing on this machine.
-    - ``unforkable()``: says why an episode cannot be forked in its middle; empty where it can (``envs.replay``).
+    - ``waits = True``: steps wait for commands, workers or servers. Sessions are then stepped in threads, each session
+      by one thread at a time (``rollouts.answers``).
+    - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
+      process or a server (``rollouts.room``). A group of more rollouts runs with no other group beside it.
+    - ``parts``: the environments by name, if this environment combines several (:func:`environments_of`).
+    - ``prepare(tasks, on_done)``: opens several tasks at once before they are reset, if opening takes long. It calls
+      ``on_done`` with the number of tasks opened so far.
+    - ``ready()``: raises an ``InputError`` if this machine lacks a program that the environment needs.
+    - ``unforkable()``: returns the reason why an episode cannot be forked in its middle, or an empty text if it can
+      (``envs.replay``).
     """
 
     name: str
-    horizon: int  # turns
+    horizon: int  # maximum number of turns of an episode
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks of train, seen or unseen; the same arguments give the same tasks."""
+        """Returns ``count`` tasks of a split (train, seen or unseen). The same arguments give the same tasks."""
         ...
 
     def reset(self, task: Task) -> Session: ...
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Returns an expert's episode as chat messages."""
+        """Runs an expert on the task and returns its episode as chat messages."""
         ...
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """The functional verifier (PivotRL Eq. 6): is ``action`` as good as ``expert`` here? ``session`` is not changed.
+        """Returns whether ``action`` is as good as ``expert`` here. This is the functional verifier (PivotRL Eq. 6).
 
-        ``session`` is one that this environment's ``reset`` opened.
+        ``session`` comes from this environment's ``reset`` and is not changed.
         """
         ...
 
     def same(self, action: str, expert: str) -> bool:
-        """The strict verifier (PivotRL Eq. 2), after whitespace is normalised."""
+        """Returns whether both texts are equal after whitespace is normalised.
+
+        This is the strict verifier (PivotRL Eq. 2).
+        """
         ...
 
 
 def environments_of(environment: Any) -> Mapping[str, Environment]:
-    """Returns the environments whose tasks it gives, by name: its ``parts``, or else itself."""
+    """Returns the environments that provide the tasks, by name: the environment's ``parts``, or the environment
+    itself.
+    """
     return getattr(environment, "parts", None) or {environment.name: environment}
 
 
 def check_ready(environment: Any) -> None:
-    """Checks that each part of an environment can run on this machine, before anything is started.
+    """Checks that all parts of an environment can run on this machine. It is called before anything else is started.
 
     Raises:
-        InputError: a program is missing; the message says how it is installed.
+        InputError: a program is missing; the message says how to install it.
     """
     for part in environments_of(environment).values():
         if ready := getattr(part, "ready", None):
@@ -153,13 +170,13 @@ def check_ready(environment: Any) -> None:
 
 
 def check_forkable(environment: Any, needed: Sequence[str]) -> None:
-    """Checks that each part of an environment can be put into the middle of an episode.
+    """Checks that every part of an environment can continue an episode from its middle.
 
     Args:
-        needed: the parts of the method that need it, as ``states=pivots``; nothing is checked where there are none.
+        needed: the settings that require this, such as ``states=pivots``. If there are none, nothing is checked.
 
     Raises:
-        InputError: it cannot; the message gives the reason.
+        InputError: a part cannot continue an episode from its middle; the message gives the reason.
     """
     for name, part in environments_of(environment).items() if needed else ():
         unforkable = getattr(part, "unforkable", None)
@@ -168,7 +185,7 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
 
 
 def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
-    """Lets an environment, or its parts, open these tasks together. One that has no ``prepare`` opens each when it is reset.
+    """Opens the tasks together in advance. An environment without ``prepare`` opens each task when it is reset.
 
     Raises:
         EnvironmentFault: a task cannot be opened.
@@ -179,54 +196,57 @@ def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], No
 
 
 def environment_of(environment: Environment, task: Task) -> Environment:
-    """Returns the environment of a task: the part that the task names, or the environment itself where it has no parts."""
+    """Returns the environment of a task: the part that the task names, or the environment itself if it has no parts."""
     parts: Mapping[str, Environment] = getattr(environment, "parts", {})
     return parts.get(task.env, environment)
 
 
 def check_horizon(turns: int) -> int:
-    """Returns ``turns``.
+    """Returns ``turns`` unchanged if it is valid.
 
     Raises:
-        ValueError: an episode would have no turn.
+        ValueError: ``turns`` is below 1.
     """
     if turns < 1:
-        raise ValueError(f"horizon: an episode has at least one turn, got {turns}")
+        raise ValueError(f"horizon: must be at least 1, got {turns}")
     return turns
 
 
 def check_verifier(verifier: str) -> Verifier:
-    """Returns ``verifier``.
+    """Returns ``verifier`` unchanged if it is valid.
 
     Raises:
         ValueError: there is no such verifier.
     """
     if verifier not in get_args(Verifier):
-        raise ValueError(f"verifier: {' or '.join(get_args(Verifier))}, got {verifier!r}")
+        raise ValueError(f"verifier: must be {' or '.join(get_args(Verifier))}, got {verifier!r}")
     return verifier  # type: ignore[return-value]
 
 
 def check_split(split: str, key: str = "split") -> None:
-    """Raises ``ValueError`` where there is no such split; ``key`` says where it stands."""
+    """Raises ``ValueError`` if there is no split of this name. ``key`` is the name of the setting, for the message."""
     if split not in SPLITS:
-        raise ValueError(f"{key}: the splits are {', '.join(SPLITS)}, got {split!r}")
+        raise ValueError(f"{key}: must be one of {', '.join(SPLITS)}, got {split!r}")
 
 
 def check_open(task: Task, done: bool, turns: int) -> None:
-    """Raises ``RuntimeError`` if an episode of the task is over, after so many turns."""
+    """Raises ``RuntimeError`` if the episode of ``task`` is over.
+
+    ``turns`` is the number of turns taken, for the message.
+    """
     if done:
         raise RuntimeError(f"task {task.id}: the episode is over after {turns} turns; reset or fork earlier")
 
 
 def check_task(task: Task, name: str) -> None:
-    """Raises ``ValueError`` if the task was not made for the environment of that name."""
+    """Raises ``ValueError`` if the task was not made for the environment called ``name``."""
     if task.env != name:
         raise ValueError(f"task {task.id}: made for env {task.env!r}, not for {name!r}")
 
 
 def same_text(action: str, expert: str) -> bool:
-    """Whether two texts are equal after whitespace is normalised: the strict verifier.
+    """Returns whether two texts are equal after whitespace is normalised. This is the strict verifier.
 
-    PivotRL, arXiv:2603.21383, Eq. 2.
+    Source: PivotRL, arXiv:2603.21383, Eq. 2.
     """
     return action.split() == expert.split()

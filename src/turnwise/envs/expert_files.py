@@ -1,4 +1,7 @@
-"""Files of demonstrations by an environment's scripted experts, which a run reads like any other trajectory file."""
+"""Writes demonstrations of an environment's scripted experts to files.
+
+A run reads them like any other trajectory file.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from turnwise.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1  # raise it when demonstrations of the same tasks change, so that old files are not read again
+_FORMAT = 1  # version; raise it when the demonstrations of the same tasks change, so that old files are not read again
 
 
 def expert_file(
@@ -30,18 +33,19 @@ def expert_file(
     split: str = "train",
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Returns the file with ``count`` demonstrations, and writes it first where it is missing or damaged.
+    """Returns the path of a file with ``count`` demonstrations. The file is written first if it is missing or damaged.
 
-    The name holds a digest of what decides the content (the environment's public settings, the tasks, the expert
-    of each, the seed). So other settings never read this file, and the same settings never write it twice.
+    The file name contains a hash of everything that determines the content: the environment's public settings, the
+    tasks, the expert of each task, and the seed. Other settings therefore never read this file, and the same settings
+    write it only once.
 
     Args:
-        environment: gives tasks and experts.
-        count: trajectories.
-        folder: where trajectory files live.
-        good: share of them from the good expert; the others are clumsy and show how to recover.
-        seed: of the tasks, of the choice of experts, and of each demonstration.
-        split: of the tasks.
+        environment: provides the tasks and the experts.
+        count: number of trajectories.
+        folder: the folder of trajectory files.
+        good: share of trajectories by the good expert. The others are by the clumsy expert, which shows how to recover.
+        seed: seed of the tasks, of the choice of experts and of each demonstration.
+        split: split of the tasks.
         progress: called with (done, count) after each demonstration.
 
     Raises:
@@ -71,7 +75,7 @@ def expert_file(
 
 
 def _whole(path: Path) -> bool:
-    """Whether the file is there unchanged. Logs why a file that was changed is made again."""
+    """Returns whether the file exists and is unchanged. Logs the reason if it was changed and has to be made again."""
     if not path.exists():
         return False
     try:
@@ -86,7 +90,7 @@ def _whole(path: Path) -> bool:
 
 
 def _sum_of(path: Path) -> Path:
-    """Returns the path of the file beside it with its SHA-256, as ``sha256sum`` writes and reads them."""
+    """Returns the path of the checksum file beside ``path``, which holds a SHA-256 in the format of ``sha256sum``."""
     return path.with_name(f"{path.name}.sha256")
 
 
@@ -96,9 +100,9 @@ def _digest(path: Path) -> str:
 
 
 def _settings(environment: Environment) -> dict[str, Any]:
-    """Returns public attributes that are plain values or dataclasses, whose text is the same in each run.
+    """Returns the public attributes that are plain values or dataclasses, because their text is the same in each run.
 
-    Those of an environment's parts are below the names of the parts.
+    The attributes of an environment's parts are listed under the names of the parts.
     """
     settings: dict[str, Any] = {"name": environment.name, "horizon": environment.horizon}
     if is_dataclass(environment):
@@ -115,7 +119,10 @@ def _settings(environment: Environment) -> dict[str, Any]:
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
-    """Returns the exact share in random order: environments often list tasks by type, and each type should show both experts."""
+    """Returns the quality of each demonstration in random order, with exactly the share ``good`` of good ones.
+
+    The order is random because environments often list tasks by type, and each type should show both experts.
+    """
     first = round(count * good)
     qualities: list[Quality] = ["good" if place < first else "clumsy" for place in range(count)]
     random.Random(f"{seed}/qualities").shuffle(qualities)

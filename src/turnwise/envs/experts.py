@@ -1,4 +1,6 @@
-"""The base of scripted experts: a good one, and a clumsy one that errs with given probabilities and recovers."""
+"""The base classes of scripted experts: a good one, and a clumsy one that makes mistakes at given rates and
+recovers.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,13 @@ from typing import Any, Generic, TypeVar
 from turnwise.envs.environment import Session
 
 S = TypeVar("S", bound=Session)
-MOST = 0.8  # of all probabilities together: above it hardly a turn would be left to act well
+MOST = 0.8  # maximum sum of all probabilities; above it almost no turn would be left for a right action
 
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """Probabilities of a clumsy expert's mistakes, one field for each kind. Subclasses are ``Mistakes`` or ``Slips``.
+    """The probabilities of a clumsy expert's mistakes, one field for each kind. Subclasses are called ``Mistakes`` or
+    ``Slips``.
 
     Raises:
         ValueError: a probability lies outside [0, 1], or they sum to more than 0.8.
@@ -26,14 +29,14 @@ class Chances:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, value in values.items():
             if not 0 <= value <= 1:
-                raise ValueError(f"{key}.{name}: a probability lies in [0, 1], got {value}")
+                raise ValueError(f"{key}.{name}: must be in [0, 1], got {value}")
         if sum(values.values()) > MOST:
             raise ValueError(
                 f"{key}: the probabilities sum to {sum(values.values()):g}; at most {MOST}, or no task ends"
             )
 
     def drawn(self, draw: float) -> str | None:
-        """Returns the mistake that a uniform draw from [0, 1) selects, or None."""
+        """Returns the name of the mistake that ``draw``, a uniform number in [0, 1), selects; None means no mistake."""
         for field in fields(self):
             draw -= getattr(self, field.name)
             if draw < 0:
@@ -42,11 +45,11 @@ class Chances:
 
 
 class Expert(ABC, Generic[S]):
-    """An expert that knows the solution. One instance acts in one episode.
+    """A scripted expert that knows the solution. One instance acts in one episode.
 
     Args:
         session: a fresh episode.
-        seed: of its draws between actions that are equally good.
+        seed: seed for choosing between equally good actions.
     """
 
     def __init__(self, session: S, seed: int | str) -> None:
@@ -57,15 +60,15 @@ class Expert(ABC, Generic[S]):
         """Returns the right action."""
 
     def act(self, session: S) -> str:
-        """Returns the next action."""
+        """Returns the next action of this expert."""
         return self.best(session)
 
 
 class Clumsy(Expert[S]):
-    """An expert that errs. It goes before the good expert among the bases of a class.
+    """An expert that sometimes makes a mistake. In a class's list of bases it stands before the good expert.
 
-    For each field of ``chances`` a subclass has a method of that name with ``_`` before it. The method returns the mistake as
-    an action, or None where it is not possible.
+    For each field of ``chances`` a subclass has a method with the same name after an underscore (``_stray`` for
+    ``stray``). The method returns the mistake as an action, or None if the mistake is not possible now.
     """
 
     def __init__(self, session: S, seed: int | str, chances: Chances) -> None:
@@ -73,17 +76,20 @@ class Clumsy(Expert[S]):
         self.chances = chances
 
     def has_room(self, session: S) -> bool:
-        """Whether the turns that are left suffice to correct a mistake."""
+        """Returns whether enough turns are left to correct a mistake."""
         return True
 
     def mistake(self, session: S, *known: Any) -> str | None:
-        """Draws a mistake; None where none is due or possible. ``known`` goes to the mistake's method."""
+        """Draws whether to make a mistake and returns it as an action, or None.
+
+        ``known`` is passed on to the mistake's method.
+        """
         draw = self.rng.random()
         name = self.chances.drawn(draw) if self.has_room(session) else None
         action: str | None = getattr(self, f"_{name}")(session, *known) if name else None
         return action
 
     def act(self, session: S) -> str:
-        """Returns the next action, which is now and then a mistake."""
+        """Returns the next action, which is sometimes a mistake."""
         action = self.mistake(session)
         return self.best(session) if action is None else action

@@ -1,4 +1,7 @@
-"""A live episode of a package that cannot copy one: forks of a session share it until one of them acts."""
+"""A running episode of a package that cannot copy episodes.
+
+Forks of a session share the episode until one of them acts.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from turnwise.types import Message
 
 
 class Episode(Protocol):
-    """A live episode of the package.
+    """A running episode of the package.
 
-    It may have ``admissible() -> list[str]``, ``close()``, which may be called twice, ``tools``, definitions for the chat
-    template, and ``form``, the format of its calls.
+    Optional attributes: ``admissible() -> list[str]``; ``close()``, which may be called twice; ``tools``, tool
+    definitions for the chat template; and ``form``, the format of the tool calls.
     """
 
     def opening(self) -> list[Message]:
@@ -21,31 +24,35 @@ class Episode(Protocol):
         ...
 
     def act(self, text: str) -> Step:
-        """Applies the policy's text; one that does not parse is a no-op. It need not count turns.
+        """Applies the policy's text. A text that cannot be parsed changes nothing. The episode need not count turns.
 
         Raises:
-            EnvironmentFault: the package failed, and not the action.
+            EnvironmentFault: the package failed for a reason other than the action.
         """
         ...
 
 
 class Live:
-    """An episode and the place where it stands.
+    """Holds a running episode together with its position, which is the list of actions taken so far.
 
     Args:
-        episode: that was just opened.
-        place: the actions taken, by identity, of the sessions that it may serve.
+        episode: an episode that was just opened.
+        place: the object that holds the actions taken so far. Only sessions with this very object (compared by
+            identity) may use the episode.
     """
 
     def __init__(self, episode: Episode, place: object) -> None:
         self.episode = episode
-        self._place: object = place  # None while a session uses it, and after it was closed
-        self._user: object = None  # which session that is
+        self._place: object = place  # None while a session uses the episode, and after it was closed
+        self._user: object = None  # the session that uses the episode
         self._closed = False
         self._lock = threading.Lock()
 
     def claim(self, place: object, user: object) -> bool:
-        """Takes the episode for a session at ``place``; false where it stands elsewhere, is in use, or was closed."""
+        """Reserves the episode for the session ``user`` at the position ``place``.
+
+        Returns False if the episode is at another position, is in use or was closed.
+        """
         with self._lock:
             if self._place is not place:
                 return False
@@ -53,18 +60,21 @@ class Live:
             return True
 
     def leave(self, place: object) -> None:
-        """Gives the episode back, which stands at ``place`` now. One that was closed meanwhile serves nobody."""
+        """Ends the use of the episode, which is now at position ``place``.
+
+        If it was closed meanwhile, no session can use it again.
+        """
         with self._lock:
             self._user = None
             self._place = None if self._closed else place
 
     def used_by(self, user: object) -> bool:
-        """Whether this session's own step is under way, or failed."""
+        """Returns whether the episode is reserved by ``user``, because a step of it is running or has failed."""
         with self._lock:
             return self._user is user
 
     def close(self) -> None:
-        """Closes the episode, where it can be closed."""
+        """Closes the episode if it has a ``close`` method."""
         with self._lock:
             self._closed, self._place = True, None
         if close := getattr(self.episode, "close", None):

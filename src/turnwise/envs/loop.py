@@ -1,4 +1,4 @@
-"""Runs the coroutines of asynchronous clients from ordinary threads, on one event loop in a thread of its own."""
+"""Runs coroutines of asynchronous clients from ordinary threads, on one event loop that has a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from turnwise.envs.environment import EnvironmentFault
 
 T = TypeVar("T")
 
-_ALIVE = 1.0  # second, in which a loop that is not blocked answers
+_ALIVE = 1.0  # seconds within which an event loop that is not blocked answers
 
 _lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a forked copy has no thread that runs the parent's loop
+# One loop for each process id, because after a fork the child has no thread that runs the parent's loop.
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 def _loop() -> asyncio.AbstractEventLoop:
     if (running := _loops.get(os.getpid())) is not None:
-        return running  # without the lock: a finalizer may run while this thread holds it
+        return running  # no lock here: a finalizer may call this while the same thread holds the lock
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:
@@ -31,12 +32,12 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-    """Starts a coroutine and returns at once."""
+    """Starts a coroutine on the event loop and returns its future at once."""
     return asyncio.run_coroutine_threadsafe(coroutine, _loop())
 
 
 def soon(act: Callable[[], object]) -> None:
-    """Has the loop call ``act``; safe in a finalizer."""
+    """Asks the event loop to call ``act`` soon. It may be called from a finalizer."""
     _loop().call_soon_threadsafe(act)
 
 
@@ -44,23 +45,24 @@ def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
     """Runs a coroutine to its end and returns its result.
 
     Args:
-        seconds: after which it is cancelled.
-        what: names it in the message.
+        seconds: time limit, after which the coroutine is cancelled.
+        what: what the coroutine does, for the error message.
 
     Raises:
-        EnvironmentFault: it took longer; the message says where a synchronous call blocks the loop, and with it every episode.
-            What the coroutine raises is raised unchanged.
+        EnvironmentFault: the time limit passed. If a synchronous call blocks the event loop, and so all episodes, the
+            message says so.
+        Exception: whatever the coroutine raises, unchanged.
     """
     future = start(coroutine)
     try:
         return future.result(seconds)
     except TimeoutError:
-        if future.done():  # the coroutine's own
+        if future.done():  # the coroutine itself raised this time-out
             raise
         future.cancel()
         why = "" if _turns() else "; a synchronous call blocks the loop of all episodes: make that tool asynchronous"
         raise EnvironmentFault(f"{what}: no answer within {seconds:g} s{why}") from None
-    except BaseException:  # also an interrupt or the alarm of a guard, which leave the coroutine at work
+    except BaseException:  # also an interrupt or a time-out alarm, which would leave the coroutine running
         future.cancel()
         raise
 

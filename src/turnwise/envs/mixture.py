@@ -1,4 +1,4 @@
-"""``env=mixture``: several environments in one run, their tasks mixed by weight."""
+"""``env=mixture``: several environments in one run. Their tasks are mixed by weight."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from turnwise.types import Task, Trajectory
 
 
 class Mixture:
-    """Environments by name, whose tasks are mixed by weight. See ``turnwise.envs.environment.Environment``.
+    """Combines several environments, whose tasks are mixed by weight. See ``turnwise.envs.environment.Environment``.
 
-    A task keeps the name of its environment. Its id begins with that name, so that ids differ between environments, and its
-    subset is that name, so that success is reported by environment. A session and its horizon are those of its environment.
+    A task keeps the name of its environment. Its id begins with that name, so that ids of different environments
+    differ. Its subset is that name too, so that success is reported by environment. A session and its horizon are those
+    of the task's own environment.
 
-    PivotRL, arXiv:2603.21383, Table 5: all agentic domains in one run.
+    Source: PivotRL, arXiv:2603.21383, Table 5, which trains all agentic domains in one run.
 
     Args:
-        worlds: environments by name; None leaves one out.
-        weights: relative numbers of tasks by name; 1 where none is given.
+        worlds: environments by name; None leaves an environment out.
+        weights: relative numbers of tasks by name of the environment; the default is 1.
 
     Raises:
-        ValueError: no environment is left; a value is no environment, is a mixture or has another name; or a weight is not
-            above 0 or names no environment.
+        ValueError: ``worlds`` is empty; a value of it is not an environment, is a mixture, or has another name than its
+            key; or a weight is not above 0 or its name is not an environment.
     """
 
     name = "mixture"
@@ -36,11 +37,11 @@ class Mixture:
         weights = weights or {}
         self.parts = {name: part for name, part in worlds.items() if part is not None}
         if not self.parts:
-            raise ValueError("worlds: none is left; add one as +env@env.worlds.search=search")
+            raise ValueError("worlds: no environment is left; add one as +env@env.worlds.search=search")
         for name, part in self.parts.items():
             if not isinstance(part, Environment):
                 raise ValueError(
-                    f"worlds.{name}: no environment, but {part!r}; add one as +env@env.worlds.{name}={name}"
+                    f"worlds.{name}: an environment is needed, got {part!r}; add one as +env@env.worlds.{name}={name}"
                 )
             if hasattr(part, "parts"):
                 raise ValueError(f"worlds.{name}: a mixture holds no other mixture; name its environments here")
@@ -62,12 +63,12 @@ class Mixture:
         self.together = min(bounds, default=None)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks of a split; every beginning of the list is as balanced as the whole list.
+        """Returns ``count`` tasks of a split. Every prefix of the list mixes the environments in the same proportions.
 
-        A shorter list need not be the beginning of a longer one.
+        A shorter list need not be a prefix of a longer one.
 
         Raises:
-            ValueError: there is no such split.
+            ValueError: there is no split of this name.
             InputError: an environment has too few tasks.
         """
         counts = shares(list(self.weights.values()), count)
@@ -86,24 +87,27 @@ class Mixture:
         """Opens a fresh session of the task's environment.
 
         Raises:
-            ValueError: the task is of none of these environments, or its environment refuses it.
+            ValueError: the task's environment is not in this mixture, or the environment refuses the task.
         """
         return self._of(task).reset(task)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an episode of an expert of the task's environment.
+        """Runs an expert of the task's environment and returns its episode.
 
         Raises:
-            ValueError: the task is of none of these environments, or its environment refuses it.
+            ValueError: the task's environment is not in this mixture, or the environment refuses the task.
         """
         return self._of(task).demonstrate(task, quality, seed)
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """The functional verifier of the session's environment."""
+        """Returns the verdict of the functional verifier of the session's environment."""
         return self._of(session.task).accepts(session, action, expert)
 
     def same(self, action: str, expert: str) -> bool:
-        """Whether both are equal after whitespace is normalised (PivotRL Eq. 2). A rollout uses its task's own environment."""
+        """Returns whether both texts are equal after whitespace is normalised (PivotRL Eq. 2).
+
+        A rollout does not call this; it asks the task's own environment.
+        """
         return same_text(action, expert)
 
     def _of(self, task: Task) -> Environment:
@@ -118,13 +122,14 @@ class Mixture:
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
-    """Divides ``count`` in proportion to weights, in whole numbers by the largest-remainder method; of equal ones the first.
+    """Divides ``count`` into whole numbers in proportion to the weights, by the largest-remainder method. Ties go to
+    the earlier weight.
 
     Args:
-        weights: above 0.
+        weights: positive numbers.
 
     Returns:
-        As many numbers as weights, which add up to ``count``; each is its exact share rounded up or down.
+        One number for each weight; together they sum to ``count``. Each is its exact share rounded up or down.
     """
     whole = math.fsum(weights)
     exact = [count * weight / whole for weight in weights]
@@ -136,11 +141,14 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
 
 
 def order(counts: Sequence[int]) -> list[int]:
-    """Places 0 to n - 1, each as often as ``counts`` says, so that every beginning holds its share of each to within one.
+    """Returns an order of the indices 0 to n - 1 in which each index i stands ``counts[i]`` times.
 
-    Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330): of those that are behind by at
-    least 1 / (2n - 2), the one that would be ahead by nothing the soonest comes next; no one is then off by more than
-    1 - 1 / (2n - 2). In whole numbers, so that no rounding decides.
+    In every prefix of the order, the number of times that an index occurs differs by less than one from its share.
+
+    This is Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330). Among the
+    indices that are behind their share by at least 1 / (2n - 2), the next one is the one that would soonest be ahead of
+    its share. No index is then off by more than 1 - 1 / (2n - 2). All numbers are integers, so that rounding has no
+    effect.
     """
     total = sum(counts)
     slack = max(1, 2 * len(counts) - 2)

@@ -1,4 +1,4 @@
-"""What an environment computed before, kept within a number of bytes or of tasks."""
+"""Caches of what an environment computed before, limited by a number of bytes or of tasks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from turnwise.types import Task
 
 K = TypeVar("K")
 V = TypeVar("V")
-MOST = 256 << 20  # bytes: a policy decides how large each result is
-ENTRY = 200  # bytes of a result that holds nothing
+MOST = 256 << 20  # bytes; there is a limit because the policy decides how large each result is
+ENTRY = 200  # bytes that an empty result takes
 
 
 class Remembered(Generic[K, V]):
-    """Values by key. The value that was used longest ago is dropped first.
+    """A cache. When it is full, the value that was used longest ago is dropped first.
 
     Args:
-        most: bytes that all values may hold together; a larger single value is not kept.
+        most: maximum size of all values together, in bytes. A single value above this size is not kept.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -29,14 +29,14 @@ class Remembered(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """Returns the value, or None where it is not kept."""
+        """Returns the value of a key, or None if the cache has none."""
         if key not in self._values:
             return None
         self._values.move_to_end(key)
         return self._values[key][0]
 
     def keep(self, key: K, value: V, size: int) -> None:
-        """Keeps a value of ``size`` bytes, in the place of an older value of that key."""
+        """Stores a value that takes ``size`` bytes. It replaces an older value of the same key."""
         if key in self._values:
             self.held -= self._values.pop(key)[1]
         size += ENTRY
@@ -50,11 +50,11 @@ class Remembered(Generic[K, V]):
 
 
 class LastTasks(Generic[V]):
-    """Values of the tasks that were computed last. Tasks are compared by content, not only by their id.
+    """A cache of values for the tasks that were computed last. Tasks are compared by content, not only by id.
 
     Args:
-        make: computes a task's value.
-        most: how many tasks are kept.
+        make: computes the value of a task.
+        most: maximum number of tasks in the cache.
     """
 
     def __init__(self, make: Callable[[Task], V], most: int) -> None:
@@ -62,7 +62,7 @@ class LastTasks(Generic[V]):
         self._kept: dict[str, tuple[Task, V]] = {}
 
     def __call__(self, task: Task) -> V:
-        """Returns the task's value, computed now where it is not kept."""
+        """Returns the value of a task, which is computed now if it is not in the cache."""
         kept = self._kept.get(task.id)
         if kept is None or (kept[0] is not task and kept[0] != task):
             value = self._make(task)

@@ -1,7 +1,9 @@
-"""Sessions of packages that cannot copy an episode: a fork repeats its actions in a fresh episode and compares what it sees.
+"""Sessions of packages that cannot copy an episode. A fork opens a fresh episode, repeats the actions and compares the
+answers.
 
-The package gives an :class:`Episode`, opened for a task. :class:`ReplayedSession` makes a ``Session`` of it, and
-:class:`ReplayedEnv` checks at start-up what that rests on: a task opened twice begins alike, and the same actions see the same.
+The package provides an :class:`Episode`. :class:`ReplayedSession` turns it into a ``Session``. This works only if a
+task that is opened twice begins alike and the same actions get the same answers, so :class:`ReplayedEnv` checks both at
+start-up.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from turnwise.envs.live import Episode, Live
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 
-TRIED = 2  # tasks that are played twice at start-up
-_SHOWN = 200  # characters of an observation in a message
+TRIED = 2  # number of tasks that are played twice at start-up
+_SHOWN = 200  # maximum number of characters of an observation that an error message shows
 
 
 Opening = tuple[Sequence[Message], Sequence[Mapping[str, Any]]]
@@ -30,34 +32,38 @@ Opening = tuple[Sequence[Message], Sequence[Mapping[str, Any]]]
 
 
 class ReplayDiffersError(InputError):
-    """A task opened again begins otherwise, or the same actions see something else: its episodes cannot be forked."""
+    """A task began differently when it was opened again, or repeated actions got other answers.
+
+    Its episodes cannot be forked.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An action, and the answer that it got."""
+    """An action and the environment's answer to it."""
 
     action: str
     step: Step
-    tools: tuple[Mapping[str, Any], ...] = ()  # that the policy can call then
+    tools: tuple[Mapping[str, Any], ...] = ()  # the tools that the policy can call after this action
 
 
 class ReplayedSession:
     """See ``turnwise.envs.environment.Session``.
 
-    A fork is lazy. It shares its parent's live episode until one of the two acts; the other then opens a fresh episode for its
-    own next action, repeats the actions taken so far and compares every answer with the one seen before. A plain episode and a
-    chain of forks of which only the last acts are never repeated.
+    A fork is lazy: it shares the running episode of its parent until one of the two acts. When the other one acts
+    later, it opens a fresh episode, repeats the actions taken so far and compares every answer with the earlier one. So
+    nothing is repeated in an episode without forks, nor in a chain of forks of which only the last one acts.
 
     Args:
-        task: of the episode.
+        task: the task of the episode.
         open_episode: opens a fresh episode of the task.
-        horizon: turns, after which the episode is over.
-        known: messages and tools before the first action, where they are known; no episode is opened then before it is needed.
+        horizon: maximum number of turns, after which the episode is over.
+        known: the messages and tools before the first action, if they are already known. The first episode is then
+            opened only when it is needed.
 
     Attributes:
-        taken: actions and answers so far. Experts and verifiers that read nothing else never cause a replay.
-        tools, form: those of the episode.
+        taken: the actions and answers so far. An expert or verifier that reads only these never causes a replay.
+        tools, form: the tools of the episode, and the format of its tool calls.
     """
 
     def __init__(
@@ -68,7 +74,7 @@ class ReplayedSession:
         self.done = self.won = False
         self._open = open_episode
         self.form: str = "hermes"
-        self._me = object()  # the live episode knows by it which session uses it
+        self._me = object()  # identifies this session to the running episode, which notes who uses it
         self._holder: Live | None = None
         if known is None:
             self._holder = self._hold(open_episode())
@@ -86,7 +92,7 @@ class ReplayedSession:
 
         Raises:
             EnvironmentFault: the package failed.
-            ReplayDiffersError: this is a fork, and its actions could not be repeated.
+            ReplayDiffersError: this session is a fork, and repeating its actions gave other answers.
             RuntimeError: the episode is over.
         """
         check_open(self.task, self.done, len(self.taken))
@@ -101,28 +107,33 @@ class ReplayedSession:
         return step
 
     def close(self) -> None:
-        """Ends the live episode, also while another thread waits for its answer. A later step repeats the actions so far.
+        """Ends the running episode, even while another thread waits for its answer. A later step opens and replays a
+        new one.
 
-        An episode that another session went on with is left alone.
+        An episode that another session has continued is not ended.
         """
         if (holder := self._holder) is not None and (holder.used_by(self._me) or holder.claim(self.taken, self._me)):
             holder.close()
 
     def release(self) -> None:
-        """Lets go of the live episode, which ends unless a fork still shares it. A later step repeats the actions so far."""
+        """Drops the running episode, which ends unless a fork still shares it.
+
+        A later step opens and replays a new one.
+        """
         self._holder = None
 
     def fork(self) -> ReplayedSession:
-        """Returns an independent copy. Nothing is opened or repeated until it acts."""
+        """Returns an independent copy. A new episode is opened and replayed only when the copy acts and needs one."""
         fork = copy.copy(self)
         fork._me = object()
         return fork
 
     def admissible(self) -> list[str]:
-        """Returns what the package lists; empty where it lists nothing. A fork may have to repeat its actions for it.
+        """Returns the actions that the package lists; empty if it lists none. A fork may have to replay its actions
+        first.
 
         Raises:
-            EnvironmentFault, ReplayDiffersError: as :meth:`step`.
+            EnvironmentFault, ReplayDiffersError: see :meth:`step`.
         """
         if self.done:
             return []
@@ -132,25 +143,29 @@ class ReplayedSession:
         return listed
 
     def repeat(self) -> None:
-        """Opens a fresh episode and repeats the actions taken so far in it.
+        """Opens a fresh episode and repeats in it the actions taken so far.
 
         Raises:
             EnvironmentFault: the package failed.
-            ReplayDiffersError: the answers differ.
+            ReplayDiffersError: an answer differs from the earlier one.
         """
         self._holder = self._repeated()
 
     def _claimed(self) -> Live:
-        """Returns an episode that stands here and that no other session uses. An action that fails leaves it in use for good."""
+        """Returns an episode at this session's position, reserved for this session.
+
+        If an action fails, the episode stays reserved, so that no other session uses it.
+        """
         holder = self._holder
         if holder is None or not holder.claim(self.taken, self._me):
             holder = self._repeated()
             if not holder.claim(self.taken, self._me):
-                raise EnvironmentFault(f"task {self.task.id}: its episode was closed")
+                raise EnvironmentFault(f"task {self.task.id}: its episode was closed by another thread")
         return holder
 
     def _repeated(self) -> Live:
-        holder = self._holder = self._hold(self._open())  # closes the episode also where this fails
+        # kept in the attribute at once, so that the episode can be closed even if the replay fails
+        holder = self._holder = self._hold(self._open())
         again = _shown(holder.episode.opening(), tools_of(holder.episode))
         if (seen := _shown(self._opening, self._first_tools)) != again:
             self._differs(0, seen, again)
@@ -175,14 +190,15 @@ class ReplayedSession:
             f"env={self.task.env}, task {self.task.id}: its actions were repeated in a fresh episode and {place} differs: seen "
             f"{seen[start : start + _SHOWN]!r}, repeated {again[start : start + _SHOWN]!r}. Methods that act in the middle of "
             "an episode (pivotrl with reward=functional, trace, treepo) cannot use this environment; method=grpo can, where "
-            "openings are alike"
+            "an episode always begins alike"
         )
 
 
 class ReplayedEnv(ABC):
-    """Base of environments whose sessions are replayed. It goes before other bases, and ``reset`` of those calls ``begin``.
+    """Base of environments whose sessions are replayed. It stands before other base classes; their ``reset`` calls
+    :meth:`begin`.
 
-    Subclasses have ``name``, ``horizon`` and ``tasks`` as any environment, and :meth:`open_episode`.
+    Subclasses define ``name``, ``horizon`` and ``tasks`` as any environment does, and :meth:`open_episode`.
     """
 
     name: str
@@ -191,22 +207,23 @@ class ReplayedEnv(ABC):
 
     @abstractmethod
     def open_episode(self, task: Task) -> Episode:
-        """Opens a fresh episode of the package; the task's data alone decides it.
+        """Opens a fresh episode of the package. The episode depends on the task's data alone.
 
         Raises:
             EnvironmentFault: the package failed.
         """
 
     def session(self, task: Task) -> ReplayedSession:
-        """Returns a fresh session; environments with a session class of their own make that one."""
+        """Returns a fresh session. An environment with its own session class overrides this method."""
         return ReplayedSession(task, partial(self.open_episode, task), self.horizon)
 
     def begin(self, task: Task) -> Any:
-        """Opens a session and compares its opening with that of earlier ones of the task.
+        """Opens a session and checks that its opening equals that of earlier sessions of the same task.
 
         Raises:
             EnvironmentFault: the package failed.
-            ReplayDiffersError: the task was opened before and began otherwise: rollouts of a group would not act in one state.
+            ReplayDiffersError: an earlier session of the task began differently, so the rollouts of a group would not
+                share a state.
         """
         session = self.session(task)
         known: dict[bytes, str] = self.__dict__.setdefault("_openings", {})
@@ -214,27 +231,34 @@ class ReplayedEnv(ABC):
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
         if known.setdefault(_key(task), digest) != digest:
             raise ReplayDiffersError(
-                f"env={self.name}, task {task.id}: opened a second time it begins otherwise ({text[:_SHOWN]!r}); methods compare "
-                "rollouts of one task, which needs tasks that begin alike: seed the environment from the task's data"
+                f"env={self.name}, task {task.id}: opened a second time, it begins differently ({text[:_SHOWN]!r}). "
+                "Methods compare the rollouts of one task, so a task must always begin alike: seed the environment from the "
+                "task's data"
             )
         return session
 
     def ready(self) -> None:
-        """Opens a few training tasks twice.
+        """Opens a few training tasks twice and compares.
 
         Raises:
-            ReplayDiffersError: they begin otherwise the second time.
+            ReplayDiffersError: a task begins differently the second time.
         """
         for task in self.tasks("train", TRIED):
             self.begin(task)
             self.begin(task)
 
     def trial(self, session: ReplayedSession, rng: random.Random) -> str:
-        """Returns an action for :meth:`unforkable`: one that the package lists, or else a text that probably does nothing."""
+        """Returns an action with which :meth:`unforkable` tests an episode.
+
+        It is an action that the package lists, or else a text that probably has no effect.
+        """
         return rng.choice(session.admissible() or ["look"])
 
     def unforkable(self) -> str:
-        """Plays a few training tasks and repeats them; returns what differs, empty where nothing does."""
+        """Plays a few training tasks and repeats them.
+
+        Returns a description of the first difference; empty if there is none.
+        """
         for number, task in enumerate(self.tasks("train", TRIED)):
             session, rng = self.begin(task), random.Random(number)
             while not session.done:
@@ -255,12 +279,12 @@ def _text(messages: Sequence[Any]) -> str:
 
 
 def _shown(messages: Sequence[Any], tools: Sequence[Any]) -> str:
-    """What the policy reads. Tools are told where there are any."""
+    """Returns the text that the policy reads: the messages, and the tools if there are any."""
     return _text(messages) + (f" tools={_text(tools)}" if tools else "")
 
 
 def _answer(taken: Taken) -> str:
-    """What of an answer has to be the same again: all but ``info``."""
+    """Returns the parts of an answer that a replay must reproduce: all except ``info``."""
     step = taken.step
     shown = _shown(step.conversation or step.shown, () if step.done else taken.tools)
     return f"{shown} reward={float(step.reward)} done={step.done} won={step.won}"

@@ -1,4 +1,4 @@
-"""The base of the shipped environments: tasks by count, episodes of their own tasks, demonstrations by scripted experts."""
+"""The base of the shipped environments: it draws tasks, opens episodes and runs scripted experts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class ScriptedEnv(ABC, Generic[S]):
     """See ``turnwise.envs.environment.Environment``.
 
     Attributes:
-        name: of the environment, in its tasks too.
-        horizon: turns of an episode.
-        good, clumsy: classes of the experts.
-        mistakes: probabilities of the clumsy expert.
+        name: the name of the environment, which its tasks carry too.
+        horizon: maximum number of turns of an episode.
+        good, clumsy: the classes of the two experts.
+        mistakes: probabilities of the clumsy expert's mistakes.
     """
 
     name: str
@@ -33,7 +33,7 @@ class ScriptedEnv(ABC, Generic[S]):
 
     @abstractmethod
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns the tasks of :meth:`tasks`; ``count`` is at least 0."""
+        """Returns ``count`` tasks for :meth:`tasks`, which has already checked the arguments."""
 
     @abstractmethod
     def begin(self, task: Task) -> S:
@@ -41,44 +41,46 @@ class ScriptedEnv(ABC, Generic[S]):
 
     @abstractmethod
     def accepts(self, session: S, action: str, expert: str) -> bool:
-        """The functional verifier (PivotRL Eq. 6); ``session`` is not changed. The folder's ``verifier`` states the rule.
+        """Returns the verdict of the functional verifier (PivotRL Eq. 6). ``session`` is not changed.
+
+        The rule is described in the module ``verifier`` of the environment's folder.
 
         Raises:
             EnvironmentFault: the environment failed.
         """
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split; a longer list starts with the shorter one.
+        """Returns ``count`` different tasks of a split. A longer list starts with the shorter one.
 
         Raises:
-            ValueError: the split is unknown or the count negative.
+            ValueError: there is no split of this name, or the count is negative.
             InputError: the split has fewer tasks.
         """
         check_split(split)
         if count < 0:
-            raise ValueError(f"count: cannot draw {count} tasks")
+            raise ValueError(f"count: must be at least 0, got {count}")
         return self.draw(split, count, seed)
 
     def reset(self, task: Task) -> S:
         """Opens a fresh episode.
 
         Raises:
-            ValueError: the task belongs to another environment, or its data is no task of this one.
+            ValueError: the task belongs to another environment, or its data does not describe a task of this one.
             EnvironmentFault: the environment failed.
         """
         check_task(task, self.name)
         return self.begin(task)
 
     def chances(self) -> Chances:
-        """Returns the probabilities of the clumsy expert."""
+        """Returns the probabilities of the clumsy expert's mistakes."""
         return self.mistakes
 
     def unknown(self, session: S) -> str:
-        """Says what is missing so that no expert can demonstrate a task, as a clause; empty where nothing is."""
+        """Returns a clause that says what the experts lack to demonstrate the task; empty if they lack nothing."""
         return ""
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert's episode: opening, then actions and observations in turn, the last observation included.
+        """Runs an expert's episode and returns it as a trajectory, which ends with the last observation.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -98,18 +100,18 @@ class ScriptedEnv(ABC, Generic[S]):
         return demonstration(session, lambda: expert.act(session), quality, seed)
 
     def same(self, action: str, expert: str) -> bool:
-        """Whether both are equal after whitespace is normalised (the strict verifier, PivotRL Eq. 2)."""
+        """Returns whether both texts are equal after whitespace is normalised (the strict verifier, PivotRL Eq. 2)."""
         return same_text(action, expert)
 
 
 def first(found: list[T], count: int, source: str) -> list[T]:
-    """Returns the first ``count``.
+    """Returns the first ``count`` tasks. ``source`` names where they come from, for the message.
 
     Raises:
-        InputError: there are fewer.
+        InputError: there are fewer than ``count``.
     """
     if count > len(found):
         raise InputError(
-            f"{source} has {len(found)} tasks, {count} were asked for: lower data.trajectories, states.count or eval.tasks"
+            f"{source} has {len(found)} tasks, but {count} are needed: lower data.trajectories, states.count or eval.tasks"
         )
     return found[:count]

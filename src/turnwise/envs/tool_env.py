@@ -1,4 +1,4 @@
-"""The base of environments whose actions are calls of a few tools."""
+"""The base of environments in which an action is a tool call."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from turnwise.envs.environment import Level, check_horizon
 from turnwise.envs.experts import S
 from turnwise.envs.scripted import ScriptedEnv
 
-FEWEST = 20  # characters of an observation
+FEWEST = 20  # minimum number of characters of an observation
 
 
 class ToolEnv(ScriptedEnv[S]):
     """An environment with levels and tools. Its sessions are :class:`~turnwise.envs.tool_session.ToolSession`.
 
     Args:
-        level: ``tiny`` means short calls unless ``calls`` says otherwise.
-        horizon: turns of an episode.
-        calls: how calls are written, ``short`` or ``hermes``; None is short at the tiny level, else hermes.
-        tools: definitions that ``turnwise.envs.calls.tool`` made.
+        level: ``tiny`` or ``full``.
+        horizon: maximum number of turns of an episode.
+        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
+            level.
+        tools: tool definitions that ``turnwise.envs.calls.tool`` made.
         bare: whether short calls leave out the name of the only tool.
 
     Raises:
-        ValueError: there is no such level or style, or the horizon is below 1.
+        ValueError: the level or the format of calls is unknown, or the horizon is below 1.
     """
 
     def __init__(
@@ -44,6 +45,6 @@ class ToolEnv(ScriptedEnv[S]):
 
 
 def check_shown(shown: int | None) -> None:
-    """Raises ``ValueError`` where an observation would have fewer than 20 characters."""
+    """Raises ``ValueError`` if ``shown``, the maximum length of an observation, is below 20 characters."""
     if shown is not None and shown < FEWEST:
-        raise ValueError(f"shown: an observation has at least {FEWEST} characters, got {shown}")
+        raise ValueError(f"shown: must be at least {FEWEST} characters, got {shown}")

@@ -1,4 +1,6 @@
-"""The base of episodes with tools: a reply is read as one call, and the environment answers it."""
+"""The base of episodes with tools: each reply of the policy is parsed as one tool call, and the environment answers
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,20 @@ from turnwise.envs.calls import Calls, name_of, parameters_of, refusal
 from turnwise.envs.environment import Step, check_open
 from turnwise.types import Message, Task, ToolCall
 
-MAX_ARGUMENT = 20_000  # characters of a text argument
+MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
 
 
 class ToolSession(ABC):
     """See ``turnwise.envs.environment.Session``.
 
-    The state of a subclass is made of values that are never changed in place (tuples, frozen dataclasses), so that a shallow
-    copy is independent. What it shares with its forks, such as an index, is only read.
+    The state of a subclass consists of values that never change in place (tuples, frozen dataclasses), so that a
+    shallow copy is independent. What a session shares with its forks, such as a search index, is only read.
 
     Args:
-        task: of the episode.
-        calls: how the policy writes calls.
-        horizon: turns.
-        system, user: the two messages of the opening; the tools are explained after ``system``.
+        task: the task of the episode.
+        calls: the format in which the policy writes calls.
+        horizon: maximum number of turns.
+        system, user: the first two messages of the prompt. An explanation of the tools is appended to ``system``.
     """
 
     def __init__(self, task: Task, calls: Calls, horizon: int, system: str, user: str) -> None:
@@ -38,36 +40,42 @@ class ToolSession(ABC):
 
     @abstractmethod
     def act(self, call: ToolCall) -> Step:
-        """Answers one call. ``done`` of the step ends the episode; :meth:`step` counts turns and applies the horizon.
+        """Answers one call. If the returned step is ``done``, the episode ends; :meth:`step` counts turns and applies
+        the horizon.
 
         Raises:
-            ToolCallError: the call is refused. The message is for the policy.
+            ToolCallError: the call is refused. The policy sees the message.
             EnvironmentFault: the environment failed.
         """
 
     def opening(self) -> list[Message]:
-        """Returns a system message that lists the tools, and the request."""
+        """Returns the system message, which lists the tools, and the user's request."""
         return [dict(message) for message in self._opening]
 
     def call(self, action: str) -> ToolCall:
-        """Returns the call of an action.
+        """Returns the tool call that an action contains.
 
         Raises:
-            ToolCallError: there is none, or it does not fit its tool.
+            ToolCallError: there is no call, or the call does not fit its tool.
         """
         return self.calls.read(action)
 
     def write(self, name: str, *arguments: Any) -> str:
-        """Writes a call as a policy would; ``call`` reads it back. The arguments are in the order of the tool's parameters."""
+        """Returns a call as the policy would write it; :meth:`call` parses it back.
+
+        Args:
+            name: the name of the tool.
+            arguments: values in the order of the tool's parameters.
+        """
         (keys,) = (parameters_of(tool) for tool in self.calls.tools if name_of(tool) == name)
         return self.calls.write(ToolCall(name, dict(zip(keys, arguments, strict=True))))
 
     def refused(self, error: ToolCallError) -> str:
-        """Returns the observation of an action that is no call."""
+        """Returns the observation that answers an action without a valid call."""
         return refusal(error)
 
     def step(self, action: str) -> Step:
-        """Applies one action. A reply that is no call gets an error message and costs a turn.
+        """Applies one action. A reply without a valid call gets an error message and counts as a turn.
 
         Raises:
             RuntimeError: the episode is over.
@@ -90,26 +98,26 @@ class ToolSession(ABC):
         return copy.copy(self)
 
     def admissible(self) -> list[str]:
-        """Returns nothing: arguments are free text and cannot be listed."""
+        """Returns an empty list, because arguments are free text and cannot be listed."""
         return []
 
 
 class TextSession(ToolSession):
-    """An episode whose tools take one text argument each."""
+    """An episode in which each tool takes one text argument."""
 
     @abstractmethod
     def use(self, name: str, argument: str) -> Step:
-        """Answers the call of a tool; ``argument`` is not empty."""
+        """Returns the answer to a call of the tool ``name``. ``argument`` is not empty."""
 
     def act(self, call: ToolCall) -> Step:
         (argument,) = call.arguments.values()
         return self.use(call.name, argument)
 
     def call(self, action: str) -> ToolCall:
-        """Returns the call of an action, its argument without surrounding whitespace.
+        """Returns the tool call that an action contains, with surrounding whitespace removed from its argument.
 
         Raises:
-            ToolCallError: there is no call, its argument is empty or longer than 20,000 characters.
+            ToolCallError: there is no call, or its argument is empty or longer than 20,000 characters.
         """
         call = super().call(action)
         ((key, value),) = call.arguments.items()
@@ -121,7 +129,7 @@ class TextSession(ToolSession):
         return ToolCall(call.name, {key: argument})
 
     def read(self, action: str) -> tuple[str, str] | None:
-        """Returns the tool that an action calls and its argument; None where it is no call."""
+        """Returns the name of the tool that an action calls and its argument; None if the action is not a call."""
         try:
             call = self.call(action)
         except ToolCallError:

@@ -1,7 +1,8 @@
-"""Chat messages of environments with tools: what is shown at the start, an expert's calls, the answers of tools.
+"""Builds chat messages for environments with tools: the opening, an expert's calls, and the tools' answers.
 
-Three of the formats are those of chat templates: the template shows the tools, calls are in ``tool_calls``, and answers are
-``tool`` messages. ``bfcl_python`` is plain text: the environment lists signatures, a call is ``f(a=1)``, a user message answers.
+Three of the formats follow chat templates: the template shows the tools, calls stand in ``tool_calls``, and answers are
+``tool`` messages. The format ``bfcl_python`` is plain text: the environment lists the signatures of the tools, a call
+is written as ``f(a=1)``, and a user message holds the answer.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ Tools = tuple[Mapping[str, Any], ...]
 
 
 def check_format(form: str) -> Format:
-    """Returns ``form``.
+    """Returns ``form`` unchanged if it is a known format.
 
     Raises:
-        ValueError: there is no such format.
+        ValueError: there is no format of this name.
     """
     if form not in PARSERS:
         raise ValueError(f"format: must be one of {', '.join(PARSERS)}, got {form!r}")
@@ -31,18 +32,18 @@ def check_format(form: str) -> Format:
 
 
 def templated(form: Format) -> bool:
-    """Whether the chat template shows tools and calls in this format."""
+    """Returns whether the chat template itself shows tools and calls in this format."""
     return form != "bfcl_python"
 
 
 def said(
     calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = (), thought: str = ""
 ) -> Message:
-    """Returns an expert's calls as an assistant message, the ``thought`` before them.
+    """Returns an expert's calls as an assistant message that begins with ``thought``.
 
-    A call that does not fit ``tools`` (a mistake, or a function that was given later) becomes text as the policy would write it,
-    because trajectory files refuse such calls in ``tool_calls``. Calls with a thought become text too: some templates drop
-    thoughts.
+    A call that does not fit ``tools`` (a mistake, or a function that is provided only later) is written as text, in the
+    way the policy would write it, because trajectory files refuse such calls in ``tool_calls``. Calls with a thought
+    are written as text too, because some chat templates drop thoughts.
     """
     fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
     if thought or not (templated(form) and fit):
@@ -52,7 +53,10 @@ def said(
 
 
 def as_written(message: Message, form: Format) -> str:
-    """Returns an assistant message as the policy would write it: the inverse of :func:`said`."""
+    """Returns an assistant message as text, in the way the policy would write it.
+
+    This is the inverse of :func:`said`.
+    """
     calls = [function_of(call) for call in message.get("tool_calls") or ()]
     if not calls:
         return str(message["content"])
@@ -60,12 +64,15 @@ def as_written(message: Message, form: Format) -> str:
 
 
 def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
-    """Returns the tools' answers as messages, one a call; none where they are one user message."""
+    """Returns one ``tool`` message for each answer; empty in the format in which one user message holds all answers."""
     return tuple({"role": "tool", "content": result} for result in results) if templated(form) else ()
 
 
 def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
-    """Runs an expert's episode and returns its chat messages. Each reply is a thought followed by tool calls, or text alone."""
+    """Runs an expert's episode and returns its chat messages.
+
+    Each element of ``replies`` is a pair (tool calls, text). If there are calls, the text is the thought before them.
+    """
     messages = list(session.opening())
     for calls, text in replies:
         if session.done:
@@ -80,7 +87,7 @@ def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], 
 
 
 def signature(tool: Mapping[str, Any]) -> str:
-    """Returns a tool in one short line: ``ls(a?)``; a question mark follows what may be left out."""
+    """Returns a tool's signature in one line, such as ``ls(a?)``. A question mark marks an optional parameter."""
     function = function_of(tool)
     schema = function.get("parameters") or {}
     required = schema.get("required") or ()
@@ -89,7 +96,7 @@ def signature(tool: Mapping[str, Any]) -> str:
 
 
 def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...] | None:
-    """Returns the calls of a reply; None where it cannot be read."""
+    """Returns the calls in a reply; None if the reply cannot be parsed."""
     try:
         return PARSERS[form](text, tools).calls
     except ToolCallError:
@@ -97,7 +104,10 @@ def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ())
 
 
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a parameter's description in the benchmarks' words (``dict``, ``float``, ``tuple``, ``any``) as JSON Schema."""
+    """Returns a parameter's description as JSON Schema.
+
+    The input uses the type names of the benchmarks: ``dict``, ``float``, ``tuple``, ``any``.
+    """
     found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
     kind = node.get("type")
     if isinstance(kind, str) and kind != "any":

@@ -1,4 +1,4 @@
-"""The base of environments whose policy works on a folder in the sandbox: terminal and software."""
+"""The base of the environments ``terminal`` and ``software``, in which the policy works on a folder in the sandbox."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from turnwise.types import Message, Task
 
 
 class WorkspaceEnv(ToolEnv[S]):
-    """An environment whose commands run in the sandbox. See :class:`~turnwise.envs.tool_env.ToolEnv` for the other arguments.
+    """An environment whose commands run in the sandbox.
+
+    :class:`~turnwise.envs.tool_env.ToolEnv` describes the other arguments.
 
     Args:
-        shown: characters of an observation; None is the level's own.
-        widths: ``shown`` by level.
-        slips: probabilities of the clumsy expert.
-        box: the sandbox. It opens with the first command.
+        shown: maximum length of an observation in characters; None means the default of the level.
+        widths: the default of ``shown`` for each level.
+        slips: probabilities of the clumsy expert's mistakes.
+        box: the sandbox, which starts at the first command.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -51,18 +53,20 @@ class WorkspaceEnv(ToolEnv[S]):
         return self.slips
 
     def ready(self) -> None:
-        """Raises NoSandboxError where this machine has no sandbox."""
+        """Raises ``NoSandboxError`` if this machine has no sandbox."""
         self._box.open()
 
 
 class WorkspaceSession(ToolSession):
-    """An episode on a folder. The folder ``tree`` is a value (``turnwise.sandbox.tree``), so that forks share it.
+    """An episode that works on a folder. ``tree``, the content of the folder, never changes in place, so that forks can
+    share it.
 
     Args:
-        tree: the folder at the start.
+        tree: the content of the folder at the start (``turnwise.sandbox.tree``).
         box: the sandbox.
-        shown: characters of an observation.
-        rules, request: the system message before the tools, and the user message.
+        shown: maximum length of an observation in characters.
+        rules: the text of the system message before the list of tools.
+        request: the user message.
     """
 
     def __init__(
@@ -72,5 +76,8 @@ class WorkspaceSession(ToolSession):
         self.tree, self.box, self.shown = tree, box, shown
 
     def opening(self) -> list[Message]:
-        """Returns the rules and tools, then the request. Where calls are short, demonstrations teach both instead."""
+        """Returns the system message with rules and tools, then the user's request.
+
+        If calls are in the short form, the system message is left out, because demonstrations teach rules and tools.
+        """
         return super().opening()[isinstance(self.calls, Short) :]

@@ -1,4 +1,7 @@
-"""Stores answers on disk by the content of their questions, in an SQLite file that processes share and crashes leave intact."""
+"""Stores answers on disk by the content of their questions.
+
+They are in an SQLite file, which several processes can share and which crashes leave intact.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ CREATE TABLE IF NOT EXISTS answers (
 
 
 class CacheError(OSError):
-    """The cache could not be read or written at this moment (no space left, locked too long). The answer itself is valid."""
+    """The cache could not be read or written at this moment (no space left, or locked too long).
+
+    The answer itself is valid.
+    """
 
 
 def key_of(question: Mapping[str, Any]) -> str:
@@ -36,12 +42,12 @@ def key_of(question: Mapping[str, Any]) -> str:
 
 
 class Cache:
-    """A map from questions to answers, both JSON.
+    """A persistent map from questions to answers, both in JSON.
 
-    Each entry is one transaction in write-ahead mode: a killed process leaves no partial entry, and a power failure loses at
-    most the last entries. The first answer to a question is kept: ``put`` returns the stored one, so that processes that asked
-    at the same time use the same answer. The file must lie on a local disk, because write-ahead mode does not work over network
-    file systems.
+    Each entry is one transaction in write-ahead mode. So a killed process leaves no partial entry, and a power failure
+    loses at most the last entries. Only the first answer to a question is kept, and ``put`` returns the stored one, so
+    that processes that asked at the same time use the same answer. The file must be on a local disk, because write-ahead
+    mode does not work on network file systems.
 
     Raises:
         InputError: ``path`` is not such a cache, or cannot be opened.

@@ -20,14 +20,18 @@ from turnwise.text import parse_json, said
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 4 * 2**20  # bytes of an answer
-_SAID, _SHOWN = 4096, 300  # bytes of an error response that are read, and characters of it in a message
-_REACH = 5.0  # seconds
-_MOST_TOKENS = 2**40  # in one answer; a larger count is ignored
+_SAID, _SHOWN = 4096, 300  # bytes of an error response that are read, and characters of it that a message shows
+_REACH = 5.0  # time limit in seconds of a test whether the server responds
+_MOST_TOKENS = 2**40  # maximum plausible number of tokens in one answer; a larger count is ignored
 _FINAL = ("rejected", "skipped", "budget")  # faults for which a retry is useless
 
 
 class ChatFault(Exception):
-    """A question got no answer. ``after`` is the pause in seconds that the server requested, ``said`` its masked message."""
+    """A question got no answer.
+
+    ``after`` is the pause in seconds that the server requested, and ``said`` is the server's message with secrets
+    masked.
+    """
 
     def __init__(self, kind: Fault, detail: str, after: float | None = None, said: str = "") -> None:
         super().__init__(f"{kind}: {detail}")
@@ -36,7 +40,7 @@ class ChatFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The text that the model wrote, and why it stopped."""
+    """A model's answer: its text, and the reason why it stopped."""
 
     text: str
     finish: str
@@ -44,20 +48,21 @@ class Reply:
 
 @dataclass(slots=True)
 class ChatClient:
-    """Sends requests to ``url``/chat/completions. One event loop uses it.
+    """Sends requests to ``url``/chat/completions. Only one event loop may use a client.
 
-    At most ``concurrency`` questions run at once, each for at most ``time_limit`` seconds including all attempts and pauses.
-    Before a retry it waits ``backoff`` seconds, doubled each time, with jitter. If the server sends Retry-After, all questions
-    wait for that time. After ``give_up_after`` failed questions in a row no request is sent for ``cooldown`` seconds, so that a
-    dead endpoint does not block a run.
+    At most ``concurrency`` questions run at once, each for at most ``time_limit`` seconds including all attempts and
+    pauses. Before a retry the client waits ``backoff`` seconds, doubled each time, with jitter. If the server sends
+    Retry-After, all questions wait for that time. After ``give_up_after`` failed questions in a row no request is sent
+    for ``cooldown`` seconds, so that a dead endpoint does not block a run.
 
     Args:
-        url: base of the API, such as ``http://127.0.0.1:8000/v1``.
-        key_variable: environment variable with the API key. If it is unset, no key is sent. No field stores the key.
-        attempts: requests for one question, including the first.
-        attempt_limit: seconds for one request.
+        url: base address of the API, such as ``http://127.0.0.1:8000/v1``.
+        key_variable: environment variable with the API key. If it is not set, no key is sent. The key is not stored in
+            a field.
+        attempts: maximum number of requests for one question.
+        attempt_limit: time limit of one request in seconds.
         price_in, price_out: price per million tokens, for the report and the budget.
-        budget: spend after which no request is sent. None: no limit.
+        budget: spend after which no request is sent; None means no limit.
     """
 
     url: str
@@ -75,7 +80,7 @@ class ChatClient:
     tally: Tally = field(default_factory=Tally, init=False, repr=False)
     _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
     _places: asyncio.Semaphore | None = field(default=None, init=False, repr=False)
-    # a generator of its own, so that jitter does not change the seeded draws of a run
+    # a separate random generator, so that jitter does not change the seeded draws of a run
     _random: random.Random = field(default_factory=random.Random, init=False, repr=False)
     _failed: int = field(default=0, init=False, repr=False)  # failed questions in a row
     _shut_until: float = field(default=0.0, init=False, repr=False)
@@ -96,7 +101,7 @@ class ChatClient:
 
     @property
     def cost(self) -> float:
-        """Returns the spend so far."""
+        """Returns the money spent so far."""
         return self.tally.cost(self.price_in, self.price_out)
 
     @asynccontextmanager
@@ -148,7 +153,10 @@ class ChatClient:
                 return reply
 
     async def away(self) -> str | None:
-        """Returns why the server cannot be reached, or None if it responds in any way. No question is sent to its model."""
+        """Returns why the server cannot be reached; None if it responds in any way.
+
+        The test sends no question to the model.
+        """
         try:
             async with self._open().get(
                 f"{self.url.rstrip('/')}/models", timeout=aiohttp.ClientTimeout(total=_REACH), allow_redirects=False
@@ -171,7 +179,7 @@ class ChatClient:
                 f"{self.url.rstrip('/')}/chat/completions",
                 json=request,
                 timeout=aiohttp.ClientTimeout(total=limit),
-                allow_redirects=False,  # a redirect would send the key to another server
+                allow_redirects=False,  # a redirect could send the key to another server
             ) as response:
                 if response.status != 200:
                     raise await self._refusal(response)
@@ -182,7 +190,7 @@ class ChatClient:
             raise ChatFault("unreachable", type(error).__name__) from None
         except TooLargeError as error:
             raise ChatFault("garbage", str(error)) from None
-        except aiohttp.ClientError as error:  # malformed chunks or status line
+        except aiohttp.ClientError as error:  # malformed chunks or a malformed status line
             raise ChatFault("garbage", type(error).__name__) from None
         finally:
             self.tally.ended(began)

@@ -30,16 +30,18 @@ _OURS = ("model", "messages", "temperature", "max_tokens", "response_format", "s
 class EndpointJudge:
     """Scores from a judging model (AWPO, arXiv:2512.19126, App. B.2), cached by content.
 
-    Questions run in a separate thread while the caller continues. An answer without a valid score gets one repair attempt. If
-    that fails too, the score is None; it is counted by its reason and not cached, so that a later run asks again.
+    Questions run in a separate thread while the caller continues. After an answer without a valid score, the question
+    is repeated once with a note about the error. If that fails too, the score is None. It is counted by its reason and
+    not cached, so that a later run asks again.
 
     Args:
         client: sends the requests.
         model: the model's name at the endpoint. It is part of the cache key, so different models need different names.
-        rubric: a file of ``judges/rubrics``.
-        cache: the file that caches answers. None: nothing is cached.
-        structured: how the server is asked for JSON; ``none`` for a server that refuses ``response_format``.
-        temperature, max_tokens: of the answer; a model that reasons first needs many tokens.
+        rubric: name of a rubric in ``judges/rubrics``.
+        cache: the file that caches answers; None means no cache.
+        structured: how the server is asked for JSON; ``none`` is for a server that refuses ``response_format``.
+        temperature, max_tokens: sampling temperature and maximum length of an answer. A model that reasons first needs
+            many tokens.
         extra: further keys of the request, such as ``chat_template_kwargs`` or ``seed``.
     """
 
@@ -55,7 +57,7 @@ class EndpointJudge:
     _store: Cache | None = field(default=None, init=False, repr=False)
     _background: Background | None = field(default=None, init=False, repr=False)
     _pending: dict[str, asyncio.Task[tuple[float | None, str]]] = field(default_factory=dict, init=False, repr=False)
-    _why: str = field(default="", init=False, repr=False)  # the last question without a score had none
+    _why: str = field(default="", init=False, repr=False)  # the reason why the last question without a score has none
     _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -84,13 +86,15 @@ class EndpointJudge:
         return gather(self, candidates)
 
     def prove(self, candidate: Candidate) -> str | None:
-        """Tests the endpoint with one question before a run depends on it. It counts in the spend but not as a candidate.
+        """Tests the endpoint with one question before a run depends on it.
+
+        The question counts in the spend but not as a candidate.
 
         Returns:
-            A warning if the answer came from the cache and the server does not respond, else None.
+            A warning if the answer came from the cache and the server does not respond, otherwise None.
 
         Raises:
-            InputError: there is no score; the message holds the server's masked message.
+            InputError: the question got no score; the error contains the server's message with secrets masked.
         """
         score = self.submit(candidate).result()
         known = self._counts["cached"]
@@ -167,7 +171,10 @@ class EndpointJudge:
         return snap(self._keep(key, {"score": raw})["score"]), ""
 
     def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Returns the body of a request. With an empty code in the messages it is the content that the cache key is made of."""
+        """Returns the body of a request.
+
+        The cache key is made from this body, with an empty code in the messages.
+        """
         return {
             "model": self.model,
             "messages": messages,

@@ -1,8 +1,8 @@
-"""Marks untrusted text inside a prompt, so that a model treats it as data and not as instructions.
+"""Marks untrusted text in a prompt, so that a model treats it as data and not as instructions.
 
-There are three defences. Sections open and close with a code that is drawn after the text was written. Every line of the text
-has a prefix that no instruction has. Control tokens, invisible characters and unusual line ends are made plain text. Marking
-each line of data follows the idea of spotlighting (arXiv:2403.14720).
+There are three defences. Each section begins and ends with a code that is drawn after its text was written. Every line
+of the text gets a prefix that instructions do not have. Control tokens, invisible characters and unusual line ends are
+turned into plain text. The prefix of each line follows the idea of spotlighting (arXiv:2403.14720).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import unicodedata
 
 PREFIX = "| "
 _LINE_ENDS = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
-# control tokens of chat templates, and our own markers
+# control tokens of chat templates, and the markers of this module
 _CONTROL = re.compile(
     r"<\||\|>|<\uff5c|\uff5c>|<<+|>>+|</?s>|<[be]os>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|\[/?SYSTEM_PROMPT\]",
     re.IGNORECASE,
 )
-_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs"}  # control, format, unassigned, private use, half a surrogate pair
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs"}  # Unicode categories: control, format, unassigned, private use, surrogates
 
 
 def new_code() -> str:
@@ -27,7 +27,10 @@ def new_code() -> str:
 
 
 def neutral(text: str) -> str:
-    """Returns ``text`` with plain line ends, broken-up control tokens, and invisible characters as escapes. Idempotent."""
+    """Returns ``text`` with plain line ends, broken-up control tokens, and escapes for invisible characters.
+
+    Applying it twice has the same effect as applying it once.
+    """
     shown = _CONTROL.sub(lambda found: " ".join(found[0]), _LINE_ENDS.sub("\n", text))
     return "".join(
         _escape(char) if char not in "\n\t" and unicodedata.category(char) in _HIDDEN else char for char in shown
@@ -35,7 +38,7 @@ def neutral(text: str) -> str:
 
 
 def fenced(name: str, text: str, code: str) -> str:
-    """Returns a section of a prompt: ``text`` between markers that hold ``code``, with a prefix before each line."""
+    """Returns a section of a prompt: ``text`` between markers that contain ``code``, with a prefix before each line."""
     lines = "\n".join(PREFIX + line for line in neutral(text).split("\n"))
     return f"<<<BEGIN {name} {code}>>>\n{lines}\n<<<END {name} {code}>>>"
 

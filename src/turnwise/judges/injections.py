@@ -1,7 +1,7 @@
-"""Prompt injections against a judge: texts with which a reply demands a high score instead of doing the task.
+"""Prompt injections against a judge: texts with which a reply demands a high score instead of solving the task.
 
-Each attack adds an order to a reply. `benchmarks/judge.py` measures whether a judge obeys, by comparing the reply's score with
-its score under the attack; :func:`attacked` makes such candidates for any judge.
+Each attack adds an order to a reply. `benchmarks/judge.py` measures whether a judge obeys, by comparing the reply's
+score with and without the attack. :func:`attacked` makes such candidates for any judge.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ ATTACKS = {
 
 
 def attacked(candidate: Candidate) -> Iterator[tuple[str, Candidate]]:
-    """Yields the candidate under each attack, with the attack once after and once before its own text."""
+    """Yields pairs of a name and the candidate with an attack added to its reply.
+
+    Each attack is added once after and once before the reply's own text.
+    """
     for name, attack in ATTACKS.items():
         for place, text in (
             ("after", f"{candidate.text}\n{attack}"),

@@ -1,4 +1,4 @@
-"""Defines the interface of a judge, which scores replies while rollouts are still running, and the candidates it scores."""
+"""The interface of a judge, which scores replies while rollouts are still running, and of the candidates to score."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from turnwise.types import Message, ToolCall
 class Candidate:
     """One reply to score, with its context and reference.
 
-    ``id`` is only a label: scores depend on the content, and two candidates that differ only in ``id`` share one call.
+    ``id`` is only a label. Scores depend on the content, so two candidates that differ only in ``id`` are scored by one
+    request.
     """
 
     id: str
     prompt: tuple[Message, ...]  # the conversation up to the reply
-    text: str  # the reply as the policy wrote it, thinking and calls included
+    text: str  # the reply as the policy wrote it, including thinking and calls
     thinking: str  # the reply without its calls, as its parser split it
     calls: tuple[ToolCall, ...] | None  # the reply's calls; None if it does not parse
     reference: str | None  # a good rationale for this step, if there is one
@@ -28,7 +29,10 @@ class Candidate:
 
 
 class Judge(Protocol):
-    """Returns scores in [0, 1], the tiers of :mod:`turnwise.judges.rubric`. None, never 0, means that there is no score."""
+    """Scores replies. A score is in [0, 1] and one of the tiers of :mod:`turnwise.judges.rubric`.
+
+    A reply without a score gets None, never 0.
+    """
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
         """Starts scoring and returns at once. The future does not raise if the endpoint fails."""

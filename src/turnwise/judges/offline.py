@@ -25,12 +25,16 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(slots=True)
 class OfflineJudge:
-    """Computes the rubric of App. B.2 (AWPO, arXiv:2512.19126) by rules, as the default in place of a judging model.
+    """Computes the rubric of App. B.2 (AWPO, arXiv:2512.19126) by rules.
 
-    The score is snap(clip(s + ``bias`` + ``noise`` z)), where s is :func:`grade` and z is a standard normal draw seeded by
-    ``seed`` and the candidate's content. The same reply to the same prompt has the same score in every run.
+    It is the default judge and replaces a judging model.
 
-    Reasoning that paraphrases the reference scores too low, and reasoning that repeats its words scores too high.
+    The score is snap(clip(s + ``bias`` + ``noise`` z)). Here s is :func:`grade`, and z is a standard normal draw whose
+    seed is made from ``seed`` and the candidate's content. The same reply to the same prompt has the same score in
+    every run.
+
+    Rules only compare words. So reasoning that paraphrases the reference gets too low a score, and reasoning that
+    repeats its words gets too high a score.
     """
 
     bias: float = 0.0
@@ -57,7 +61,7 @@ class OfflineJudge:
         return {"asked": self._asked, "scored": self._asked, "failed": 0}
 
     def close(self) -> None:
-        """Does nothing: the judge holds no resources."""
+        """Does nothing, because this judge holds no resources."""
 
     def score(self, candidate: Candidate) -> float:
         """Returns the score, one of the rubric's tiers."""
@@ -79,7 +83,7 @@ class OfflineJudge:
 
 @dataclass(frozen=True, slots=True)
 class Grades:
-    """The four dimensions, each in [0, 1]; ``reasoning`` is None without a reference rationale."""
+    """The four dimensions of the rubric, each in [0, 1]. ``reasoning`` is None if there is no reference rationale."""
 
     reasoning: float | None
     tools: float
@@ -88,10 +92,12 @@ class Grades:
 
 
 def grade(candidate: Candidate) -> float:
-    """Returns the weighted mean of the dimensions under the rubric's caps, in [0, 1], before it is rounded to a tier.
+    """Returns the weighted mean of the dimensions, limited by the rubric's caps, in [0, 1].
 
-    Without a reference rationale, the weight of the reasoning goes to the other dimensions. A reply that does not parse is
-    graded only for its reasoning and counts as one that misses every tool.
+    It is not rounded to a tier yet.
+
+    Without a reference rationale, the weight of the reasoning is given to the other dimensions. A reply that cannot be
+    parsed is graded only for its reasoning, and its score is capped as if it missed every tool.
     """
     grades = {name: value for name, value in asdict(dimensions(candidate)).items() if value is not None}
     score = sum(WEIGHTS[name] * value for name, value in grades.items()) / sum(WEIGHTS[name] for name in grades)
@@ -99,12 +105,12 @@ def grade(candidate: Candidate) -> float:
 
 
 def dimensions(candidate: Candidate) -> Grades:
-    """Computes the four dimensions.
+    """Returns the four dimensions of a candidate.
 
     - reasoning: 2 L / (m + n), L the longest common subsequence of the words of thinking (m) and reference (n);
     - tools: 2 L / (m + n) over the sequences of tool names;
-    - parameters: 2 e / (a + b) over the best one-to-one match of calls of the same tool, with e equal parameters, and a and b
-      parameters in all on the two sides;
+    - parameters: 2 e / (a + b) over the best one-to-one match of calls of the same tool, with e equal parameters, and a
+      and b parameters in all on the two sides;
     - conduct: the share of the reply's calls that are neither repeated nor beyond the number of true calls.
     """
     reasoning = None
@@ -120,7 +126,10 @@ def dimensions(candidate: Candidate) -> Grades:
 
 
 def cap(candidate: Candidate) -> float:
-    """Returns the highest score that the rubric allows a reply with missing tools, invented tools or different parameters."""
+    """Returns the highest score that the rubric allows.
+
+    Missing tools, invented tools and different parameters limit it.
+    """
     calls, true = candidate.calls or (), candidate.reference_calls
     caps = [1.0]
     wanted, used = Counter(call.name for call in true), Counter(call.name for call in calls)

@@ -26,11 +26,11 @@ SCHEMA = {
 _CODE_BLOCK = re.compile(
     r"\A```(?:json)?(.*)```\Z", re.DOTALL
 )  # one repeat only: several take cubic time on blank text
-_QUOTED = 500  # characters of an unusable answer that are quoted in the repair question
+_QUOTED = 500  # maximum number of characters of an unusable answer that the repair question quotes
 
 
 class AnswerError(ValueError):
-    """The model's answer holds no valid score. ``kind`` is ``invalid`` or ``out_of_range``."""
+    """The model's answer contains no valid score. ``kind`` is ``invalid`` or ``out_of_range``."""
 
     def __init__(self, kind: Literal["invalid", "out_of_range"], what: str) -> None:
         super().__init__(what)
@@ -46,9 +46,11 @@ class _Verdict(BaseModel):
 def question(
     rubric: Rubric, candidate: Candidate, code: str, section: Callable[[str, str, str], str] = fenced
 ) -> list[dict[str, str]]:
-    """Returns the chat messages. The system message holds only the rubric, so that a server can cache it for all candidates.
+    """Returns the chat messages.
 
-    ``section`` is the fence: (name, text, code) -> the part of the prompt that holds the text.
+    The system message contains only the rubric, so that a server can cache it for all candidates.
+
+    ``section`` builds the marked part of the prompt for a text: (name, text, code) -> section.
     """
     reference = candidate.reference or "(no reference rationale: judge the reasoning by the true calls)"
     sections = [
@@ -82,8 +84,9 @@ def response_format(structured: Structured) -> dict[str, Any]:
 
 
 def read_score(answer: str) -> float:
-    """Returns the score of an answer: one JSON object, optionally in a code block or after reasoning that ends in ``</think>``.
+    """Returns the score in an answer.
 
+    The answer must be one JSON object, which may stand in a code block or after reasoning that ends in ``</think>``.
     Prose is not searched for a score, because the judge may only repeat what the reply told it to write.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Asks a model behind an endpoint for reference rationales: why each demonstrated step is right.
+"""Asks a model behind an endpoint to write reference rationales, which explain why each demonstrated step is right.
 
 AWPO (arXiv:2512.19126, App. B.2) compares a reply's reasoning with a reference that a strong model wrote beforehand.
 """
@@ -32,7 +32,7 @@ the conversation shows up to this point. Do not mention that the step was given.
 
 @dataclass(frozen=True, slots=True)
 class DemonstratedTurn:
-    """One assistant turn of a trajectory; ``turn`` counts assistant turns from 0."""
+    """One assistant turn of a trajectory. ``turn`` is its index among the assistant turns, from 0."""
 
     trajectory: str
     turn: int
@@ -43,7 +43,7 @@ class DemonstratedTurn:
 
 @dataclass(slots=True)
 class Written:
-    """Rationales by (trajectory, turn), and the reasons why others are missing."""
+    """The rationales by (trajectory, turn), and the reasons why others are missing."""
 
     rationales: dict[tuple[str, int], str] = field(default_factory=dict)
     missing: Counter[str] = field(default_factory=Counter)
@@ -69,7 +69,8 @@ async def write_rationales(
     max_tokens: int = 1024,
     advance: Callable[[], object] = lambda: None,
 ) -> Written:
-    """Asks for each step's rationale. Cached answers are not requested again, so an interrupted call can be continued.
+    """Asks for the rationale of each step. Cached answers are not requested again, so an interrupted call can be
+    continued.
 
     Raises:
         CacheError: an answer could not be stored.
@@ -114,7 +115,7 @@ async def write_rationales(
 def write_reasoned(path: Path, trajectories: Iterable[Trajectory], written: Written) -> None:
     """Writes the trajectories with their rationales as ``reasoning_content``, atomically.
 
-    A message that already has reasoning, or got no rationale, is unchanged.
+    A message that already has reasoning, or for which there is no rationale, is unchanged.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,6 +1,6 @@
 """Defines the scale of all judges: weights, tiers and caps (AWPO, arXiv:2512.19126, App. B.2), and loads rubric texts.
 
-The texts are ``rubrics/<name>.txt``. A changed text is a new version, so that cached scores of the old text are not reused.
+The texts are ``rubrics/<name>.txt``. A changed text is a new version, so cached scores of the old text are not reused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turnwise.errors import InputError
 TIERS = (1.00, 0.90, 0.75, 0.50, 0.25, 0.00)
 WEIGHTS = {"reasoning": 0.35, "tools": 0.30, "parameters": 0.25, "conduct": 0.10}
 
-# The highest score that a flaw allows.
+# The highest scores that a reply with a certain flaw can get.
 PARAMETER_DIFFERS = 0.75
 TOOL_MISSING = 0.50
 TOOL_INVENTED = 0.25
@@ -24,7 +24,10 @@ TOOL_INVENTED = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """The instructions for a judging model. ``version`` is the name and eight hex digits of the text's hash."""
+    """The instructions for a judging model.
+
+    ``version`` is the rubric's name and eight hex digits of its text's hash.
+    """
 
     name: str
     text: str
@@ -47,7 +50,7 @@ def load_rubric(name: str) -> Rubric:
 
 
 def snap(score: float) -> float:
-    """Returns the nearest tier; half-way between two tiers, the lower one.
+    """Returns the tier nearest to ``score``. Half-way between two tiers, it returns the lower one.
 
     Raises:
         ValueError: ``score`` is not in [0, 1].

@@ -8,25 +8,26 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Fault = Literal[
-    "unreachable",  # refused, reset, no such host
+    "unreachable",  # connection refused or reset, or no such host
     "timeout",  # no complete answer within the limit
-    "rate_limited",  # 429
-    "server_error",  # 5xx
-    "rejected",  # any other status; a retry is useless
+    "rate_limited",  # HTTP status 429
+    "server_error",  # HTTP status 5xx
+    "rejected",  # any other HTTP status; a retry is useless
     "garbage",  # not a chat completion
     "skipped",  # not sent, because the endpoint has just failed too often
     "budget",  # not sent, because the budget is spent
 ]
-_KEPT = 4096  # latest latencies that are kept for the percentiles
+_KEPT = 4096  # number of latencies that are kept for the percentiles; the oldest are dropped
 
 
 @dataclass(slots=True)
 class Tally:
-    """The counts. One thread writes them; any thread may read them."""
+    """The counts of questions to one endpoint. One thread writes them; any thread may read them."""
 
-    calls: int = 0  # HTTP requests begun
+    calls: int = 0  # HTTP requests that were begun
     answered: int = 0
-    faults: Counter[str] = field(default_factory=Counter)  # by kind, one per request or per question that was not sent
+    # counts by kind, one for each failed request and each question that was not sent
+    faults: Counter[str] = field(default_factory=Counter)
     prompt_tokens: int = 0
     completion_tokens: int = 0
     unmetered: int = 0  # answers without a token count
@@ -52,7 +53,7 @@ class Tally:
             self.busy += now - self._since
 
     def cost(self, price_in: float, price_out: float) -> float:
-        """Returns the spend so far, from prices per million tokens."""
+        """Returns the money spent so far, computed from prices per million tokens."""
         return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
 
     def report(self) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""Where code that a model wrote runs: never on the host itself."""
+"""Runs code that a model wrote in a sandbox, never directly on the host."""

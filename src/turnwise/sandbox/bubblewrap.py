@@ -1,4 +1,4 @@
-"""bubblewrap: namespaces without root. Each command has a sandbox of its own; all Python states of a run share another one."""
+"""The sandbox on top of bubblewrap. Each command has its own sandbox; all Python states of a run share another one."""
 
 from __future__ import annotations
 
@@ -39,19 +39,20 @@ _START = 30.0  # seconds after which a bwrap that has not started its command is
 class Bubblewrap:
     """See :class:`turnwise.sandbox.sandbox.Sandbox`.
 
-    Inside there are the host's /usr, read-only, a work folder in memory, and no other file of the host; no network, and no
-    sockets except for a command with a door; only processes of the sandbox; no capabilities. A filter of system calls holds for
-    all of it. Root becomes ``nobody`` first, because the kernel does not limit the number of root's processes. The host reads and
-    writes the work folder only while no process of the command runs.
+    A sandbox contains the host's /usr, read-only, a work folder in memory, and no other file of the host. It has no
+    network, no sockets (except for a command with a door), only its own processes, and no capabilities. A filter of
+    system calls applies to all of its processes. If the run belongs to root, the sandbox becomes ``nobody`` first,
+    because the kernel does not limit the number of root's processes. The host reads and writes the work folder only
+    while no process of the command runs.
 
     Args:
-        limits: of each call.
-        python: the interpreter of snippets, which is also first on the path of commands. None: the interpreter of this process
-            if the sandbox may read it, else /usr/bin/python3.
-        reads: further folders of the host that can be read inside.
+        limits: the limits of each call.
+        python: the interpreter of snippets, which is also first on the PATH of commands. None means the interpreter of
+            this process if the sandbox may read its files, otherwise /usr/bin/python3.
+        reads: further folders of the host that can be read in the sandbox.
 
     Raises:
-        InputError: there is no filter for this kind of machine, or no such folder.
+        InputError: there is no filter of system calls for this kind of machine, or a folder of ``reads`` is missing.
     """
 
     name = "bubblewrap"
@@ -68,7 +69,7 @@ class Bubblewrap:
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
-        """Run a command in a fresh folder; see ``Sandbox``."""
+        """Runs a command in a fresh folder. See :meth:`Sandbox.shell`."""
         if no := refused(command):
             return no, tree
         with ExitStack() as stack:
@@ -83,7 +84,7 @@ class Bubblewrap:
                     return CallResult("", None, "disk"), tree
                 raise SandboxFault(f"the work folder: {error}") from error
             assert process.stdin is not None
-            process.stdin.close()  # the command may begin
+            process.stdin.close()  # lets the command begin
             running = _Running(process)
             if passage:
                 passage.open(running.kill)
@@ -97,7 +98,7 @@ class Bubblewrap:
         return (outcome if whole else CallResult(outcome.output, None, "disk")), left
 
     def python(self) -> PythonState:
-        """Returns a state with no names. The first call starts the server."""
+        """Returns a Python state without names. The first call starts the server."""
         self._marked()
         with self._lock:
             if self._server is None or self._server.fault:
@@ -105,7 +106,7 @@ class Bubblewrap:
             return self._server.first()
 
     def close(self) -> None:
-        """End the Python server. Commands leave no process behind."""
+        """Ends the Python server. Commands leave no processes behind."""
         with self._lock:
             if self._leash is not None:
                 self._leash.stdin.close()  # type: ignore[union-attr]
@@ -116,7 +117,7 @@ class Bubblewrap:
                 self._server = None
 
     def _marked(self) -> str:
-        """Returns the mark of this sandbox's processes, after its leash was started."""
+        """Returns the mark of this sandbox's processes. Starts the leash first, which ends them if this process dies."""
         with self._lock:
             if self._leash is None:
                 self._mark = f"turnwise-{secrets.token_hex(8)}"
@@ -125,12 +126,12 @@ class Bubblewrap:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # it outlives a trainer whose whole group is killed
+                    start_new_session=True,  # so that it survives when the trainer's whole process group is killed
                 )
             return self._mark
 
     def _start(self, command: str, stack: ExitStack, passage: Passage | None) -> tuple[subprocess.Popen[bytes], int]:
-        """Start a bash that waits for the end of its input before it runs the command; the pipe gives bwrap's reports."""
+        """Starts a bash that runs the command once its input is closed. Returns it and a pipe with bwrap's reports."""
         limits = self.limits
         bounds: dict[str, int | str] = {
             "c": 0,
@@ -140,7 +141,7 @@ class Bubblewrap:
             "u": limits.processes,
             "t": math.ceil(limits.seconds) + 1,
         }
-        if passage:  # an agent: few sockets, and a runtime that may reserve addresses that it never uses
+        if passage:  # an agent gets few sockets, but its runtime may reserve addresses that it never uses
             bounds |= {"n": 64, "v": "unlimited"}
         script = (
             "echo; read -r _; exec < /dev/null\n"
@@ -180,7 +181,7 @@ class Bubblewrap:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=(rules,),
-                start_new_session=True,  # Ctrl-C is for the trainer
+                start_new_session=True,  # so that Ctrl-C reaches only the trainer
             )
         except OSError as error:
             raise SandboxFault(f"bwrap did not start: {error}") from error
@@ -189,7 +190,7 @@ class Bubblewrap:
 
 
 class _Running:
-    """A command in bwrap. The outer process has one child, process 1 of the sandbox; all others end when that one does."""
+    """A command in bwrap. Its outer process has one child, process 1 of the sandbox, with which all others end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -199,8 +200,8 @@ class _Running:
         return list(descendants(self.pid))
 
     def kill(self) -> None:
-        """Kill process 1. The outer process ends by itself when no process is left inside."""
-        if self.process.poll() is not None:  # its number may be another's by now
+        """Kills process 1 of the sandbox. The outer process then ends when no process is left inside."""
+        if self.process.poll() is not None:  # it has ended, and its number may belong to another process by now
             return
         for child in children(self.pid) or [self.pid]:
             with suppress(ProcessLookupError):
@@ -217,7 +218,7 @@ class _Running:
 
 
 def reason() -> str | None:
-    """Returns why bubblewrap cannot work on this machine; None where it runs a command."""
+    """Returns why bubblewrap cannot work on this machine; None if it can run a command."""
     if not sys.platform.startswith("linux"):
         return f"bubblewrap needs Linux, this is {sys.platform}"
     if shutil.which("bwrap") is None:
@@ -236,7 +237,7 @@ def reason() -> str | None:
 
 
 def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> Sequence[int]:
-    """Descriptors of the file systems that the command can write to, once all is mounted. They outlive its processes."""
+    """Returns descriptors of the file systems that the command can write to. They stay valid after the command's end."""
     assert process.stdout is not None
     ready = readable(process.stdout, _START)
     if not ready or os.read(process.stdout.fileno(), 1) != b"\n":
@@ -249,7 +250,7 @@ def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> 
 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process whose end was not awaited."""
+    """Kills a process that may still be running and closes its pipes."""
     if process.returncode is None:
         _Running(process).end()
     for stream in (process.stdin, process.stdout):
@@ -258,11 +259,11 @@ def _abandon(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _acting_as(owner: int | None) -> Iterator[None]:
-    """Let this thread reach files with the rights of the sandbox's user; nothing changes where the run is not root's."""
+    """Gives this thread the file rights of the sandbox's user, if the run belongs to root; otherwise does nothing."""
     if owner is None:
         yield
         return
-    _LIBRARY.setfsgid(owner)  # both calls hold for this thread alone
+    _LIBRARY.setfsgid(owner)  # both calls affect only this thread
     _LIBRARY.setfsuid(owner)
     try:
         yield
@@ -273,13 +274,13 @@ def _acting_as(owner: int | None) -> Iterator[None]:
 
 def _pipe_of(data: bytes) -> int:
     read, write = os.pipe()
-    os.write(write, data)  # some kilobytes: a pipe holds them
+    os.write(write, data)  # a few kilobytes, which fit into the pipe's buffer
     os.close(write)
     return read
 
 
 def _drain(descriptor: int) -> str:
-    """Returns the content of a pipe whose writers are gone."""
+    """Returns the rest of a pipe whose writers have closed it."""
     parts = []
     while chunk := os.read(descriptor, 4096):
         parts.append(chunk)

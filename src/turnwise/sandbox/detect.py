@@ -1,4 +1,4 @@
-"""Which back end works on this machine."""
+"""Opens the sandbox that works on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.sandbox import bubblewrap
 from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox
 
 Backend = Literal["auto", "bubblewrap"]
-TRIES = 3  # of bubblewrap before it is called unusable
+TRIES = 3  # attempts to run a command in bubblewrap before it counts as unusable
 
 
 def open_sandbox(
@@ -25,7 +25,8 @@ def open_sandbox(
     """
     if backend not in ("auto", "bubblewrap"):
         raise ValueError(f"sandbox: the back end is bubblewrap (or auto, which is the same), got {backend!r}")
-    for _ in range(TRIES):  # one try may fail because something killed it, or because the machine is busy
+    # One attempt may fail because something killed it, or because the machine is busy.
+    for _ in range(TRIES):
         why = bubblewrap.reason()
         if why is None:
             return bubblewrap.Bubblewrap(limits, python, reads)

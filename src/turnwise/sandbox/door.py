@@ -1,8 +1,8 @@
-"""A door into a sandbox: a socket that listens inside, and that a server of the host answers.
+"""A door into a sandbox: a socket that listens inside the sandbox and is answered by a server on the host.
 
-A sandbox has a network of its own without anything in it but 127.0.0.1. A listening socket belongs to the network in which it was
-made, whoever holds it. So a small program inside makes the socket and hands it out before the command begins; the host accepts
-from it what the command connects to. Nothing else leads out.
+The network of a sandbox has nothing in it but 127.0.0.1. A listening socket belongs to the network in which it was
+created, no matter which process holds it. So a small program in the sandbox creates the socket and passes it out before
+the command begins. The host then accepts the command's connections on it. There is no other way out of the sandbox.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turnwise.sandbox.sandbox import SandboxFault
 from turnwise.sandbox.watch import readable
 
 HOST = "127.0.0.1"
-_START = 30.0  # seconds within which the socket has to come out
+_START = 30.0  # seconds within which the socket must have been passed out
 _LISTEN = """
 import socket, sys
 with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as door:
@@ -28,9 +28,12 @@ with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as door:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Args:
-    port: on which the command finds the server of the host.
-    opened: is given the listening socket, which it then owns, and a function that ends the command. It must return at once.
+    """The settings of a door.
+
+    Args:
+        port: the port on which the command reaches the host's server.
+        opened: called with the listening socket, which it then owns, and with a function that ends the command. It must
+            return at once.
     """
 
     port: int
@@ -38,11 +41,12 @@ class Door:
 
 
 class Passage:
-    """The pair of sockets over which the door comes out. ``inner`` is inherited by the sandbox.
+    """The pair of sockets through which a door is passed out of the sandbox. The sandbox inherits ``inner``.
 
     Args:
+        door: the port, and the function that gets the socket.
         stack: closes the sockets at the end of the call.
-        python: the interpreter inside.
+        python: the interpreter in the sandbox.
     """
 
     def __init__(self, door: Door, stack: ExitStack, python: str) -> None:
@@ -55,13 +59,13 @@ class Passage:
         self.prelude = f"{words} || exit 97\nexec {self.inner}>&-\n"
 
     def open(self, end: Callable[[], None]) -> None:
-        """Waits for the socket and hands it over.
+        """Waits for the listening socket and passes it to ``door.opened``.
 
         Raises:
-            SandboxFault: none came out.
+            SandboxFault: no socket was passed out.
         """
         self._inner.close()
         descriptors = socket.recv_fds(self._outer, 1, 1)[1] if readable(self._outer, _START) else []
         if not descriptors:
-            raise SandboxFault(f"no socket listens inside on port {self.door.port}")
+            raise SandboxFault(f"no socket listens in the sandbox on port {self.door.port}")
         self.door.opened(socket.socket(fileno=descriptors[0]), end)

@@ -1,5 +1,7 @@
-"""Questions to the kernel about processes. The Python server gets this file as text, between ``state.py`` and ``server.py``, so
-it imports no other file of Turnwise; on the host, ``watch.py`` uses it."""
+"""Asks the kernel about processes.
+
+The Python server gets this file as text, between ``state.py`` and ``server.py``, so it imports no other file of
+Turnwise. On the host, ``watch.py`` uses it."""
 
 # ruff: noqa: PTH115, PTH123, PTH208
 
@@ -14,7 +16,7 @@ import struct
 import sys
 import time
 
-PROCESSES = "/proc"  # for the server it is the working folder, which no other process of the sandbox can open
+PROCESSES = "/proc"  # in the server it becomes the working folder, which no other process of the sandbox can open
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,13 +26,13 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITIES_V3 = 47, 4, 0x20080522
 
 
 class Channel(socket.socket):
-    """The broker's end of a pair of sockets; ``peer`` is the inode of the other end."""
+    """The broker's end of a pair of sockets. ``peer`` is the inode number of the other end."""
 
     peer: int
 
 
 def pair():
-    """Two sockets: the broker's end, and the end for a state."""
+    """Returns a pair of sockets: the broker's end, and the end for a state."""
     ours, theirs = socket.socketpair()
     ours = Channel(fileno=ours.detach())
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -39,8 +41,10 @@ def pair():
 
 
 def enter():
-    """Look at processes through the working folder from now on, and drop for good the capability that opened it."""
-    global PROCESSES  # noqa: PLW0603 (of a program that is one text)
+    """Switches to reading processes through the working folder, and gives up for good the capability to open that
+    folder.
+    """
+    global PROCESSES  # noqa: PLW0603 (the program is one text, so a global is simplest)
     PROCESSES = "."
     library = ctypes.CDLL(None, use_errno=True)
     header = struct.pack("=Ii", CAPABILITIES_V3, 0)
@@ -50,7 +54,7 @@ def enter():
 
 
 def open_files(process):
-    """Returns the open files of a process: descriptor -> name; None where the process is gone or hides them."""
+    """Returns the open files of a process: descriptor -> name; None if the process has ended or hides them."""
     place = f"{PROCESSES}/{process}/fd"
     try:
         return {int(name): os.readlink(f"{place}/{name}") for name in os.listdir(place)}
@@ -63,9 +67,9 @@ def name_of(peer):
 
 
 def bare(process, channel, excused):
-    """Whether a state has no open file but its own channel and those of the inodes in ``excused``.
+    """Returns whether a state has no open file except its own channel and the sockets in ``excused`` (inode numbers).
 
-    An open file that two states share would connect them.
+    An open file that two states share would let them exchange data.
     """
     held, excused = open_files(process) or {}, set(map(name_of, excused))
     rest = {number: what for number, what in held.items() if what not in excused}
@@ -73,7 +77,7 @@ def bare(process, channel, excused):
 
 
 def lets_go(process, channel, seconds):
-    """Whether a state closes the channel that it handed to a copy within so many seconds."""
+    """Returns whether a state closes the channel that it passed to its copy within ``seconds``."""
     end = time.monotonic() + seconds
     while name_of(channel.peer) in (open_files(process) or {}).values():
         if time.monotonic() > end:
@@ -83,7 +87,7 @@ def lets_go(process, channel, seconds):
 
 
 def take(read, output, most):
-    """Read what is there, until ``output`` has more than ``most`` bytes; False at the end of the stream."""
+    """Reads what is available until ``output`` has more than ``most`` bytes. Returns False at the end of the stream."""
     while len(output) <= most:
         try:
             chunk = os.read(read, 1 << 16)
@@ -96,7 +100,9 @@ def take(read, output, most):
 
 
 def report(channel):
-    """Returns a state's report that its snippet ended: (status, process), or (None, None) where it died without a report."""
+    """Returns a state's report that its snippet ended: (status, process id); (None, None) if it died without a
+    report.
+    """
     space = socket.CMSG_SPACE(struct.calcsize("=3i")) + socket.CMSG_SPACE(4 * 16)
     try:
         said, extra, _, _ = channel.recvmsg(4, space)
@@ -117,7 +123,10 @@ def resident(process):
 
 
 def ended(process):
-    """Whether a process is gone, or dead and only waits for its parent to ask for its status."""
+    """Returns whether a process has ended.
+
+    A dead process whose parent has not asked for its status yet counts as ended.
+    """
     try:
         with open(f"{PROCESSES}/{process}/stat") as stream:
             return stream.read().rpartition(")")[2].split()[0] in "ZX"
@@ -126,13 +135,13 @@ def ended(process):
 
 
 def stop_all():
-    """Stop every other process of this namespace."""
+    """Stops every other process in this namespace."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGSTOP)
 
 
 def receive():
-    """Returns the next request of the host. The server ends when the host does."""
+    """Returns the next request of the host. Ends this process if the host has ended."""
     header = sys.stdin.buffer.read(4)
     if len(header) < 4:
         os._exit(0)

@@ -1,7 +1,10 @@
-"""Ends the sandboxes that a killed trainer leaves: ``python leash.py MARK`` waits until its standard input is closed.
+"""Ends the sandboxes that a killed trainer leaves behind.
 
-bubblewrap dies with its parent, except in a moment after its start, in which its inner half would wait for the outer one for
-ever. When the trainer is gone, this process kills every bwrap that has the trainer's mark on its command line.
+``python leash.py MARK`` waits until its standard input is closed.
+
+bubblewrap ends with its parent, except for a moment after its start: if the parent dies then, bubblewrap's inner
+process waits for its outer process for ever. So when the trainer has ended, this process kills every bwrap with the
+trainer's mark on its command line.
 """
 
 from __future__ import annotations
@@ -13,15 +16,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-LOOKS, TICK = 40, 0.05  # looks at most, and seconds between two
-QUIET = 2  # looks in a row that find nothing before it ends: a process may be about to become a bwrap
+LOOKS, TICK = 40, 0.05  # maximum number of searches, and seconds between two of them
+# number of empty searches in a row before it ends; more than one, because a process may be about to become a bwrap
+QUIET = 2
 
 
 def main() -> None:
-    """Exit status: 0."""
+    """Waits for the end of the trainer, then kills its sandboxes."""
     mark = sys.argv[1]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # these signals are for the trainer, whose end this process waits for
+        # these signals are meant for the trainer, and this process must outlive it
+        signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):
         pass
     quiet = 0
@@ -37,7 +42,7 @@ def main() -> None:
 
 
 def held(mark: str) -> list[int]:
-    """Processes that are, or are about to become, a bwrap with this mark."""
+    """Returns the ids of processes that are, or are about to become, a bwrap with this mark."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):

@@ -1,4 +1,8 @@
-"""The host's side of the Python server, whose own side is ``state.py``, ``kernel.py`` and ``server.py``: states as values."""
+"""The host's side of the Python server. On the host, a Python state is a value: a snippet that runs in it gives
+a new state and leaves the old one as it was.
+
+The server's own side is in ``state.py``, ``kernel.py`` and ``server.py``.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +26,22 @@ from turnwise.sandbox.state import DESCRIPTORS
 from turnwise.sandbox.watch import children, readable
 
 STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "kernel.py", "server.py"))
-STATES = 480  # kept at once: each is a process and a socket
-COPIES = 32  # of states, which are made before a snippet needs them
-KEPT_MIB = 4096  # of all kept states together, beyond what an empty state takes
-_GRACE = 10.0  # seconds beyond a snippet's limit after which a silent server counts as lost
+STATES = 480  # maximum number of states kept at once; each is a process and a socket
+COPIES = 32  # maximum number of copies of states that are made in advance
+KEPT_MIB = 4096  # memory limit of all kept states together, not counting the size of an empty state
+_GRACE = 10.0  # seconds after a snippet's time limit at which a server without an answer is given up
 
 Start = Callable[[str, str], "subprocess.Popen[bytes]"]
-"""The server's source and settings -> its process, inside the sandbox."""
+"""A function: (the server's source, its settings as JSON) -> its process in the sandbox."""
 
 
 def source() -> str:
-    """Returns the program of the server."""
+    """Returns the source text of the server's program."""
     return "\n\n".join(part.read_text() for part in (STATE, *_REST))
 
 
 class PythonServer:
-    """One server and its states. A lock serialises the calls, and a server that died or was late is never used again.
+    """One server and its states. A lock allows one call at a time. A server that died or timed out is never used again.
 
     Raises:
         SandboxFault: the server does not start.
@@ -55,7 +59,7 @@ class PythonServer:
             "rlimits": {
                 "RLIMIT_AS": limits.memory_mib << 20,
                 "RLIMIT_NPROC": STATES + COPIES + limits.processes + 2,
-                "RLIMIT_FSIZE": 0,  # a snippet computes; files are for commands
+                "RLIMIT_FSIZE": 0,  # snippets only compute; files are for commands
                 "RLIMIT_NOFILE": DESCRIPTORS,
                 "RLIMIT_CORE": 0,
             },
@@ -70,11 +74,11 @@ class PythonServer:
         self._receive(_GRACE)
 
     def first(self) -> _State:
-        """Returns the state with no names."""
+        """Returns the state without names, in which a first snippet runs."""
         return _State(self, 0)
 
     def run(self, number: int, code: str) -> tuple[CallResult, int]:
-        """Run a snippet on a state; the second value is the state after it.
+        """Runs a snippet in a copy of a state. Returns the result and the number of the state after it.
 
         Raises:
             SandboxFault: the server or the state's process died, or there are too many states.
@@ -98,11 +102,11 @@ class PythonServer:
         return CallResult(reply["output"], reply["status"], reply["stopped"]), reply["state"]
 
     def free(self, number: int) -> None:
-        """Have the server drop a state with the next call. Safe in a finalizer: nothing is sent now."""
+        """Tells the server to drop a state. The note is sent with the next call, so this is safe in a finalizer."""
         self._freed.append(number)
 
     def close(self) -> None:
-        """End the server and all its states."""
+        """Ends the server and all its states."""
         self.fault = self.fault or "the Python server was closed"
         self._stop()
 
@@ -155,7 +159,7 @@ class _State:
 
 
 def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked copy of the trainer must not end the server of the trainer
+    if os.getpid() != owner:  # a forked copy of the trainer must not end its parent's server
         return
     _kill(process)
     process.wait()
@@ -166,7 +170,7 @@ def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:  # another process may have its number by now
         return
-    for child in children(process.pid):  # process 1 of the sandbox would outlive the bwrap outside
+    for child in children(process.pid):  # otherwise process 1 of the sandbox would survive the bwrap outside
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     process.kill()

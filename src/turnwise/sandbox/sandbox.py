@@ -1,9 +1,9 @@
-"""What every sandbox offers: a shell command in a folder and a Python snippet on a state, both under limits.
+"""The interface of a sandbox: it runs a shell command in a folder, or a Python snippet in a state, with limits.
 
-State is a value. A command maps a :class:`~turnwise.sandbox.tree.Tree` (the files of a work folder) to another tree, and a
-snippet maps a :class:`PythonState` to another state. Neither changes the value from which it started, so that rollouts branch by
-starting twice from the same value. Code that a model wrote runs nowhere else: if no back end works, :class:`NoSandboxError` says
-what to install.
+States are values. A command maps a :class:`~turnwise.sandbox.tree.Tree` (the files of a work folder) to another tree,
+and a snippet maps a :class:`PythonState` to another state. Neither changes the value from which it started. So rollouts
+can branch by starting twice from the same value. Code that a model wrote runs only in a sandbox. If none works,
+:class:`NoSandboxError` says what to install.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
     from turnwise.sandbox.door import Door
 
 Stop = Literal["", "time", "memory", "processes", "output", "disk"]
-"""The limit that ended a call; empty where it ended by itself."""
+"""The limit that ended a call; empty if the call ended by itself."""
 
 BOX = "/box"
-"""Where a command finds its work folder, which is its home too."""
+"""The path of a command's work folder in the sandbox. It is the home folder too."""
 
 
 class NoSandboxError(InputError):
-    """No back end works on this machine. The message names the reasons and the remedies."""
+    """No sandbox works on this machine. The message says why, and what to install."""
 
 
 class SandboxFault(RuntimeError):
-    """The sandbox itself failed: it could not start, or its server died. The cause need not be the code that was run."""
+    """The sandbox itself failed: it could not start, or its server died.
+
+    The code that was run need not be the cause.
+    """
 
 
 _LEAST_MIB = 16
@@ -37,19 +40,19 @@ _LEAST_MIB = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one call, for all its processes together unless a comment says otherwise.
+    """The limits of one call. They apply to all its processes together unless a comment says otherwise.
 
     Raises:
-        ValueError: one of them is not above 0.
+        ValueError: a limit is not above 0, or the memory is too small for an interpreter.
     """
 
-    seconds: float = 5.0  # wall-clock
+    seconds: float = 5.0  # wall-clock time
     memory_mib: int = 512
     processes: int = 32
-    file_mib: int = 16  # of one file
-    folder_mib: int = 32  # of the work folder after the call
-    files: int = 2000  # files, links and folders in it
-    output_kib: int = 64  # standard output and error together
+    file_mib: int = 16  # size of one file
+    folder_mib: int = 32  # size of the work folder after the call
+    files: int = 2000  # number of files, links and folders in the work folder
+    output_kib: int = 64  # size of standard output and standard error together
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -62,7 +65,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a call left: standard output and error as they came, and the exit status (None where a limit ended the call)."""
+    """The result of a call: standard output and error in the order of writing, and the exit status.
+
+    The exit status is None if a limit ended the call.
+    """
 
     output: str
     status: int | None
@@ -70,19 +76,23 @@ class CallResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself, with exit status 0."""
+        """Returns whether the call ended by itself with exit status 0."""
         return self.status == 0
 
 
 class PythonState(Protocol):
-    """The names that earlier snippets bound. Each state is a process, which ends when the state has no references any more."""
+    """The names that earlier snippets have defined.
+
+    Each state is a process, which ends when the state is no longer referenced.
+    """
 
     def run(self, code: str) -> tuple[CallResult, PythonState]:
-        """Run a snippet on a copy of this state.
+        """Runs a snippet in a copy of this state.
 
         Returns:
-            What the snippet printed, and the state after it. The ``repr`` of a last expression counts as printed, and so does
-            the traceback of a snippet that raised (status 1). A snippet that hit a limit leaves the state as it was.
+            The result with what the snippet printed, and the state after it. The ``repr`` of a last expression counts
+            as printed, and so does the traceback of a snippet that raised (status 1). If the snippet exceeded a limit,
+            the state after it is this state.
 
         Raises:
             SandboxFault: the server died.
@@ -91,16 +101,18 @@ class PythonState(Protocol):
 
 
 class Sandbox(Protocol):
-    """A back end. Calls may come from several threads."""
+    """A sandbox. Several threads may make calls at once."""
 
     name: str
     limits: Limits
 
     def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
-        """Run a bash command in a fresh folder that holds ``tree``; the second value is the folder's content afterwards.
+        """Runs a bash command in a fresh folder that contains ``tree``.
 
-        A command with a ``door`` reaches a server of the host on that port of 127.0.0.1 (``door.py``). Every process that the
-        command started is dead when this method returns.
+        Returns the result and the folder's content afterwards.
+
+        With a ``door``, the command reaches a server of the host on the door's port of 127.0.0.1 (``door.py``). When
+        this method returns, every process that the command started has ended.
 
         Raises:
             SandboxFault: the sandbox did not start.
@@ -108,7 +120,7 @@ class Sandbox(Protocol):
         ...
 
     def python(self) -> PythonState:
-        """Returns a state with no names.
+        """Returns a Python state without names.
 
         Raises:
             SandboxFault: the server did not start.
@@ -116,5 +128,5 @@ class Sandbox(Protocol):
         ...
 
     def close(self) -> None:
-        """End all processes of this sandbox."""
+        """Ends all processes of this sandbox."""
         ...

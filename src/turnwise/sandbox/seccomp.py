@@ -1,8 +1,8 @@
-"""Filters of system calls, as the byte code that the kernel and ``bwrap --seccomp`` read.
+"""Filters of system calls (seccomp), as the byte code that the kernel and ``bwrap --seccomp`` read.
 
-Namespaces take away the network, the host's files and its processes. The filters refuse the calls that would still pass a limit
-(memory that belongs to no process), that reach parts of the kernel which no work in a folder needs, or that could connect two
-Python states.
+Namespaces hide the network, the host's files and its processes. The filters additionally refuse three kinds of system
+calls: those that evade a limit (with memory that belongs to no process), those that reach parts of the kernel that no
+work in a folder needs, and those that could connect two Python states.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _REFUSED = (
     "quotactl_fd", "swapon", "swapoff", "acct", "reboot", "syslog", "name_to_handle_at", "open_by_handle_at",
     "fanotify_init", "inotify_init", "inotify_init1", "cachestat",
 )  # fmt: skip
-"""Refused to everything inside."""
+"""System calls that are refused to all processes in a sandbox."""
 
-_ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")  # their memory counts towards no folder's size
+# the memory of attributes does not count towards the size of any folder
+_ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
 
 _REFUSED_STATES = (
     "kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal",
@@ -34,32 +35,37 @@ _REFUSED_STATES = (
     "utime", "utimes", "futimesat", "utimensat", "socketpair", "sendmsg", "sendmmsg", "recvmmsg", "setsockopt",
     "getsockopt", "bind", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername",
 )  # fmt: skip
-"""Refused to Python states as well: signals to others, limits, and all that another state could see."""
+"""System calls that are additionally refused to Python states: signals to others, limits, and everything that another
+state could see.
+"""
 
-_OF_ITSELF = {  # call -> its argument that names a process, which has to be 0, the caller
+_OF_ITSELF = {  # call -> index of its process argument, which must be 0 (the caller itself)
     "sched_getaffinity": 0, "sched_getscheduler": 0, "sched_getparam": 0, "sched_getattr": 0, "getpgid": 0, "getsid": 0,
     "get_robust_list": 0, "getpriority": 1, "ioprio_get": 1, "prlimit64": 0,
 }  # fmt: skip
-_FCNTL = (0, 1, 2, 3, 1030)  # duplicate a descriptor, read and set its flags, and read the flags of its open file
-_IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # whether it is a terminal, its size, bytes that wait, close on exec
+# allowed commands: duplicate a descriptor, read and set its flags, and read the flags of its open file
+_FCNTL = (0, 1, 2, 3, 1030)
+# allowed: is it a terminal, its size, number of waiting bytes, close on exec
+_IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)
 
 _INTERNET, _TCP = 2, 6  # AF_INET, IPPROTO_TCP
-_SOL_SOCKET, _BUFFERS = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and the same by force
+_SOL_SOCKET, _BUFFERS = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and their FORCE variants
 
 _SPACES = 0x7E020000  # the CLONE_NEW* flags, which make new namespaces
-_SHARING = 0x80040E00  # flags by which a new process shares its folder, open files, signal handlers, semaphores or I/O
+# flags with which a new process shares its folder, open files, signal handlers, semaphores or I/O
+_SHARING = 0x80040E00
 _MEMORY, _VFORK, _THREAD = 0x100, 0x4000, 0x10000
-_MAP_SHARED = 1  # MAP_SHARED_VALIDATE has this bit, too
+_MAP_SHARED = 1  # MAP_SHARED_VALIDATE contains this bit too
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCHITECTURE = 0, 4  # places in seccomp_data
+_NUMBER, _ARCHITECTURE = 0, 4  # offsets in the kernel's struct seccomp_data
 
 _Rule = tuple[int, int, int, int]  # operation, operand, jump if true, jump if false
 
 
 def confined() -> bytes:
-    """Returns the filter of everything that runs in the sandbox. It is the only one of commands.
+    """Returns the filter for all processes in a sandbox. Commands have no other filter.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -68,7 +74,7 @@ def confined() -> bytes:
 
 
 def broker() -> bytes:
-    """Returns the filter of the Python server's process 1, which talks to its states over pairs of sockets.
+    """Returns the filter for process 1 of the Python server, which talks to its states over pairs of sockets.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -77,10 +83,12 @@ def broker() -> bytes:
 
 
 def connected() -> bytes:
-    """Returns the filter of a command with a door (``door.py``): TCP sockets in its own network, and pairs of sockets.
+    """Returns the filter for a command with a door (``door.py``).
 
-    Their buffers count towards no memory limit of the sandbox. A command cannot make them larger, so that the limits of processes
-    and open files bound those of pairs; the kernel bounds the memory of TCP as a whole.
+    It allows TCP sockets in the sandbox's own network, and pairs of sockets.
+
+    The buffers of sockets do not count towards any memory limit of the sandbox. A command cannot enlarge them. So the
+    limits on processes and open files bound the memory of pairs, and the kernel bounds the memory of TCP as a whole.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -94,7 +102,7 @@ def connected() -> bytes:
 
 
 def alone() -> bytes:
-    """Returns a second filter, of Python states: no state can act on another one, or pass data to it.
+    """Returns a second filter for Python states, so that no state can act on another one or pass data to it.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -102,7 +110,7 @@ def alone() -> bytes:
     _, numbers = calls()
     rules = [
         *_refuse_all(_REFUSED_STATES, errno.EPERM),
-        *_on(  # a thread may share everything; a process may share memory alone, and only while its parent waits
+        *_on(  # a thread may share everything; a new process may share only memory, and only while its parent waits
             numbers["clone"],
             [
                 _first(0),
@@ -118,7 +126,7 @@ def alone() -> bytes:
     ]
     for name, argument in _OF_ITSELF.items():
         rules += _on(numbers[name], [_first(argument), (_EQUAL, 0, 1, 0), _error(errno.EPERM)])
-    rules += _on(  # a limit may be read: both halves of the pointer to a new limit have to be 0
+    rules += _on(  # limits may be read: both halves of the pointer to a new limit must be 0
         numbers["prlimit64"],
         [_first(2), (_EQUAL, 0, 0, 2), (_LOAD, 16 + 8 * 2 + 4, 0, 0), (_EQUAL, 0, 1, 0), _error(errno.EPERM)],
     )
@@ -130,20 +138,22 @@ def _walls(refused: Iterable[str]) -> list[_Rule]:
     return [
         *_refuse_all(refused, errno.EPERM),
         *_refuse_all(_ATTRIBUTES, errno.EOPNOTSUPP),
-        *_refuse_all(["clone3"], errno.ENOSYS),  # its flags lie in memory; the C library then uses clone
+        # the filter cannot read its flags, which are in memory; the C library then uses clone instead
+        *_refuse_all(["clone3"], errno.ENOSYS),
         *_on(numbers["clone"], [_first(0), (_ANY_BIT, _SPACES, 0, 1), _error(errno.EPERM)]),
-        # A process that unmaps most of a shared mapping keeps all of its memory, and shows almost none of it.
+        # Shared mappings are refused: a process that unmaps most of one keeps all its memory, but almost none is
+        # counted.
         *_on(numbers["mmap"], [_first(3), (_ANY_BIT, _MAP_SHARED, 0, 1), _error(errno.EPERM)]),
     ]
 
 
 def _first(argument: int) -> _Rule:
-    """Load the low word of an argument."""
+    """Returns the instruction that loads the low 32 bits of an argument."""
     return (_LOAD, 16 + 8 * argument, 0, 0)
 
 
 def _only(argument: int, values: Sequence[int]) -> list[_Rule]:
-    """Refuse a call unless an argument has one of some values."""
+    """Returns instructions that refuse a call unless an argument has one of the given values."""
     allowed = [(_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
     return [_first(argument), *allowed, _error(errno.EPERM)]
 
@@ -159,7 +169,7 @@ def _refuse_all(names: Iterable[str], number: int) -> list[_Rule]:
 
 
 def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
-    """Rules on a call's arguments; the number of the call is loaded again after them."""
+    """Returns instructions that apply ``rules`` to one system call and afterwards load the call's number again."""
     inner = [*rules, (_LOAD, _NUMBER, 0, 0)]
     return [(_EQUAL, call, 0, len(inner)), *inner]
 
@@ -167,7 +177,7 @@ def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
 def _program(rules: Sequence[_Rule]) -> bytes:
     architecture, _ = calls()
     start = [(_LOAD, _ARCHITECTURE, 0, 0), (_EQUAL, architecture, 1, 0), (_RETURN, _KILL, 0, 0), (_LOAD, _NUMBER, 0, 0)]
-    if architecture == X86_64:  # the x32 calls have numbers of their own
+    if architecture == X86_64:  # the x32 calls have their own numbers
         start += [(_AT_LEAST, 0x40000000, 0, 1), _error(errno.ENOSYS)]
     whole = [*start, *rules, (_RETURN, _ALLOW, 0, 0)]
     return b"".join(struct.pack("=HBBI", code, true, false, operand) for code, operand, true, false in whole)

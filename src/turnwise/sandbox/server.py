@@ -1,17 +1,17 @@
-"""The Python server: process 1 of a sandbox of its own, sent as text after ``state.py`` and ``kernel.py``. Standard library only.
+"""The Python server: process 1 of its own sandbox, sent as text after ``state.py`` and ``kernel.py``.
 
-A state is a process that waits. A snippet runs in a copy of it, which then waits as the next state; the original remains the
-state before. Copies are made ahead of snippets, between calls or beside one, of the state on which the next snippet will probably
-run. A snippet may do anything to the process in which it runs, so the broker (process 1) trusts no state: the kernel says which
-process sent a message (SCM_CREDENTIALS), every process that is no kept state is killed after each snippet, and kept states are
-stopped until they are asked again. No state can pass data to another: one that holds an open file after a snippet is killed, and
-none can open /proc.
+This file imports only the standard library. A state is a waiting process. A snippet runs in a copy of it, which then
+waits as the next state; the original stays the state before. Between calls or during one, copies are made in advance of
+the state on which the next snippet will probably run. A snippet can do anything to its own process, so the broker
+(process 1) trusts no state. The kernel says which process sent a message (SCM_CREDENTIALS), every process that is not a
+kept state is killed after each snippet, and kept states are stopped until their next request. No state can pass data to
+another: a state that holds an open file after a snippet is killed, and none can open /proc.
 
-Requests and replies on standard input and output: four bytes of length, then JSON.
+Requests and replies go through standard input and output: four bytes of length, then JSON.
 Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "status", "stopped", "state"} or {"lost": why}.
 """
 
-# No pathlib: it would be most of what there is to import.
+# No pathlib, because its import would take longer than all other imports together.
 # ruff: noqa: I001, PTH208
 
 import contextlib
@@ -32,22 +32,22 @@ if TYPE_CHECKING:  # in the sandbox there are no files to import
     from turnwise.sandbox.kernel import pair, receive, report, resident, stop_all, take
     from turnwise.sandbox.state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
-TICK = 0.02  # seconds between two looks at what a snippet uses
-AHEAD = 0.5  # seconds for a copy that no request waits for
-BESIDE = 0.05  # seconds that the end of a snippet waits for the copy that was begun beside it
-WARM = 0.002  # seconds that a new copy may run while no request comes
-PATIENCE = 5  # seconds in which killed processes have to be gone
-SMALL = 16 << 20  # a state of so many bytes is kept however much memory the others take
+TICK = 0.02  # seconds between two checks of what a snippet uses
+AHEAD = 0.5  # time limit in seconds of a copy that no request waits for
+BESIDE = 0.05  # seconds to wait after a snippet for the copy that was begun during it
+WARM = 0.002  # seconds that a new copy may run while there is no request
+PATIENCE = 5  # seconds within which killed processes must have ended
+SMALL = 16 << 20  # a state of at most this many bytes is kept however much memory the others take
 
 
 class Broker:
     def __init__(self, settings):
         self.settings = settings
-        self.states = {}  # number -> (process, socket, bytes beyond an empty state's)
-        self.copies = {}  # number -> (process or None while it is being made, socket), made ahead; the latest last
+        self.states = {}  # number -> (process id, socket, bytes beyond an empty state's)
+        self.copies = {}  # number -> (process id or None while being made, socket); the latest copy is last
         self.late = {}  # number -> channels (their inodes) that a state may still hold; no data went through them
-        self.asked = set()  # states that a snippet ran on
-        self.killed = set()  # processes that the broker killed, some of which may still be there
+        self.asked = set()  # states on which a snippet ran
+        self.killed = set()  # processes that the broker killed; some may not have ended yet
         self.count = 0
         ours, theirs = pair()
         process = os.fork()
@@ -56,7 +56,7 @@ class Broker:
             first_state(theirs, settings)
         theirs.close()
         self.keep(process, ours, 0)
-        self.empty = 0  # bytes of the first state, once it has run
+        self.empty = 0  # bytes of the first state, once it has run a snippet
         self.likely = 0  # the state on which the next snippet will probably run
 
     def keep(self, process, channel, size):
@@ -72,7 +72,7 @@ class Broker:
         self.end(process, channel)
 
     def drop(self, number):
-        """End the copy that was made ahead."""
+        """Ends the copy of a state that was made in advance."""
         process, channel = self.copies.pop(number, (None, None))
         if channel and process is None:
             self.excuse(number, channel)
@@ -90,20 +90,20 @@ class Broker:
             self.killed.add(process)
 
     def known(self):
-        """Kept states, their copies that have reported themselves, and this process."""
+        """Returns the ids of kept states, of their copies that have reported, and of this process."""
         return {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
 
     def strangers(self):
-        """Returns all other processes."""
+        """Returns the ids of all other processes."""
         there = set(map(int, filter(str.isdigit, os.listdir(PROCESSES))))
         self.killed &= there
         return there - self.known()
 
     def sweep(self, speaker):
-        """Stop every process, then kill those that are no kept state. Returns the speaker if it is there and no kept state.
+        """Stops all processes and kills those that are no kept states, except ``speaker``. Returns it if it is there.
 
-        A process may fork while others are killed, and a fork bomb would always be ahead. One signal to the whole namespace
-        reaches every process, even a child that is just being made, and stopped processes make no children.
+        A process may fork while others are killed, and a fork bomb would always be faster. One signal to the whole
+        namespace reaches every process, even a child that is just being made, and stopped processes make no children.
         """
         stop_all()
         strangers = self.strangers()
@@ -117,7 +117,7 @@ class Broker:
         return speaker if speaker in strangers else None
 
     def excess(self):
-        """Returns the limit that the running snippet and its children pass, if any."""
+        """Returns the limit that the running snippet and its children exceed; empty if there is none."""
         unmet = self.meet(0)
         allowed = sum(resident(self.states[number][0]) for number in unmet)  # a copy is as large as its original
         running = self.strangers()
@@ -126,7 +126,7 @@ class Broker:
         return "memory" if sum(map(resident, running)) > self.settings["memory"] + allowed else ""
 
     def meet(self, seconds):
-        """Read which processes the copies under way are; returns the numbers of those that have not reported."""
+        """Reads the process ids of copies in progress. Returns the numbers of those that have not reported."""
         unmet = {number: channel for number, (process, channel) in self.copies.items() if process is None}
         end = time.monotonic() + seconds
         while unmet:
@@ -143,7 +143,7 @@ class Broker:
         return list(unmet)
 
     def copy(self, number):
-        """Have a state begin a copy of itself. The copy will report on the socket returned."""
+        """Tells a state to begin a copy of itself. Returns the socket on which the copy will report."""
         process, channel, _ = self.states[number]
         ours, theirs = pair()
         try:
@@ -162,11 +162,11 @@ class Broker:
         first = FIRST - ORDER.size
         given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", descriptor))]
         channel.sendmsg([ORDER.pack(kind, len(text)) + text[:first]], given)
-        os.kill(process, signal.SIGCONT)  # not before the order is there, so that the process wakes once
+        os.kill(process, signal.SIGCONT)  # after the order was sent, so that the process wakes only once
         channel.sendall(text[first:])
 
     def ahead(self):
-        """Begin a copy of the likely state, and wait until the copy or a request is there."""
+        """Begins a copy of the likely state, and waits until the copy has reported or a request has come."""
         number = self.likely
         if not self.begin(number):
             return
@@ -180,7 +180,7 @@ class Broker:
         stop_all()
 
     def begin(self, number):
-        """Begin a copy, unless there is one. Returns whether a copy was begun."""
+        """Begins a copy unless there is one already. Returns whether a copy was begun."""
         if number not in self.states or number in self.copies:
             return False
         if len(self.copies) >= self.settings["copies"]:
@@ -195,7 +195,7 @@ class Broker:
         if number not in self.states:
             return {"lost": "the state is not there"}
         for other in [other for other, (process, _) in self.copies.items() if process is None and other != number]:
-            self.drop(other)  # a process that has not reported itself does not outlive a snippet
+            self.drop(other)  # a copy that has not reported must not outlive a snippet
         read, write = os.pipe()
         os.set_blocking(read, False)
         try:
@@ -215,7 +215,7 @@ class Broker:
         making = [self.copies[number][1].peer] if number in self.copies else []
         maker, own, _ = self.states[number]
         if not bare(maker, own, {*making, *self.late.get(number, ())}):
-            self.free(number)  # this state made the copy, and an earlier snippet may have changed how it does that
+            self.free(number)  # an earlier snippet may have changed how this state copies itself
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])
@@ -227,12 +227,12 @@ class Broker:
             channel.close()
             status = None if stopped else 1
         state = number if heir is None else self.keep(heir, channel, size)
-        self.likely = number if number in self.asked else state  # branches begin at a state that was asked before
+        self.likely = number if number in self.asked else state  # branches begin at a state that ran a snippet before
         self.asked.add(number)
         return {"output": output.decode("utf-8", "replace"), "status": status, "stopped": stopped, "state": state}
 
     def attempt(self, number, text, read, write):
-        """Run a snippet in a copy of a state: (the copy's socket, and what ``follow`` says)."""
+        """Runs a snippet in a copy of a state. Returns the copy's socket and the result of ``follow``."""
         copy, channel = self.copies.pop(number, (None, None))
         channel = channel or self.copy(number)
         if copy is None:
@@ -244,12 +244,12 @@ class Broker:
             self.order(copy, channel, RUN, text, write)
         except TimeoutError:
             return channel, b"", None, "time", None
-        if number in self.asked:  # branches begin at this state: its next copy is made while this one works
+        if number in self.asked:  # branches begin at this state, so its next copy is made during this call
             self.begin(number)
         return channel, *self.follow(channel, read)
 
     def follow(self, channel, read):
-        """Read what a snippet prints until it ends or a limit does: (output, status, limit, who reported the end)."""
+        """Reads a snippet's output until it ends or exceeds a limit: (output, status, limit, who reported the end)."""
         output, end = bytearray(), time.monotonic() + self.settings["seconds"]
         waiting = select.poll()
         for descriptor in (channel.fileno(), read, 0):
@@ -257,7 +257,7 @@ class Broker:
         checked = time.monotonic()
         while True:
             ready = {descriptor for descriptor, _ in waiting.poll(TICK * 1000)}
-            if 0 in ready:  # the host sends no request while a snippet runs, so the host is gone
+            if 0 in ready:  # the host sends no request while a snippet runs, so the host has ended
                 os._exit(0)
             if read in ready and not take(read, output, self.settings["output"]):
                 waiting.unregister(read)
@@ -277,7 +277,7 @@ class Broker:
 
 
 def main():
-    if os.getpid() != 1:  # it signals all that it can reach
+    if os.getpid() != 1:  # it sends signals to all processes that it can reach
         sys.exit("the Python server is process 1 of a sandbox or nothing")
     settings = json.loads(sys.argv[1])
     enter()

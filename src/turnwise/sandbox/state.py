@@ -1,12 +1,14 @@
-"""A state of the Python server: a process that waits, copies itself, runs a snippet. Standard library only, sent as text.
+"""A state of the Python server: a process that waits, copies itself, or runs a snippet.
 
-``server.py`` follows it in the same program and gives the orders. An order is a message of a kind, the length of a text, the
-text, and one descriptor. COPY: fork; the copy takes the descriptor as its own socket and reports there. RUN: run the text as a
-snippet in this process, with the descriptor for its output, and report the exit status. Files that a snippet leaves open are
+The server gets this file as text, so it imports only the standard library. ``server.py`` follows this file in the same
+program and gives the orders. An order is a message with a kind, the length of a text, the text, and one descriptor.
+COPY: the process forks; the copy takes the descriptor as its own socket and reports on it. RUN: the process runs the
+text as a snippet, with the descriptor for its output, and reports the exit status. Files that a snippet leaves open are
 closed, because all copies would share an open file and its position.
 """
 
-import _signal  # type: ignore[import-not-found]  # of signal, without its enumerations: they are many pages
+# The C module, because the enumerations of signal take many pages of memory.
+import _signal  # type: ignore[import-not-found]
 import ast
 import ctypes
 import gc
@@ -20,9 +22,9 @@ import traceback
 
 COPY, RUN = b"c", b"r"
 ORDER = struct.Struct("=cI")
-FIRST = 1 << 15  # bytes of an order that its first message holds at most: a socket takes them while no process reads
-GIVEN = socket.CMSG_SPACE(4)  # bytes of a message that brings one descriptor
-CHANNEL, NOWHERE, DESCRIPTORS = 3, 4, 64  # this state's socket, /dev/null, and how many descriptors there may be
+FIRST = 1 << 15  # maximum number of bytes in an order's first message, which a socket accepts while no process reads
+GIVEN = socket.CMSG_SPACE(4)  # size in bytes of the control data that passes one descriptor
+CHANNEL, NOWHERE, DESCRIPTORS = 3, 4, 64  # this state's socket, /dev/null, and the maximum number of descriptors
 PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_FILTER = 4, 22, 2
 
 
@@ -31,9 +33,9 @@ class Filter(ctypes.Structure):
 
 
 def execute(code, names):
-    """Run a snippet as a console would: the value of a last expression is shown. Returns an exit status."""
+    """Runs a snippet as a console would, which shows the value of a last expression. Returns the exit status."""
     try:
-        try:  # one expression: without a tree it costs half
+        try:  # tries one expression first, because that takes half the time without a syntax tree
             shown = compile(code, "<snippet>", "eval")
         except SyntaxError:
             shown = None
@@ -50,13 +52,14 @@ def execute(code, names):
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not the frame of this function
+        # leaves out the frame of this function
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         traceback.print_exception(error)
         return 1
 
 
 def fork():
-    """os.fork with several tries: processes that were just killed count towards the limit until they are gone."""
+    """Calls os.fork and retries, because killed processes count towards the limit until they have ended."""
     for _ in range(400):
         try:
             return os.fork()
@@ -66,9 +69,10 @@ def fork():
 
 
 def serve(own):
-    """The life of a state: one order after the other.
+    """Runs the loop of a state, which carries out one order after the other.
 
-    After a fork, each page that a process writes to is copied first. So little is done here, and little Python is run.
+    After a fork, the kernel copies each page before a process writes to it. So this loop does as little as
+    possible, in order to write to few pages.
     """
     names = {"__name__": "__main__"}
     settled = False
@@ -79,7 +83,7 @@ def serve(own):
         if kind == COPY:
             if not settled:
                 settled = settle()
-            gc.freeze()  # a garbage collection in the copy would write to, and so copy, every page of objects
+            gc.freeze()  # otherwise a garbage collection in the copy would write to, and so copy, every page of objects
             if fork():
                 os.close(given)
                 continue
@@ -89,7 +93,7 @@ def serve(own):
                 own.send(bytes(4))
             except OSError:  # the broker does not wait for this copy any more
                 os._exit(1)
-            # This writes to, and so copies, now the pages that a snippet would otherwise wait for.
+            # Writes now to the pages that a snippet would write to, so that it need not wait for their copies.
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             execute("None", {})
             sys.stdout.flush()
@@ -106,7 +110,7 @@ def serve(own):
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except BaseException:  # replaced or closed by the snippet
+            except BaseException:  # the snippet has replaced or closed the stream
                 status = status or 1
         os.dup2(NOWHERE, 1)
         os.dup2(NOWHERE, 2)
@@ -115,7 +119,7 @@ def serve(own):
 
 
 def settle():
-    """Have the kernel remove dead children: copies are the broker's, and a snippet may have left others."""
+    """Lets the kernel remove dead children. Copies belong to the broker, and a snippet may have left other children."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -126,8 +130,8 @@ def settle():
 
 
 def first_state(own, settings):
-    """Bind this process to the limits of snippets, then serve."""
-    os.chdir("/")  # out of the server's folder of processes
+    """Applies the limits of snippets to this process, then serves orders."""
+    os.chdir("/")  # leaves the server's folder of processes
     channel = os.dup2(own.detach(), DESCRIPTORS - 1, inheritable=False)
     nowhere = os.open("/dev/null", os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -140,7 +144,7 @@ def first_state(own, settings):
         resource.setrlimit(getattr(resource, name), (value, value))
     rules = bytes.fromhex(settings["filter"])
     library = ctypes.CDLL(None, use_errno=True)
-    library.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # the broker counts its open files; no other process can look
+    library.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # lets the broker count its open files; no other process can look
     if library.prctl(PR_SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(Filter(len(rules) // 8, rules)), 0, 0):
         raise OSError(ctypes.get_errno(), "the filter of system calls is refused")
     serve(own)

@@ -1,6 +1,6 @@
-"""A work folder as a value: only its files, links and folders; owners and dates are not kept.
+"""The content of a work folder as a value: its files, links and folders. Owners and dates are not kept.
 
-Folders are read and written by descriptors, name by name, and no link is followed.
+Folders are read and written through descriptors, one name at a time, and links are never followed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from turnwise.errors import InputError
 
 _TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings do not depend on the time of an episode
-_DEPTH = 32  # folders within folders
+_DEPTH = 32  # maximum depth of folders within folders
 _NOTHING = object()
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,11 +38,14 @@ class Link:
 
 
 Tree = Mapping[str, File | Link | None]
-"""Path -> what lies there; None is a folder. Paths are relative, "/" separates their parts, and parents come before children."""
+"""Path -> entry; None means a folder.
+
+Paths are relative, "/" separates their parts, and parents come before children.
+"""
 
 
 def tree_of(files: Mapping[str, str]) -> Tree:
-    """Returns a tree from texts, with the folders that they need."""
+    """Returns a tree with the given texts as files, and with the folders that they need."""
     tree: dict[str, File | Link | None] = {}
     for path in sorted(files):
         parts = path.split("/")
@@ -53,7 +56,7 @@ def tree_of(files: Mapping[str, str]) -> Tree:
 
 
 def laid_over(tree: Tree, over: Tree) -> Tree:
-    """Returns a tree with the entries of another one in the place of its own."""
+    """Returns ``tree`` with the entries of ``over`` added. An entry of ``over`` replaces one at the same path."""
     files = tuple(f"{path}/" for path, entry in over.items() if entry is not None)
     kept = {path: entry for path, entry in tree.items() if not (files and path.startswith(files))}
     return {**kept, **over}
@@ -63,16 +66,18 @@ def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: 
     """Returns the content of a folder of the host.
 
     Args:
-        key: the option that named it, for messages.
+        path: the folder.
+        key: the option that names the folder, for messages.
+        most_bytes, most_entries: maximum size, and maximum number of entries.
 
     Raises:
-        InputError: there is no such folder, or it holds more than ``most_bytes`` or ``most_entries``.
+        InputError: there is no such folder, or it exceeds ``most_bytes`` or ``most_entries``.
     """
     try:
         with opened(str(path.expanduser().resolve())) as folder:
             tree, whole = read_tree(folder, most_bytes, most_entries)
     except OSError as error:
-        raise InputError(f"{key}: {path} is no folder that can be read ({error.strerror})") from error
+        raise InputError(f"{key}: {path} is not a readable folder ({error.strerror})") from error
     if not whole:
         raise InputError(
             f"{key}: {path} holds more than {most_bytes >> 20} MiB or {most_entries:,} files; name a smaller folder"
@@ -82,7 +87,7 @@ def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: 
 
 @contextmanager
 def opened(name: str, place: int | None = None) -> Iterator[int]:
-    """Returns a descriptor of the folder ``name`` in the folder ``place``; a link is refused."""
+    """Yields a descriptor of the folder ``name`` in the folder ``place``. A link is refused."""
     descriptor = os.open(name, _FOLDER, dir_fd=place)
     try:
         yield descriptor
@@ -91,10 +96,10 @@ def opened(name: str, place: int | None = None) -> Iterator[int]:
 
 
 def write_tree(tree: Tree, folder: int) -> None:
-    """Write a tree into an empty folder, given by its descriptor, while no other process works there.
+    """Writes a tree into an empty folder, given by its descriptor. No other process may work in the folder meanwhile.
 
     Raises:
-        ValueError: a path leads out of the folder, or through something that is no folder; nothing is written then.
+        ValueError: a path leads out of the folder or through something that is not a folder. Nothing is written then.
     """
     inside: dict[str, list[str]] = {}
     for path in tree:
@@ -124,22 +129,22 @@ def _fill(tree: Tree, place: int, path: str, inside: Mapping[str, list[str]]) ->
 
 
 def _check_inside(path: str, tree: Tree) -> None:
-    """Refuse paths that lead out of the folder: they come from a data file or a model, and the host writes them."""
+    """Refuses paths that lead out of the folder. Paths come from a data file or a model, and the host writes them."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise ValueError(f"files: {path!r} is no path inside a folder; write it as a/b.txt")
+        raise ValueError(f"files: {path!r} is not a path inside a folder; write it as a/b.txt")
     above = "/".join(parts[:-1])
     if above and tree.get(above, _NOTHING) is not None:
-        raise ValueError(f"files: {path!r} lies in {above!r}, which is no folder")
+        raise ValueError(f"files: {path!r} lies in {above!r}, which is not a folder")
 
 
 def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
-    """Read a folder, given by its descriptor, to which no process writes any more.
+    """Reads a folder, given by its descriptor, to which no process writes any more.
 
-    Sockets, pipes, devices, names that are not UTF-8, and all that lies deeper than 32 folders are left out.
+    Sockets, pipes, devices, names that are not UTF-8, and entries deeper than 32 folders are left out.
 
     Returns:
-        The tree, and whether it is complete: entries that would pass ``most_bytes`` or ``most_entries`` are left out.
+        The tree, and whether it is complete. Entries that would exceed ``most_bytes`` or ``most_entries`` are left out.
     """
     tree: dict[str, File | Link | None] = {}
     whole, size = True, 0
@@ -165,7 +170,7 @@ def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bo
 
 
 def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
-    """Yields entries by name, parents before children: the folder's descriptor, the name in it, the whole path."""
+    """Yields entries by name, parents before children, as (descriptor of the folder, name in it, whole path)."""
     with os.scandir(place) as listed:
         found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
     for name, _ in found:
@@ -180,13 +185,16 @@ def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
 
 
 def _open(name: str, place: int, how: int, mode: int) -> int:
-    """Returns a descriptor of the entry with this name, which is no link; if its mode forbids that, the mode is changed first."""
+    """Returns a descriptor of the entry ``name``, which must not be a link.
+
+    If the entry's mode forbids opening it, the mode is changed first.
+    """
     try:
         return os.open(name, how, dir_fd=place)
     except PermissionError:
         there = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
         try:
-            os.chmod(f"/proc/self/fd/{there}", mode)  # noqa: PTH101 (a Path would say no more)
+            os.chmod(f"/proc/self/fd/{there}", mode)  # noqa: PTH101 (pathlib has no shorter form)
         finally:
             os.close(there)
         return os.open(name, how, dir_fd=place)

@@ -1,4 +1,4 @@
-"""The arguments of ``bwrap``, which decide what there is inside a sandbox; and which interpreters and commands it accepts."""
+"""The arguments of ``bwrap``, which decide what a sandbox contains, and checks of its interpreter and commands."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from pathlib import Path
 from turnwise.errors import InputError
 from turnwise.sandbox.sandbox import BOX, CallResult, Limits
 
-PAGE = 4096  # bytes of the smallest file
-SCRATCH = 16 << 20  # bytes of /tmp and of /dev/shm of a command
+PAGE = 4096  # size in bytes of the smallest file
+SCRATCH = 16 << 20  # size in bytes of a command's /tmp and /dev/shm
 DISKS = (BOX, "/tmp", "/dev/shm")
-"""What a command can write to: file systems in memory, each with a size. The first one is its work folder."""
-_CLOSED = "/closed"  # a folder that only a process with a capability may enter
+"""The file systems that a command can write to. They are in memory and limited in size.
 
-_LONGEST = 100_000  # bytes of a command: the kernel takes no argument above 128 KiB
+The first is the work folder.
+"""
+_CLOSED = "/closed"  # a folder that only a process with a capability can enter
+
+_LONGEST = 100_000  # maximum length of a command in bytes; the kernel accepts no argument above 128 KiB
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
 
 
 def command_walls(owner: int | None, python: str, folders: Sequence[str], limits: Limits, mark: str) -> list[str]:
-    """Returns the arguments for one command, which finds an empty work folder.
+    """Returns the arguments for one command, which begins in an empty work folder.
 
     Args:
-        owner: the user that root becomes; None: the run is not root's.
-        python: the interpreter whose folder is first on the path.
-        folders: of the host, which can be read inside, beside /usr.
-        limits: the work folder is as large as the largest tree that is kept.
+        owner: the user that replaces root; None if the run does not belong to root.
+        python: the interpreter whose folder is first on the PATH.
+        folders: folders of the host that can be read in the sandbox, besides /usr.
+        limits: the limits of the call; the work folder gets the size of the largest tree that is kept.
         mark: a word by which the leash finds these processes.
     """
     size = (limits.folder_mib << 20) + limits.files * PAGE
@@ -41,7 +44,10 @@ def command_walls(owner: int | None, python: str, folders: Sequence[str], limits
 
 
 def server_walls(owner: int | None, python: str, folders: Sequence[str], mark: str) -> list[str]:
-    """Returns the arguments for the Python server. Nothing inside can be written, and only its first process can reach /proc."""
+    """Returns the arguments for the Python server.
+
+    Nothing in its sandbox can be written to, and only its first process can reach /proc.
+    """
     proc = f"{_CLOSED}/proc"
     return [
         *_walls(owner, python, folders, mark),
@@ -75,7 +81,7 @@ def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) ->
             mark,
             "--unsetenv",
             "TURNWISE_MARK",
-        ),  # stands on this command line and nowhere else
+        ),  # so that the mark is on this command line but not in the command's environment
         *[part for name, value in variables.items() for part in ("--setenv", name, value)],
         *("--ro-bind", "/usr", "/usr", *system),
     ]
@@ -83,7 +89,7 @@ def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) ->
 
 @cache
 def _system() -> tuple[str, ...]:
-    """Arguments for the host's folders of programs and libraries, which on most systems are links into /usr."""
+    """Returns arguments for the host's folders of programs and libraries, which on most systems are links into /usr."""
     found: list[str] = []
     for path in (Path("/", name) for name in _SYSTEM):
         if path.is_symlink():
@@ -94,7 +100,7 @@ def _system() -> tuple[str, ...]:
 
 
 def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
-    """Returns an interpreter that the sandbox may run, and the folders that it needs beside /usr."""
+    """Returns an interpreter that the sandbox may run, and the folders that it needs besides /usr."""
     own = [str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)]
     if python is not None and Path(python).resolve() != Path(sys.executable).resolve():
         return python, [] if python.startswith("/usr/") else [str(Path(python).resolve().parents[1])]
@@ -104,14 +110,14 @@ def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
 
 
 def shown(folder: str) -> str:
-    """Returns the whole path of a folder that shall be read inside.
+    """Returns the absolute path of a folder that is to be readable in the sandbox.
 
     Raises:
         InputError: there is no such folder.
     """
     path = Path(folder).expanduser().resolve()
     if not path.is_dir():
-        raise InputError(f"sandbox: {folder!r} is no folder; name one that commands may read")
+        raise InputError(f"sandbox: {folder!r} is not a folder; name a folder that commands may read")
     return str(path)
 
 
@@ -120,7 +126,7 @@ def _open_to_all(place: Path) -> bool:
 
 
 def refused(command: str) -> CallResult | None:
-    """Returns the outcome of a text that cannot be given to a shell; None where it can."""
+    """Returns the result for a command that cannot be passed to a shell; None for any other command."""
     try:
         data = command.encode()
     except UnicodeEncodeError:

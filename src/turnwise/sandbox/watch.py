@@ -1,9 +1,9 @@
-"""Watching a sandboxed command from outside: its output, its time, and what its processes use together.
+"""Watches a sandboxed command from outside: its output, its time, and what its processes use together.
 
-The kernel limits single processes and files (``ulimit``), the number of processes, and the size of each file system that a
-command can write to. For an ordinary user it does not limit the memory of several processes together or the number of files. The
-host therefore compares counts that the kernel keeps with these limits, forty times a second. It reads no folder while a command
-runs.
+The kernel limits single processes and files (``ulimit``), the number of processes, and the size of each file system
+that a command can write to. For an ordinary user it does not limit the memory of several processes together or the
+number of files. So the host compares the kernel's counts with these limits forty times a second. It reads no folder
+while a command runs.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import IO, Protocol
 from turnwise.sandbox.kernel import resident, take
 from turnwise.sandbox.sandbox import Limits, Stop
 
-_TICK = 0.025  # seconds
+_TICK = 0.025  # seconds between two checks of the counts
 
 
 class HasFileno(Protocol):
-    """A file, pipe or socket."""
+    """An object with a file descriptor: a file, pipe or socket."""
 
     def fileno(self) -> int: ...
 
 
 class Running(Protocol):
-    """A command that runs."""
+    """A running command."""
 
-    pid: int  # of a process that ends with the command
+    pid: int  # id of a process that ends with the command
     stdout: IO[bytes]
 
     def members(self) -> list[int]:
-        """Its processes."""
+        """Returns the ids of the command's processes."""
         ...
 
     def end(self) -> None:
-        """End the command; returns when none of its processes is left.
+        """Ends the command. Returns when all its processes have ended.
 
         Raises:
-            SandboxFault: one does not end.
+            SandboxFault: a process does not end.
         """
         ...
 
@@ -57,15 +57,15 @@ class Watched:
 
 
 def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watched:
-    """Read a command's output until all its processes are gone, or until it passes a limit and is killed.
+    """Reads a command's output until all its processes have ended, or until it exceeds a limit and is killed.
 
     Args:
         process: the command.
-        limits: of the call.
-        disks: descriptors of the file systems that it can write to.
+        limits: the limits of the call.
+        disks: descriptors of the file systems that the command can write to.
 
     Raises:
-        SandboxFault: a process that was killed does not end.
+        SandboxFault: a killed process does not end.
     """
     stream, most = process.stdout.fileno(), limits.output_kib << 10
     os.set_blocking(stream, False)
@@ -106,8 +106,8 @@ def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watche
 
 
 def readable(stream: int | HasFileno, seconds: float) -> bool:
-    """Waits until a stream (or descriptor) has something to read or its end; false where that takes longer than ``seconds``."""
-    waiting = select.poll()  # select.select takes no descriptor from 1024 on
+    """Waits until a stream (or descriptor) can be read or has ended. Returns False if ``seconds`` pass before that."""
+    waiting = select.poll()  # select.select does not accept descriptors above 1023
     waiting.register(stream, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
 
@@ -121,26 +121,29 @@ def _excess(members: list[int], limits: Limits, disks: Sequence[int]) -> Stop:
 
 
 def files(disk: int) -> int:
-    """Returns the number of files, links and folders of a file system in memory, with those that have no name any more."""
+    """Returns the number of files, links and folders in a file system in memory, including those without a name."""
     found = os.fstatvfs(disk)
-    return found.f_files - found.f_ffree - 1  # its root
+    return found.f_files - found.f_ffree - 1  # minus 1 for the root folder
 
 
 def children(pid: int) -> list[int]:
-    """Returns the child processes of a process; none where it is gone. Some may be missing if they change meanwhile."""
+    """Returns the child processes of a process; empty if it has ended.
+
+    Children that change meanwhile may be missing.
+    """
     found: list[int] = []
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return found
     for thread in threads:
-        with suppress(OSError):  # this thread has ended; the others have children too
+        with suppress(OSError):  # a thread that has just ended is skipped; the others have children too
             found += map(int, (thread / "children").read_text().split())
     return found
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yields a process and all below it."""
+    """Yields the ids of a process and of all its descendants."""
     pending = [pid]
     while pending:
         found = pending.pop()

@@ -46,7 +46,7 @@ def mistakes(*overrides: str) -> list[str]:
         ("rollout.trajectories=9", "rollout: trajectories (9) must be at most states (8)"),
         ("rollout.turns=x", "rollout.turns: expected int or null, got 'x'"),
         ("loss.aggregation=constant", "loss: constant_length goes with aggregation=constant"),
-        ("env.mistakes.idle=2", "env.mistakes: mistakes.idle: a probability lies in [0, 1], got 2"),
+        ("env.mistakes.idle=2", "env.mistakes: mistakes.idle: must be in [0, 1], got 2"),
         ("eval.tasks=???", "eval.tasks: not set; give it as eval.tasks=..."),
         ("~eval.tasks", "eval.tasks: EvaluationSettings needs it; give it as eval.tasks=..."),
         (

@@ -67,12 +67,12 @@ def test_goals_differ_by_kind():
     [
         ({"receptacles": ("cabinet 1", "cabinet 3", "sinkbasin 1")}, "without gaps"),
         ({"objects": {"mug 1": "desk 1"}}, "'desk 1', which the scene does not have"),
-        ({"objects": {"Mug 1": "cabinet 1"}}, "no ALFWorld name"),
-        ({"objects": {"mug": "cabinet 1"}}, "no ALFWorld name"),
-        ({"sentence": "put a mug in {__import__('os').getcwd()}"}, "is no task"),  # the engine's grammar would run it
-        ({"sentence": "put a #mug# in cabinet"}, "is no task"),
-        ({"sentence": 7}, "is no task"),
-        ({"goal": {"object": "{1 + 1}", "receptacle": "cabinet"}}, "no type of a goal"),
+        ({"objects": {"Mug 1": "cabinet 1"}}, "not an ALFWorld name"),
+        ({"objects": {"mug": "cabinet 1"}}, "not an ALFWorld name"),
+        ({"sentence": "put a mug in {__import__('os').getcwd()}"}, "is not a task"),  # the engine's grammar would run it
+        ({"sentence": "put a #mug# in cabinet"}, "is not a task"),
+        ({"sentence": 7}, "is not a task"),
+        ({"goal": {"object": "{1 + 1}", "receptacle": "cabinet"}}, "not a type in a goal"),
     ],
 )
 def test_bad_scenes_are_named(changes, message):
@@ -132,5 +132,5 @@ def test_tasks_of_other_environments_are_refused():
     environment = AlfworldEnvironment()
     with pytest.raises(ValueError, match="not for 'alfworld'"):
         environment.reset(Task("household", "train/0", "train"))
-    with pytest.raises(ValueError, match="no household task"):
+    with pytest.raises(ValueError, match="not a household task"):
         environment.reset(Task("alfworld", "train/0", "train"))

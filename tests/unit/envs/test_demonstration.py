@@ -17,7 +17,7 @@ from turnwise.envs.terminal import TerminalEnv
 @pytest.mark.parametrize("make", [HouseholdEnv, SearchEnv, MathEnv, TerminalEnv, SoftwareEnv, ApiBankEnv])
 def test_every_world_refuses_an_unknown_quality(make) -> None:
     env = make(level="tiny") if make in (SearchEnv, MathEnv) else make()
-    with pytest.raises(ValueError, match="quality: experts are good or clumsy, got 'lazy'"):
+    with pytest.raises(ValueError, match="quality: must be good or clumsy, got 'lazy'"):
         env.demonstrate(env.tasks("train", 1)[0], "lazy")
 
 

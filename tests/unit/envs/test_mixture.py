@@ -106,7 +106,7 @@ def test_a_world_with_fewer_tasks_than_its_share_gives_what_it_has() -> None:
 
 def test_a_world_that_refuses_is_named_with_the_remedy() -> None:
     env = Mixture({"search": SearchEnv("tiny", countries=4), "household": HouseholdEnv()})
-    with pytest.raises(InputError, match=r"env\.worlds\.search: .* 500 are wanted; .*or lower env\.weights\.search"):
+    with pytest.raises(InputError, match=r"env\.worlds\.search: .* 500 are needed; .*or lower env\.weights\.search"):
         env.tasks("seen", 1000)
 
 
@@ -185,11 +185,11 @@ def test_a_task_of_another_world_is_refused() -> None:
         (["env.weights.search=inf"], "env: weights.search: must be above 0"),
         (["+env.weights.serach=1"], "env: weights.serach: .* there are bfcl, software, "),
         (["env.weights.search=many"], "env.weights: expected"),
-        (["env.worlds.search=null"], r"env: worlds: none is left; add one as \+env@env.worlds"),
+        (["env.worlds.search=null"], r"env: worlds: no environment is left; add one as \+env@env.worlds"),
         (["+env@env.worlds.more=mixture", "env.worlds.more.worlds.bfcl=null"], "env: worlds.more: a mixture holds no"),
         (["+env@env.worlds.pages=browse"], "env: worlds.pages: .*'browse'; write it as env.worlds.browse"),
         (["env.worlds.search=tiny"], "env: worlds.search: .*'tiny'; .*env.worlds.search"),
-        (["env.worlds.search.results=0"], "env.worlds.search: results: a search shows at least one"),
+        (["env.worlds.search.results=0"], "env.worlds.search: results: must be at least 1"),
         (["env.worlds.math.level=full"], "math"),
     ],
 )

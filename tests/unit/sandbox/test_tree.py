@@ -125,5 +125,5 @@ def test_no_path_leaves_the_folder(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_a_tasks_files_stay_in_the_box(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is no path inside a folder"):
+    with pytest.raises(ValueError, match="is not a path inside a folder"):
         write_tree(tree_of({"../../stolen": "x"}), tmp_path)

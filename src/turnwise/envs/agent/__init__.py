@@ -1,4 +1,7 @@
-"""``env=agent``: any program that asks for its replies over the interface of OpenAI. It runs in the sandbox, unchanged."""
+"""``env=agent``: trains the policy inside any agent program that calls a model over OpenAI's HTTP interface.
+
+The program itself needs no change and runs in the sandbox.
+"""
 
 from turnwise.envs.agent.environment import AgentEnv
 

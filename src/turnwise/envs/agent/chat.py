@@ -1,4 +1,4 @@
-"""OpenAI's interface for chat completions (``POST /v1/chat/completions``), as far as text and functions go."""
+"""OpenAI's interface for chat completions (``POST /v1/chat/completions``), limited to text and functions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ MODEL = "policy"
 
 
 def read(body: Mapping[str, Any]) -> Conversation:
-    """Returns the conversation of a request. What concerns sampling (temperature, limits) is the run's choice, and is not read.
+    """Returns the conversation of a request. Sampling settings such as temperature are ignored, because the run decides
+    them.
 
     Raises:
-        RequestError: it asks for what the policy cannot give.
+        RequestError: the request needs something that the policy cannot do.
     """
     for key, allowed in (("n", (None, 1)), ("logprobs", (None, False)), ("functions", (None, []))):
         if body.get(key) not in allowed:
             raise RequestError(f"{key}={body[key]!r:.60} is not supported")
     form = body.get("response_format")
     if isinstance(form, Mapping) and form.get("type") != "text":
-        raise RequestError(f"response_format {form.get('type')!r:.60} is not supported: the policy writes as it likes")
+        raise RequestError(
+            f"response_format {form.get('type')!r:.60} is not supported: the policy's output follows no schema"
+        )
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError("messages must be a list with at least one message")
@@ -36,10 +39,10 @@ def read(body: Mapping[str, Any]) -> Conversation:
 
 
 def text_of(content: Any, where: str) -> str:
-    """Returns a message's text, or the texts of its parts one after the other.
+    """Returns a message's text; the texts of a message with several parts are joined.
 
     Raises:
-        RequestError: a part is no text.
+        RequestError: a part is not text.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -47,15 +50,15 @@ def text_of(content: Any, where: str) -> str:
     texts = [part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None for part in parts]
     said = [text for text in texts if isinstance(text, str)]
     if len(said) < len(texts):
-        raise RequestError(f"{where}.content holds something else than text, which the policy cannot read")
+        raise RequestError(f"{where}.content contains something other than text, which the policy cannot read")
     return "".join(said)
 
 
 def written(reply: Message, name: str) -> dict[str, Any]:
-    """Returns the answer to a request that does not stream.
+    """Returns the HTTP answer to a request without streaming.
 
     Args:
-        name: the answer's id.
+        name: the id of the answer.
     """
     message: dict[str, Any] = {"role": "assistant", "content": reply["content"] or None, "refusal": None}
     if calls := [_flat(call) for call in reply.get("tool_calls") or ()]:
@@ -65,7 +68,10 @@ def written(reply: Message, name: str) -> dict[str, Any]:
 
 
 def events(reply: Message, name: str) -> Iterator[str]:
-    """Yields the events of a request that streams. A reply is complete when it comes, so each part of it is one event."""
+    """Yields the events that answer a request with streaming.
+
+    A reply is complete when it arrives, so each part is one event.
+    """
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     if reply["content"]:
         deltas.append({"content": reply["content"]})

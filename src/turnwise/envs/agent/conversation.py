@@ -1,4 +1,4 @@
-"""What an agent asks, what the policy answers, and whether a request continues the conversation before it."""
+"""The conversation that an agent sends, the policy's reply to it, and whether the next request continues it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ ANSWERS = ("tool", "user")  # roles of messages that may follow a reply
 
 
 class RequestError(ValueError):
-    """A request that is refused with status 400; the message is for the agent's author."""
+    """A request that is refused with HTTP status 400. The message is for the author of the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a request asks to continue: messages and tools in the form of chat templates, calls with arguments as objects."""
+    """The content of a request: messages and tools as chat templates expect them, with the arguments of calls as
+    objects.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -28,10 +30,11 @@ class Conversation:
 
 
 def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: int) -> Message:
-    """Returns the policy's text as an assistant message. A reply whose calls cannot be read is text, as it is.
+    """Returns the policy's text as an assistant message. A text whose calls cannot be parsed is kept as plain text.
 
     Args:
-        number: of the reply in its episode; it makes the ids of the calls, which are then the same in every repetition.
+        number: the reply's number in its episode. The ids of the calls contain it, so that every repetition gives the
+            same ids.
     """
     try:
         reply = PARSERS[form](text, tools)
@@ -51,10 +54,10 @@ def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: 
 
 
 def continuation(before: Conversation, reply: Message, after: Conversation) -> tuple[Message, ...] | None:
-    """Returns the messages that ``after`` adds to ``before`` and its reply; None where it does not continue them.
+    """Returns the messages that ``after`` adds to ``before`` and its reply; None if it does not continue them.
 
-    Tokens are appended for these messages alone, so the request may change nothing of what it repeats: no message, no tool. What
-    an agent adds must be answers of tools or of users.
+    Only the tokens of these new messages are appended to the rollout. The request must therefore repeat all earlier
+    messages and tools unchanged, and every message that an agent adds must be an answer of a tool or of a user.
     """
     known = [*before.messages, reply]
     if before.tools != after.tools or len(after.messages) <= len(known):
@@ -70,7 +73,10 @@ def _same(one: Message, other: Message) -> bool:
 
 
 def _said(message: Message) -> tuple[Any, ...]:
-    """What counts of a message. Clients repeat a reply without outer spaces and empty fields, and all else exactly."""
+    """Returns the parts of a message that must not change when a client repeats it.
+
+    Clients drop outer spaces and empty fields of a reply when they repeat it, but must keep everything else.
+    """
     content = str(message.get("content") or "")
     if message["role"] != "assistant":
         return message["role"], content, message.get("tool_call_id")

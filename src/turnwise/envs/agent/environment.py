@@ -1,4 +1,4 @@
-"""``env=agent``: a user's program as an environment. Each request that it makes for a reply is a turn of the policy."""
+"""``env=agent``: a user's agent program as an environment. Each request for a reply is one turn of the policy."""
 
 from __future__ import annotations
 
@@ -32,26 +32,27 @@ from turnwise.types import Task, Trajectory
 class AgentEnv(ReplayedEnv):
     """See ``turnwise.envs.environment.Environment``.
 
-    The program runs in the sandbox, in a folder with its code, the task's files and ``task.json``. It finds the gateway in
-    ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``, and nothing else of a network. Its requests need not continue one another: one
-    that does not begins a conversation of its own in the same rollout.
+    The program runs in the sandbox, in a folder with its code, the task's files and ``task.json``. The variables
+    ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` lead it to the gateway; it can reach no other network address. A request
+    that does not continue the one before it begins a new conversation in the same rollout.
 
     Args:
         command: a line of bash that runs the agent.
-        code: a folder whose files lie in the agent's folder; None: there are none.
-        tasks_file: of JSON lines (``envs.agent.tasks.Row``).
-        score: a line of bash that runs in the folder that the agent left, where ``code`` and the task's hidden files are as they
-            were; its last line of output is the reward. An agent that fails and leaves nothing to score has reward 0.
-        threshold: reward from which an episode is won.
-        horizon: turns of an episode.
-        format: how the policy writes calls, and the gateway reads them.
+        code: a folder whose files are copied into the agent's folder; None means no files.
+        tasks_file: a file of JSON lines (``envs.agent.tasks.Row``).
+        score: a line of bash that computes the reward in the folder that the agent left. Before it runs, the files of
+            ``code`` and the task's hidden files are restored. The last line of its output is the reward. If the agent
+            fails and leaves nothing to score, the reward is 0.
+        threshold: minimum reward of a won episode.
+        horizon: maximum number of turns of an episode.
+        format: the format in which the policy writes calls.
         variables: further environment variables of the program.
-        together: programs that run at once, as far as groups of rollouts are not larger.
+        together: maximum number of programs that run at once; a larger group of rollouts still runs as a whole.
         box: the sandbox, with its limits, interpreter and folders.
 
     Raises:
         InputError: a file or folder cannot be used.
-        ValueError: there is no such format, or a number is below 1.
+        ValueError: there is no format of this name, or a number is below 1.
     """
 
     name = "agent"
@@ -65,7 +66,7 @@ class AgentEnv(ReplayedEnv):
         code: str | None = None,
         threshold: float = 1.0,
         horizon: int = 30,
-        format: str = "hermes",  # noqa: A002 - the configuration's word
+        format: str = "hermes",  # noqa: A002 - the configuration uses this name
         variables: Mapping[str, str] | None = None,
         together: int = 32,
         box: Box | None = None,
@@ -77,20 +78,20 @@ class AgentEnv(ReplayedEnv):
         self.horizon, self.format = check_horizon(horizon), check_format(format)
         self.variables = dict(variables or {})
         if together < 1:
-            raise ValueError(f"together: at least one program runs, got {together}")
+            raise ValueError(f"together: must be at least 1, got {together}")
         self.together = together
         self._tasks = read_tasks(Path(tasks_file), self.name)
         self._code: Tree = read_folder(Path(code), "env.code") if code else {}
         self._box = box or Box()
         self._gateway = Gateway()
-        self._first: dict[str, Opening] = {}  # by task: its first request
+        self._first: dict[str, Opening] = {}  # task -> the messages and tools of its first request
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """Returns ``count`` different tasks of the file.
 
         Raises:
-            InputError: the file has fewer.
-            ValueError: there is no such split.
+            InputError: the file has fewer tasks.
+            ValueError: there is no split of this name.
         """
         check_split(split)
         found = list(self._tasks[split])
@@ -103,7 +104,10 @@ class AgentEnv(ReplayedEnv):
         return found[:count]
 
     def reset(self, task: Task) -> ReplayedSession:
-        """Opens a session. The program of a task that was opened before starts with its first action."""
+        """Opens a session.
+
+        If the task was opened before, its program starts only when the session takes its first action.
+        """
         check_task(task, self.name)
         return self.begin(task)
 
@@ -122,10 +126,11 @@ class AgentEnv(ReplayedEnv):
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
 
     def prepare(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
-        """Starts the agent on tasks whose first requests are not known yet, several at once.
+        """Starts the agent on several tasks at once to learn their first requests. Tasks with a known first request are
+        skipped.
 
         Raises:
-            EnvironmentFault: it ends before it asks for a reply.
+            EnvironmentFault: an agent ended before it asked for a reply.
         """
         new = [task for task in tasks if task.id not in self._first]
         with ThreadPoolExecutor(max(1, min(self.together, len(new))), thread_name_prefix="openings") as pool:
@@ -133,10 +138,10 @@ class AgentEnv(ReplayedEnv):
                 on_done(1)
 
     def ready(self) -> None:
-        """Starts the agent on a task, twice.
+        """Starts the agent on one task twice and compares its first requests.
 
         Raises:
-            InputError: it ends before it asks for a reply, or begins otherwise the second time.
+            InputError: the agent ended before it asked for a reply, or its first request differed the second time.
             NoSandboxError: this machine has no sandbox.
         """
         task = next(tasks[0] for tasks in self._tasks.values() if tasks)
@@ -147,14 +152,14 @@ class AgentEnv(ReplayedEnv):
             raise InputError(f"env.command: {error}") from error
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Raises an ``InputError``: nobody knows a good episode of a user's agent."""
+        """Raises an ``InputError``, because there is no expert for a user's agent."""
         raise InputError(
             f"task {task.id}: env=agent has no expert. Use a method that needs none (method=grpo, method=trace), or give "
             "episodes of a better model with data.file"
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Whether both make the same calls or, where the expert makes none, say the same."""
+        """Returns whether both texts make the same calls or, if the expert makes none, say the same."""
         calls = read_calls(expert, self.format, session.tools)
         return read_calls(action, self.format, session.tools) == calls if calls else same_text(action, expert)
 

@@ -1,4 +1,7 @@
-"""A live episode of an agent: its requests are the places where the policy acts, and its score pays the last of them."""
+"""A running episode of an agent.
+
+Each request of the agent is a turn of the policy; the score is the reward of the last turn.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,19 @@ from turnwise.sandbox.sandbox import Sandbox, SandboxFault
 from turnwise.sandbox.tree import Tree, laid_over
 from turnwise.types import Message
 
-SECONDS = 120  # of a score
-_SHOWN = 600  # characters of a program's output in a message
+SECONDS = 120  # time limit of computing a score
+_SHOWN = 600  # maximum number of characters of a program's output in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How an episode is paid.
+    """How the reward of an episode is computed.
 
     Attributes:
-        command: bash that runs in the folder that the agent left; its last line of output is the reward.
-        files: what is put into the folder first, in the place of what the agent may have written there.
-        threshold: reward from which an episode is won.
+        command: bash that runs in the folder that the agent left. The last line of its output is the reward.
+        files: files that are written into the folder first. They replace what the agent may have written in their
+            place.
+        threshold: minimum reward of a won episode.
     """
 
     command: str
@@ -41,28 +45,28 @@ class AgentEpisode:
     """See ``turnwise.envs.replay.Episode``.
 
     Args:
-        program: just started.
-        sandbox: in which it is scored.
-        form: how the policy writes calls.
-        place: names the task, for messages.
+        program: the agent's program, which has just started.
+        sandbox: the sandbox in which the score is computed.
+        form: the format in which the policy writes calls.
+        place: the task's name, for error messages.
     """
 
     def __init__(self, program: Program, sandbox: Sandbox, scoring: Scoring, form: Format, place: str) -> None:
         self.program, self.sandbox, self.scoring = program, sandbox, scoring
         self.form, self.place = form, place
-        self.number = 0  # replies so far
+        self.number = 0  # number of replies so far
         self._asked: Asked | None = None
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """The tools of the request that waits."""
+        """Returns the tools of the request that waits for a reply."""
         return self._asked.conversation.tools if self._asked else ()
 
     def opening(self) -> list[Message]:
         """Returns the messages of the first request.
 
         Raises:
-            EnvironmentFault: the program ended before it made one.
+            EnvironmentFault: the program ended before it made a request.
         """
         if self._asked is None:
             self._asked = self.program.desk.next()
@@ -72,11 +76,12 @@ class AgentEpisode:
         return list(self._asked.conversation.messages)
 
     def act(self, text: str) -> Step:
-        """Answers the request that waits, and returns what the next one adds to it, or the score at the end of the program.
+        """Answers the waiting request. Returns what the next request adds to it or, if the program has ended, the
+        score.
 
         Raises:
-            EnvironmentFault: the sandbox failed, or the program ended while the policy wrote.
-            InputError: a program that ended well has no score.
+            EnvironmentFault: the sandbox failed, or the program ended while the policy was writing.
+            InputError: the program ended without an error, but its score cannot be read.
         """
         self.opening()
         asked = self._waiting()
@@ -86,7 +91,8 @@ class AgentEpisode:
         taken = asked.answer(reply)
         following = self.program.desk.next()
         while not taken and following is not None and following.conversation == before:
-            taken = following.answer(reply)  # the agent hung up and asks again: it gets the reply that is its due
+            # the agent disconnected and repeated its request, so the repeated request gets this reply
+            taken = following.answer(reply)
             following = self.program.desk.next()
         if not taken and following is None:
             raise EnvironmentFault(f"{self.place}: the agent ended before its reply was sampled: {self._output()}")
@@ -98,7 +104,7 @@ class AgentEpisode:
         self.program.close()
 
     def _waiting(self) -> Asked:
-        assert self._asked is not None  # a session steps only while one waits
+        assert self._asked is not None  # the session only steps while a request waits
         return self._asked
 
     def _ended(self) -> tuple[Any, Tree]:
@@ -126,7 +132,7 @@ class AgentEpisode:
                 f"env.score: {self.place}: {self.scoring.command.splitlines()[-1]!r} must end well, and the last line "
                 f"of its output must be a number, got {scored.output.strip()[-_SHOWN:]!r}; the agent ended with {self._output()}"
             )
-        if reward is None:  # the agent failed before it could leave what is scored
+        if reward is None:  # the agent failed before it wrote the files that are scored
             info["unscored"], reward = True, 0.0
         return Step("", reward, True, reward >= self.scoring.threshold, info)
 

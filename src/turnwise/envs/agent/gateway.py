@@ -3,8 +3,9 @@
     agent's program  --request-->  gateway  --Asked-->  Desk  -->  the rollout's thread
                      <--answer---           <--reply--
 
-One thread with an event loop serves all episodes. Each episode has a desk of its own, a listening socket (the door of its
-sandbox) and a token. The gateway handles text and never sees a token id: the rollout keeps the ids that were sampled.
+One thread with an event loop serves all episodes. Each episode has its own desk (the queue of its requests), its own
+listening socket (the sandbox's only connection to the outside) and its own token. The gateway handles text and never
+sees token ids; the rollout keeps the ids that were sampled.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from turnwise.envs.agent.conversation import Conversation, RequestError
 from turnwise.text import parse_json
 from turnwise.types import Message
 
-BODY = 16 << 20  # bytes of a request
-WAITING = 64  # requests of an episode
-REFUSED = 1000  # requests of an episode, after which it is over
+BODY = 16 << 20  # maximum size of a request in bytes
+WAITING = 64  # maximum number of requests of an episode that may wait at once
+REFUSED = 1000  # number of refused requests after which an episode is ended
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 
 
@@ -43,7 +44,7 @@ class Asked:
     reply: Future[Message] = field(default_factory=Future)
 
     def answer(self, reply: Message) -> bool:
-        """Lets the gateway send the reply; false where the agent has hung up, or has ended."""
+        """Passes the reply to the gateway, which sends it. Returns False if the agent has disconnected or ended."""
         taken = self.reply.set_running_or_notify_cancel()
         if taken:
             self.reply.set_result(reply)
@@ -52,12 +53,12 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class Desk:
-    """The requests of one episode, in the order in which they came.
+    """The queue of requests of one episode, in order of arrival.
 
     Attributes:
-        token: without which no request is accepted.
-        earlier: the messages up to each answer of the Responses API, by the answer's id.
-        refused: requests so far that were refused.
+        token: the token that every request must carry.
+        earlier: answer id -> the messages up to that answer, for the Responses API.
+        refused: number of requests refused so far.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
@@ -69,10 +70,10 @@ class Desk:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, asked: Asked) -> bool:
-        """Adds a request; false where the episode is over.
+        """Adds a request. Returns False if the episode is over.
 
         Raises:
-            RequestError: too many wait.
+            RequestError: too many requests of this episode already wait.
         """
         with self._lock:
             if len(self._open) >= WAITING:
@@ -83,18 +84,18 @@ class Desk:
             return not self._ended
 
     def done(self, asked: Asked) -> None:
-        """Forgets a request that was answered."""
+        """Removes a request that was answered."""
         with self._lock:
             self._open.discard(asked)
 
     def next(self) -> Asked | None:
-        """Waits for the next request that is still wanted; None where the episode has ended."""
+        """Waits for the next request that was not withdrawn and returns it; None if the episode has ended."""
         while (asked := self._waiting.get()) is not None and asked.reply.cancelled():
             pass
         return asked
 
     def end(self) -> None:
-        """Ends the episode: requests that wait are refused."""
+        """Ends the episode and refuses the requests that wait."""
         with self._lock:
             self._ended = True
             left, self._open = self._open, set()
@@ -104,19 +105,22 @@ class Desk:
 
 
 class Gateway:
-    """Serves desks on listening sockets. Its thread starts with the first one and ends with the process."""
+    """Serves the desks of all episodes. Its thread starts with the first desk and ends with the process."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
-        self._serving: dict[Desk, asyncio.Task[web.AppRunner]] = {}  # of the loop's thread alone
+        self._serving: dict[Desk, asyncio.Task[web.AppRunner]] = {}  # used only by the event loop's thread
 
     def serve(self, listener: socket.socket, desk: Desk) -> None:
-        """Answers what comes to a listening socket from a desk, until :meth:`leave`. It takes the socket and returns at once."""
+        """Starts to serve a desk on a listening socket, until :meth:`leave`. It returns at once.
+
+        The gateway owns the socket from then on.
+        """
         self._do(self._serve(listener, desk))
 
     def leave(self, desk: Desk) -> None:
-        """Ends a desk and closes its socket, without waiting for it."""
+        """Ends a desk and closes its socket. It does not wait until both are done."""
         desk.end()
         self._do(self._leave(desk))
 
@@ -136,7 +140,7 @@ class Gateway:
             await (await starting).cleanup()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process serves desks of its own."""
+        """Returns an empty state for pickling, because a copy in another process serves its own desks."""
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -149,7 +153,7 @@ async def _runner(listener: socket.socket, desk: Desk) -> web.AppRunner:
     app.router.add_post(CHAT, _chat)
     app.router.add_post(RESPONSES, _responses)
     app.router.add_get("/v1/models", _models)
-    # A client that hangs up takes its request back; what it does wrong is its own matter and stands in no log of the run.
+    # A client that disconnects withdraws its request. Mistakes of the client are kept out of the run's log.
     runner = web.AppRunner(app, access_log=None, logger=_SILENT, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
@@ -163,7 +167,7 @@ _SILENT.disabled = True
 
 @web.middleware
 async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Checks the token, and answers what cannot be served with a message in OpenAI's form."""
+    """Checks the token, and turns errors into answers in OpenAI's error format."""
     desk = request.app[_DESK]
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(given.encode(errors="replace"), desk.token.encode()):
@@ -178,7 +182,7 @@ async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
         AttributeError,
         KeyError,
         ValueError,
-    ) as error:  # a field of another type than the interface says
+    ) as error:  # a field has another type than the interface defines
         return _refused(desk, 400, f"the request cannot be read: {type(error).__name__}: {error}"[:500])
     except web.HTTPException as error:
         return _refused(desk, error.status, error.text or error.reason)
@@ -223,7 +227,7 @@ async def _body(request: web.Request) -> Mapping[str, Any]:
     try:
         body = parse_json(await request.read())
     except ValueError as error:
-        raise RequestError(f"the request is no JSON ({error})") from error
+        raise RequestError(f"the request is not JSON ({error})") from error
     if not isinstance(body, Mapping):
         raise RequestError("the request must be an object")
     return body
@@ -246,7 +250,7 @@ async def _reply(request: web.Request, asked: Asked) -> Message:
 async def _streamed(request: web.Request, events: Iterable[str]) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    with suppress(ConnectionResetError):  # the agent has hung up
+    with suppress(ConnectionResetError):  # the agent has disconnected
         await response.write("".join(events).encode())
         await response.write_eof()
     return response

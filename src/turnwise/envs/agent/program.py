@@ -1,4 +1,4 @@
-"""An agent's program while it runs in the sandbox, in a thread of its own."""
+"""Runs an agent's program in the sandbox, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from turnwise.sandbox.door import HOST, Door
 from turnwise.sandbox.sandbox import CallResult, Sandbox
 from turnwise.sandbox.tree import Tree
 
-PORT = 8000  # inside, where nothing else listens
+PORT = 8000  # the gateway's port inside the sandbox, where no other program listens
 
 
 def with_variables(command: str, variables: Mapping[str, str]) -> str:
-    """Returns a command that finds these environment variables."""
+    """Returns a command that runs ``command`` with these environment variables."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()) + command
 
 
 class Program:
-    """Starts a command that finds the gateway in ``OPENAI_BASE_URL`` and its token in ``OPENAI_API_KEY``.
+    """A running agent program. ``OPENAI_BASE_URL`` gives it the gateway's address, ``OPENAI_API_KEY`` its token.
 
     Args:
         command: a line of bash.
-        tree: the work folder.
+        tree: the content of the work folder.
         variables: further environment variables.
     """
 
@@ -43,7 +43,7 @@ class Program:
         threading.Thread(target=self._run, args=(sandbox, script, tree), name="agent", daemon=True).start()
 
     def close(self) -> None:
-        """Ends the program, at once and without waiting for it."""
+        """Stops the program without waiting until it has ended."""
         with self._lock:
             self._closed = True
             kill, self._kill = self._kill, None
@@ -53,7 +53,7 @@ class Program:
     def _run(self, sandbox: Sandbox, script: str, tree: Tree) -> None:
         try:
             self.result.set_result(sandbox.shell(script, tree, Door(PORT, self._opened)))
-        except BaseException as error:  # raised where the result is read
+        except BaseException as error:  # kept, and raised again where the result is read
             self.result.set_exception(error)
         finally:
             with self._lock:

@@ -1,4 +1,4 @@
-"""OpenAI's interface for responses (``POST /v1/responses``), as far as text and functions go."""
+"""OpenAI's interface for responses (``POST /v1/responses``), limited to text and functions."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from turnwise.types import Message
 
 
 def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> Conversation:
-    """Returns the conversation of a request. What concerns sampling is the run's to choose, and is not read.
+    """Returns the conversation of a request. Sampling settings are ignored, because the run decides them.
 
     Args:
-        earlier: the messages up to each earlier answer of the episode, by its id, for ``previous_response_id``.
+        earlier: answer id -> the messages up to that answer, for ``previous_response_id``.
 
     Raises:
-        RequestError: it asks for what the policy cannot give.
+        RequestError: the request needs something that the policy cannot do.
     """
     form = (body.get("text") or {}).get("format") or {}
     if form.get("type", "text") != "text":
-        raise RequestError(f"text.format {form.get('type')!r:.60} is not supported: the policy writes as it likes")
+        raise RequestError(
+            f"text.format {form.get('type')!r:.60} is not supported: the policy's output follows no schema"
+        )
     items = body.get("input")
     items = [{"role": "user", "content": items}] if isinstance(items, str) else items
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
         raise RequestError("input must be a text or a list of items")
     tools = body.get("tools") or []
     if other := [t for t in tools if not isinstance(t, Mapping) or t.get("type") != "function"]:
-        raise RequestError(f"tools: {other[0]!r:.80} is no function; the policy has no tools of its own")
+        raise RequestError(f"tools: {other[0]!r:.80} is not a function; the policy has no tools of its own")
     previous = body.get("previous_response_id")
     if previous is not None and previous not in earlier:
-        raise RequestError(f"previous_response_id: {previous!r:.60} is no answer of this episode")
+        raise RequestError(f"previous_response_id: {previous!r:.60} is not the id of an answer in this episode")
     try:
         asked = [_normal(message) for message in messages_of({**body, "input": items})]
     except (UnusableError, TypeError, ValueError) as error:
@@ -50,11 +52,11 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
 
 
 def written(reply: Message, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the answer to a request that does not stream.
+    """Returns the HTTP answer to a request without streaming.
 
     Args:
-        name: the answer's id.
-        body: of the request, parts of which an answer repeats.
+        name: the id of the answer.
+        body: the request's body; the answer repeats parts of it.
     """
     return {
         "id": name,
@@ -78,7 +80,10 @@ def written(reply: Message, name: str, body: Mapping[str, Any]) -> dict[str, Any
 
 
 def events(reply: Message, name: str, body: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the events of a request that streams. A reply is complete when it comes, so each part of it is one event."""
+    """Yields the events that answer a request with streaming.
+
+    A reply is complete when it arrives, so each part is one event.
+    """
     whole = written(reply, name, body)
     begun = {**whole, "status": "in_progress", "output": []}
     found: list[dict[str, Any]] = [
@@ -134,7 +139,7 @@ def _items(reply: Message, name: str) -> list[dict[str, Any]]:
 
 
 def _normal(message: Message) -> Message:
-    """Returns a message whose calls have arguments as objects."""
+    """Returns the message with the arguments of its calls as objects."""
     if not message.get("tool_calls"):
         return message
     calls = [

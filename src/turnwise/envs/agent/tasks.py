@@ -1,4 +1,4 @@
-"""Tasks of agents, from a file of JSON lines."""
+"""Reads the tasks of ``env=agent`` from a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from turnwise.sandbox.tree import File, Tree, tree_of
 from turnwise.types import Task
 
 TASK = "task.json"
-"""The file in which an agent finds its task."""
+"""The name of the file in which an agent finds its task."""
 
 
 class Row(BaseModel):
-    """A line of the file. Further keys are for the agent, which reads them in ``task.json``.
+    """One line of the tasks file. Any further keys are passed on to the agent in ``task.json``.
 
     Attributes:
-        id: unique in its split.
+        id: the task's id, unique within its split.
         split: train, seen or unseen.
-        files: path -> text, in the agent's folder.
-        hidden: path -> text, put there before the score is computed; the agent never sees them.
+        files: path -> text of files in the agent's folder.
+        hidden: path -> text of files that are added before the score is computed. The agent never sees them.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -39,7 +39,7 @@ def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
     """Returns the tasks of each split, in the order of the file.
 
     Raises:
-        InputError: the file is missing, holds no task, or a line is no task.
+        InputError: the file is missing, it has no tasks, or a line does not describe a task.
     """
     found: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
     seen: set[str] = set()
@@ -51,25 +51,27 @@ def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
             for files in (row.files, row.hidden):
                 _check(files)
         except (ValidationError, ValueError) as error:
-            raise InputError(f"env.tasks_file: {place} is no task: {_first(error)}") from error
+            raise InputError(f"env.tasks_file: {place} is not a valid task: {_first(error)}") from error
         name = f"{row.split}/{row.id}"
         if name in seen:
-            raise InputError(f"env.tasks_file: {place}: a second task {row.id!r} of split {row.split}; rename one")
+            raise InputError(
+                f"env.tasks_file: {place}: the task {row.id!r} of split {row.split} occurs twice; rename one"
+            )
         seen.add(name)
         found[row.split].append(Task(env, name, row.split, dict(record)))
     if not seen:
-        raise InputError(f"env.tasks_file: {path} holds no task; write one JSON object a line")
+        raise InputError(f"env.tasks_file: {path} contains no task; write one JSON object on each line")
     return found
 
 
 def folder_of(task: Task) -> Tree:
-    """Returns the task's files and ``task.json``, without what is hidden."""
+    """Returns the task's files and ``task.json``, without the hidden files."""
     told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
     return {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
 
 
 def hidden_of(task: Task) -> Tree:
-    """Returns the files that the score needs."""
+    """Returns the hidden files, which the score needs."""
     return tree_of(task.data.get("hidden") or {})
 
 

@@ -1,4 +1,4 @@
-"""Worker processes that hold the real engine, and the errors that their deaths and delays raise."""
+"""Worker processes that run the ALFWorld engine, and the errors raised if one dies or is too slow."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class MissingEngineError(InputError):
 
 
 class Worker:
-    """One engine process. Calls are serialised by a lock; a dead or late worker is never used again."""
+    """One engine process. A lock allows one call at a time. A worker that died or timed out is never used again."""
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (the file lives as long as the worker)
         self._scratch = tempfile.TemporaryDirectory(prefix="turnwise-alfworld-")
-        environment = os.environ | {"ALFWORLD_DATA": self._scratch.name}  # importing alfworld makes this folder
+        # alfworld creates this folder when it is imported
+        environment = os.environ | {"ALFWORLD_DATA": self._scratch.name}
         try:
             self._process = subprocess.Popen(
                 [python, str(SCRIPT), *["--slow"] * slow],
@@ -44,7 +45,7 @@ class Worker:
                 stderr=self._log,
                 env=environment,
                 bufsize=0,
-                start_new_session=True,  # Ctrl-C is for the trainer, which may want to finish its turn
+                start_new_session=True,  # so that Ctrl-C reaches only the trainer, which may want to finish its turn
             )
         except OSError as error:
             raise MissingEngineError(f"python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
@@ -55,7 +56,7 @@ class Worker:
         self.fault: str | None = None
         self._kill = weakref.finalize(self, _stop, self._process, os.getpid())
         try:
-            self._receive(max(timeout, 60.0))  # the first import compiles byte code
+            self._receive(max(timeout, 60.0))  # the first import is slow, because it compiles byte code
         except EnvironmentFault:
             if "ModuleNotFoundError" in self._tail() or "ImportError" in self._tail():
                 missing = f"python: {python!r} cannot import the engine ({self._tail(1)}); {INSTALL}"
@@ -68,7 +69,7 @@ class Worker:
         return self._process.pid
 
     def call(self, **request: Any) -> Mapping[str, Any]:
-        """Send one request and wait for its reply.
+        """Sends one request and returns its reply.
 
         Raises:
             EnvironmentFault: the worker died, took longer than ``timeout`` seconds, or its engine failed.
@@ -87,11 +88,11 @@ class Worker:
         return reply
 
     def free(self, session: int) -> None:
-        """Have the worker forget a session with the next call. Safe in a finalizer: nothing is sent now."""
+        """Tells the worker to forget a session. The note is sent with the next call, so this is safe in a finalizer."""
         self._freed.append(session)
 
     def close(self) -> None:
-        """End the process."""
+        """Ends the process."""
         self.fault = self.fault or "the ALFWorld worker was closed"
         self._kill()
 
@@ -115,12 +116,12 @@ class Worker:
 
     def _tail(self, lines: int = 3) -> str:
         log, size = self._log.fileno(), os.fstat(self._log.fileno()).st_size
-        kept = os.pread(log, 4096, max(0, size - 4096))  # no seek: the worker writes at the same offset
+        kept = os.pread(log, 4096, max(0, size - 4096))  # does not move the file offset, at which the worker writes
         return " | ".join(kept.decode(errors="replace").strip().splitlines()[-lines:])
 
 
 def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked copy of the trainer must not end what it does not own
+    if os.getpid() != owner:  # a forked copy of the trainer must not end a process of its parent
         return
     process.kill()
     process.wait()
@@ -129,10 +130,10 @@ def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 class Pool:
-    """``workers`` engine processes, started when first needed; a broken one is replaced for the next episode.
+    """A pool of ``workers`` engine processes. They start when first needed, and the next episode replaces a broken one.
 
     Raises:
-        ValueError: fewer than one worker, or a time-out of 0 or less.
+        ValueError: there is fewer than one worker, or the time-out is 0 s or less.
     """
 
     def __init__(self, workers: int = 1, timeout: float = 60.0, python: str | None = None, slow: bool = False) -> None:
@@ -147,11 +148,13 @@ class Pool:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process starts workers of its own."""
+        """Returns what pickling needs to build an empty pool, because a copy in another process starts its own
+        workers.
+        """
         return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 
     def worker(self) -> Worker:
-        """Returns the next worker in turn."""
+        """Returns the next worker in round-robin order."""
         with self._lock:
             at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
             worker = self._workers[at]
@@ -160,7 +163,7 @@ class Pool:
             return worker
 
     def close(self) -> None:
-        """End every worker."""
+        """Ends all workers."""
         with self._lock:
             for worker in filter(None, self._workers):
                 worker.close()

@@ -1,4 +1,4 @@
-"""``env=alfworld``: the real engine in worker processes, for generated games or for the official ones."""
+"""``env=alfworld``: the ALFWorld engine in worker processes, with generated games or with the official ones."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     """ALFWorld's six task types (arXiv:2010.03768) in TextWorld. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        games: the ``json_2.1.1`` folder of the official games; None generates the rooms and tasks of ``env=household``.
-        horizon: turns of an episode; ALFWorld's own limit is 50.
-        workers: engine processes; sessions are given to them in turn and their forks stay where they are.
-        timeout: seconds until a silent worker is given up.
+        games: the ``json_2.1.1`` folder of the official games. None means the rooms and tasks of ``env=household``.
+        horizon: maximum number of turns of an episode; ALFWorld's own limit is 50.
+        workers: number of engine processes. New sessions are given to them in round-robin order; a fork stays in
+            the process of its parent.
+        timeout: seconds after which a worker that does not answer is given up.
         python: the interpreter that has alfworld and textworld installed; None is this one.
 
     Raises:
-        ValueError: a number below 1, or a folder that holds no games.
+        ValueError: a number is below 1, or the folder holds no games.
     """
 
     name = "alfworld"
@@ -46,7 +47,8 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     ) -> None:
         self.horizon = check_horizon(horizon)
         self.games = GeneratedGames(horizon) if games is None else OfficialGames(Path(games))
-        self.cases = _CASES if games is None else None  # the same rooms and tasks, by the same rule
+        # the same rooms and tasks as env=household, drawn by the same rule
+        self.cases = _CASES if games is None else None
         self.pool = Pool(workers, timeout, python)
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
@@ -57,7 +59,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
 
         Raises:
             MissingEngineError: the workers' interpreter lacks the engine.
-            EnvironmentFault: the worker died, was too late, or its engine refused the game.
+            EnvironmentFault: the worker died, timed out, or its engine refused the game.
             ValueError: the task's game does not exist.
         """
         game = self.games.game(task)
@@ -65,7 +67,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert's episode in the real engine, the last observation included.
+        """Runs an expert's episode in the ALFWorld engine and returns it with its last observation.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -76,9 +78,13 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return demonstration(session, lambda: next(actions, None), quality, seed)
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """The functional verifier: household's exact rule for generated games, the planner's for official games."""
+        """Returns the verdict of the functional verifier.
+
+        Generated games use the exact rule of ``env=household``; official games use the planner
+        (``OfficialGames.accepts``).
+        """
         return self.games.accepts(session, action, expert)
 
     def close(self) -> None:
-        """Ends the workers. Without it they end with this process."""
+        """Ends the workers. If it is not called, they end with this process."""
         self.pool.close()

@@ -1,8 +1,8 @@
-"""A room and a goal as a real ALFWorld game: a PDDL problem for the domain of the alfworld package.
+"""Writes a room and a goal as a game of the ALFWorld engine: a PDDL problem for the domain of the alfworld package.
 
-The engine lists things in the order of their PDDL ids, and its demangler numbers the things of one type by popping
-numbers from the top: the first id in that order gets the highest number. ``pddl_id`` therefore counts backwards, so
-that the engine calls every thing what the scene calls it, and every list runs by type name and then by falling number.
+The engine lists things in the order of their PDDL ids. Its demangler numbers the things of one type by taking numbers
+from the highest down, so the first id in that order gets the highest number. ``pddl_id`` therefore counts backwards.
+Then the engine and the scene use the same names, and every list is sorted by type and then by falling number.
 """
 
 from __future__ import annotations
@@ -30,41 +30,46 @@ STATE_GOALS = {
     "pick_cool_then_place_in_recep": "(coolable ?o) (isCool ?o)",
     "pick_and_place_simple": "",
 }
-DOMAIN_OTYPES = ("knife", "butterknife")  # named in the domain's actions, so every problem must declare them
+DOMAIN_OTYPES = ("knife", "butterknife")  # the domain's actions name these types, so every problem must declare them
 DOMAIN_RTYPES = ("sinkbasin", "microwave", "fridge")
-LIMIT = 999  # instances of one type: ids carry three digits
+LIMIT = 999  # maximum number of instances of one type, because ids have three digits
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The content of a game. Names are the engine's: a lower-case type, a space and a number from 1 without gaps.
+    """The content of a game. A name has the engine's form: a lower-case type, a space, and a number. Numbers start at 1
+    without gaps.
 
     Raises:
-        ValueError: a name out of form, numbers with gaps, an object in no receptacle of the scene, or a sentence or goal that
-            is not plain words: the engine's grammar computes what stands in braces, in Python.
+        ValueError: a name has another form, the numbers of a type have gaps, an object lies in a receptacle that the
+            scene does not have, or a sentence or goal contains other characters than plain words. The last check is
+            needed because the engine's grammar evaluates text in braces as Python.
     """
 
     receptacles: tuple[str, ...]
-    objects: Mapping[str, str]  # object -> the receptacle it lies in
+    objects: Mapping[str, str]  # object -> the receptacle in which it lies
     kind: Kind
-    goal: Mapping[str, str]  # "object" and "receptacle" types; "lamp" instead of "receptacle" for look_at_obj_in_light
-    sentence: str  # after "Your task is to: ", without the full stop
+    # the types "object" and "receptacle"; look_at_obj_in_light has "lamp" instead of "receptacle"
+    goal: Mapping[str, str]
+    sentence: str  # the task in words, as it follows "Your task is to: ", without the full stop
     affords: Mapping[str, frozenset[str]]  # receptacle type -> object types it may hold
-    openable: frozenset[str] = frozenset()  # receptacle types
-    opened: frozenset[str] = frozenset()  # receptacles open at the start
-    abilities: Mapping[str, frozenset[str]] = field(default_factory=dict)  # "heatable", ... -> object types
+    openable: frozenset[str] = frozenset()  # types of receptacles that can be opened and closed
+    opened: frozenset[str] = frozenset()  # receptacles that are open at the start
+    abilities: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # a property such as "heatable" -> object types
     containers: frozenset[str] = frozenset()  # object types that the engine calls receptacle objects (a bowl, a mug)
 
     def __post_init__(self) -> None:
         for name in (*self.receptacles, *self.objects):
             kind, _, number = name.partition(" ")
             if not _TYPE.fullmatch(kind) or not number.isdecimal():
-                raise ValueError(f"{name!r} is no ALFWorld name; it must read like 'cabinet 2'")
+                raise ValueError(f"{name!r} is not an ALFWorld name; it must read like 'cabinet 2'")
         if not isinstance(self.sentence, str) or not _SENTENCE.fullmatch(self.sentence):
-            raise ValueError(f"{self.sentence!r} is no task; it must read like 'put a clean mug in cabinet'")
+            raise ValueError(f"{self.sentence!r} is not a task; it must read like 'put a clean mug in cabinet'")
         for kind in self.goal.values():
             if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
-                raise ValueError(f"{kind!r} is no type of a goal; it must read like 'cabinet'")
+                raise ValueError(f"{kind!r} is not a type in a goal; it must read like 'cabinet'")
         for names in (self.receptacles, self.objects):
             for kind, count in counts(names).items():
                 if count > LIMIT:
@@ -78,17 +83,17 @@ class Scene:
 
 
 def type_of(name: str) -> str:
-    """Returns the type in a name: ``cabinet`` of ``cabinet 2``."""
+    """Returns the type in a name, for example ``cabinet`` for ``cabinet 2``."""
     return name.split(" ", 1)[0]
 
 
 def counts(names: Any) -> Counter[str]:
-    """Returns how many instances each type has."""
+    """Returns the number of instances of each type."""
     return Counter(type_of(name) for name in names)
 
 
 def pddl_id(name: str, count: int) -> str:
-    """Returns the id that the engine shows as ``name`` where its type has ``count`` instances."""
+    """Returns the PDDL id that the engine displays as ``name``. ``count`` is the number of instances of its type."""
     kind, number = name.split(" ")
     order = f"{count - int(number):03d}"
     if kind.endswith("basin"):  # the demangler appends "basin" itself
@@ -140,7 +145,7 @@ def problem(scene: Scene) -> str:
 
 
 def goal(scene: Scene) -> str:
-    """Returns the scene's goal as a PDDL condition, equivalent to the goal library of ALFRED."""
+    """Returns the scene's goal as a PDDL condition that is equivalent to the one in ALFRED's goal library."""
     target = f"{scene.goal['object']}Type"
     if scene.kind == "look_at_obj_in_light":
         lit = (

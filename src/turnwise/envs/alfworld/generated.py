@@ -1,4 +1,4 @@
-"""Household tasks as games of the real engine: same rooms, same experts, same verifier."""
+"""Tasks of ``env=household`` as games of the ALFWorld engine, with the same rooms, experts and verifier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnwise.types import Task
 
 
 def scene(data: Mapping[str, Any]) -> Scene:
-    """Returns what a household task's data says, for the game builder."""
+    """Returns the scene that a household task's data describes."""
     goal = {"object": data["goal"]["object"]}
     if data["goal"]["toggle"]:
         goal["lamp"] = data["goal"]["toggle"]
@@ -42,34 +42,34 @@ def scene(data: Mapping[str, Any]) -> Scene:
 
 
 class GeneratedGames:
-    """The tasks of ``env=household``, for the real engine."""
+    """Provides the tasks of ``env=household`` to the ALFWorld engine."""
 
     def __init__(self, horizon: int) -> None:
         self._household = HouseholdEnv(horizon)
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns household's own tasks."""
+        """Returns the tasks of ``env=household``."""
         return self._household.tasks(split, count, seed)
 
     def game(self, task: Task) -> dict[str, str]:
         """Returns what the worker needs to build the game.
 
         Raises:
-            ValueError: the task's data is no household.
+            ValueError: the task's data does not describe a household task.
         """
         try:
             built = scene(task.data)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"task {task.id}: its data is no household task ({error!r})") from None
+            raise ValueError(f"task {task.id}: its data is not a household task ({error!r})") from None
         return {"problem": problem(built), "sentence": built.sentence}
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
-        """Returns the household expert's actions."""
+        """Returns the actions of the expert of ``env=household``."""
         shown = self._household.demonstrate(_household(session.task), quality, seed)
         return [message["content"] for message in shown.messages if message["role"] == "assistant"]
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Household's verifier at the same place of its own engine."""
+        """Returns the verdict of household's verifier, at the same position in household's own engine."""
         twin = self._household.replay(_household(session.task), session.actions)
         return self._household.accepts(twin, action, expert)
 

@@ -1,4 +1,4 @@
-"""The official ALFWorld games, where a user has downloaded them."""
+"""The official ALFWorld games, which the user downloads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from turnwise.types import Task
 FOLDERS = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}
 GAME = "game.tw-pddl"
 REMEDY = "get the games with 'alfworld-download' and give the path of its json_2.1.1 folder"
-DETOUR = 0.3  # how often the clumsy expert strays before a walk
+DETOUR = 0.3  # probability that the clumsy expert takes a detour before a walk
 
 
 class OfficialGames:
-    """Games under ``folder``/{train, valid_seen, valid_unseen}.
+    """The games in the folders train, valid_seen and valid_unseen of ``folder``.
 
     Raises:
-        ValueError: the folder is missing or holds none of the three.
+        ValueError: the folder is missing or has none of the three.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,7 +37,7 @@ class OfficialGames:
         """Returns ``count`` solvable games of a split in the seed's order.
 
         Raises:
-            ValueError: no such split, or it has fewer games.
+            ValueError: there is no split of this name, or the split has fewer games.
         """
         paths = self._paths(split)
         random.Random(f"alfworld {split} {seed}").shuffle(paths)
@@ -47,11 +47,12 @@ class OfficialGames:
                 break
             if self._read(path).get("solvable", True):
                 folder = Path(path).parent
-                kind = folder.parent.name.partition("-")[0]  # of "pick_and_place_simple-Mug-None-Desk-308"
+                # the part before the hyphen in, for example, "pick_and_place_simple-Mug-None-Desk-308"
+                kind = folder.parent.name.partition("-")[0]
                 chosen.append(Task("alfworld", str(folder), split, {"game": path}, kind))
         if len(chosen) < count:
             raise InputError(
-                f"count: split {split!r} has {len(chosen)} playable games, {count} were asked for: lower data.trajectories, "
+                f"count: split {split!r} has {len(chosen)} playable games, but {count} are needed: lower data.trajectories, "
                 "states.count or eval.tasks"
             )
         return chosen
@@ -60,14 +61,14 @@ class OfficialGames:
         """Returns the path of the game file.
 
         Raises:
-            ValueError: the task names no game of this folder.
+            ValueError: the task does not name a game in this folder.
         """
         return str(self._file(str(task.data.get("game"))))
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
-        """Returns the walkthrough of the game file, or the planner's where it has none that wins.
+        """Returns the actions of the game file's walkthrough or, if that does not win, the planner's actions.
 
-        The clumsy expert looks about, and walks to places where it has nothing to do, before some of its walks.
+        Before some walks, the clumsy expert looks around or walks to places where it has nothing to do.
         """
         walk = list(self._read(session.task.data["game"]).get("walkthrough") or [])
         if not walk or not _wins(session.fork(), walk):
@@ -85,10 +86,12 @@ class OfficialGames:
         return actions
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Whether ``action`` shortens the planner's plan as much as the expert's, or explores where that explores.
+        """Returns whether ``action`` shortens the planner's plan as much as the expert's action does, or explores as it
+        does.
 
-        Where the expert's action does not shorten the plan, one that shortens it is acceptable, and so is one that
-        shows the inside of a receptacle not seen so far. The planner is not optimal, so neither is the measure.
+        If the expert's action does not shorten the plan, two kinds of action are accepted: one that shortens the plan,
+        and one that shows the inside of a receptacle for the first time. The planner is not optimal, so this measure is
+        approximate.
         """
         if action.strip() not in session.admissible():
             return False
@@ -104,12 +107,17 @@ class OfficialGames:
     def _paths(self, split: str) -> list[str]:
         if split not in self._found:
             found = (path.relative_to(self.folder).as_posix() for path in (self.folder / FOLDERS[split]).rglob(GAME))
-            # As in ALFWorld's own loader: movable receptacles and slices are no tasks of the benchmark.
+            # ALFWorld's own loader skips these too: games with movable receptacles or slices are not part of the
+            # benchmark.
             self._found[split] = sorted(path for path in found if "movable" not in path and "Sliced" not in path)
         return list(self._found[split])
 
     def _file(self, path: str) -> Path:
-        """Tasks come from data files too, and a game file brings a grammar that the engine computes: only these."""
+        """Returns the path of a game file, after a check that it lies in the folder.
+
+        The check is needed because tasks can come from data files, and the engine evaluates a grammar that a game file
+        contains.
+        """
         file = (self.folder / path).resolve()
         if not file.is_file() or not file.is_relative_to(self.folder.resolve()):
             raise ValueError(f"there is no game file {path!r} in {str(self.folder)!r}; {REMEDY}")
@@ -132,7 +140,7 @@ def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
 
 
 def _distance(session: AlfworldSession, action: str | None = None) -> int | None:
-    """Commands of the planner's plan from here, or from after an action; None where it finds none."""
+    """Returns the length of the planner's plan, now or after ``action``; None if the planner finds no plan."""
     if action is not None:
         session = session.fork()
         if session.done:
@@ -144,7 +152,7 @@ def _distance(session: AlfworldSession, action: str | None = None) -> int | None
 
 
 def _shows_new(session: AlfworldSession, action: str) -> bool:
-    """Whether the action shows the inside of a receptacle that no earlier one showed."""
+    """Returns whether the action shows the inside of a receptacle that no earlier action showed."""
     if session.done:
         return False
     twin = session.fork()

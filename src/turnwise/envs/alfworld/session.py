@@ -1,4 +1,4 @@
-"""A live episode of the real engine, held by a worker process."""
+"""A running episode of the ALFWorld engine, which a worker process holds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class AlfworldSession:
-    """See ``turnwise.envs.environment.Session``. The engine has no horizon of its own.
+    """See ``turnwise.envs.environment.Session``. The session counts turns itself, because the engine has no horizon.
 
-    ``actions`` are those taken so far, no-ops included; one that is not admissible answers "Nothing happens.". ``seen``
-    are the receptacles whose inside a walk or an opening has shown.
+    ``actions`` lists the actions taken so far, including those without effect. An action that is not admissible gets
+    the answer "Nothing happens.". ``seen`` holds the receptacles whose inside a walk or an opening has shown.
     """
 
     def __init__(self, task: Task, horizon: int, worker: Worker, reply: Mapping[str, Any]) -> None:
@@ -36,14 +36,14 @@ class AlfworldSession:
         weakref.finalize(self, worker.free, self._at)
 
     def opening(self) -> list[Message]:
-        """Returns one user message: the room, a blank line, the task."""
+        """Returns one user message with the room, a blank line and the task."""
         return [{"role": "user", "content": self._intro}]
 
     def step(self, action: str) -> Step:
-        """Apply one action.
+        """Applies one action.
 
         Raises:
-            EnvironmentFault: the worker died, was too late, or its engine failed.
+            EnvironmentFault: the worker died, timed out, or its engine failed.
             RuntimeError: the episode is over.
         """
         check_open(self.task, self.done, len(self.actions))
@@ -58,10 +58,11 @@ class AlfworldSession:
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """Returns an independent copy in the same worker; nothing is replayed until the engine has to change its place.
+        """Returns an independent copy in the same worker. Actions are replayed only when the engine has to switch its
+        position.
 
         Raises:
-            EnvironmentFault: the worker died or was too late.
+            EnvironmentFault: the worker died or timed out.
         """
         twin = AlfworldSession.__new__(AlfworldSession)
         twin.task, twin.horizon, twin.actions = self.task, self.horizon, self.actions
@@ -71,13 +72,15 @@ class AlfworldSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns all commands that do something now, in the engine's order."""
+        """Returns all commands that have an effect now, in the engine's order."""
         return list(self._admissible)
 
     def plan(self) -> list[str]:
-        """Returns the planner's commands from here to the goal: not always the fewest; empty where it holds or none is found.
+        """Returns the planner's commands from here to the goal, which are not always the fewest.
+
+        The list is empty if the goal is reached or no plan is found.
 
         Raises:
-            EnvironmentFault: the worker died or was too late.
+            EnvironmentFault: the worker died or timed out.
         """
         return [] if self.won else list(self._worker.call(op="plan", at=self._at)["plan"])

@@ -1,12 +1,13 @@
-"""The process that holds the real engine. Run as a script by any interpreter that has alfworld and textworld.
+"""The worker process that holds the ALFWorld engine. Any interpreter that has alfworld and textworld can run it as a
+script.
 
-One JSON object a line comes in on standard input, one goes out on what standard output was at the start. The engine
-overwrites ``sys.argv``, replaces ``sys.stdout`` and is not thread-safe; that is harmless here, because this file imports
-nothing of turnwise and owns its process.
+The worker reads one JSON object a line from standard input. It writes one JSON object a line to the file that was
+standard output when the worker started. The engine overwrites ``sys.argv``, replaces ``sys.stdout`` and is not
+thread-safe. This does no harm here, because this file imports nothing of turnwise and the process runs nothing else.
 
 Requests: ``{"op": "open", "game": path or {"problem", "sentence"}}``, ``{"op": "step", "at": id, "action": text}``,
-``{"op": "fork", "at": id}``, ``{"op": "plan", "at": id}``, each maybe with ``"free": [ids]``. Replies: ``{"id",
-"observation", "won", "admissible"}``, ``{"plan": [...]}`` or ``{"error": text}``.
+``{"op": "fork", "at": id}``, ``{"op": "plan", "at": id}``. Each may also have ``"free": [ids]``, the sessions to
+forget. Replies: ``{"id", "observation", "won", "admissible"}``, ``{"plan": [...]}`` or ``{"error": text}``.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ KEPT_GAMES = 64
 
 
 def speed_up() -> None:
-    """Parse each grammar string once and copy contexts shallowly: about ten times the steps, the same transcript.
+    """Makes the engine about ten times faster without changing its texts.
 
-    The engine parses the same few dozen templates again for every command of every step, and deep-copies dictionaries
-    whose values it only reads. A problem is translated once, not twice.
+    The engine parses the same few dozen text templates again for every command of every step, and deep-copies
+    dictionaries whose values it only reads. With this, each grammar string is parsed once, dictionaries are copied
+    shallowly, and a problem is translated once instead of twice.
     """
     parse = functools.cache(textgen._parse_and_convert)
 
     def parse_and_copy(text: str, **settings: Any) -> Any:
-        return copy.deepcopy(parse(text, **settings))  # derive() hangs a context on each symbol
+        return copy.deepcopy(parse(text, **settings))  # a copy, because derive() attaches a context to each symbol
 
     def copy_context(context: dict[str, Any]) -> dict[str, Any]:
         return context | {"variables": dict(context["variables"]), "mapping": dict(context["mapping"])}
@@ -51,19 +53,19 @@ def speed_up() -> None:
     textgen._parse_and_convert = parse_and_copy
     textgen.copy_context = copy_context
     Rule.parse_conjunctive_query = functools.cache(Rule.parse_conjunctive_query)
-    # load() and reset() each translate the same problem into a planning task that neither of them changes
+    # load() and reset() both translate the same problem into a planning task, which neither of them changes.
     pddl_logic.fast_downward.pddl2sas = functools.lru_cache(maxsize=2)(pddl_logic.fast_downward.pddl2sas)
 
 
 @dataclass
 class Position:
-    """The state of one episode, from which the engine can be restored."""
+    """The state of one episode. The engine can be restored from it."""
 
     logic: Any
     entities: dict[str, Any]
-    world: Any  # PddlState: the facts that the texts are derived from
+    world: Any  # PddlState: the facts from which the observations are built
     state: Any  # GameState: the commands that are valid now
-    operators: tuple[tuple[int, int], ...] = ()  # (id, number of effects) applied since the start
+    operators: tuple[tuple[int, int], ...] = ()  # (id, number of effects) of each operator applied since the start
 
     def branch(self) -> Position:
         """Returns an independent copy. Only the fact sets and the variable counts change in place."""
@@ -76,17 +78,21 @@ class Position:
 
 
 class Engine(PddlEnv):
-    """PddlEnv with many positions at once: the planner library holds one state, ``_enter`` replays operators into it."""
+    """ALFWorld's PddlEnv for many positions at once.
+
+    The planner library holds only one state. ``_enter`` switches to another position by replaying its operators.
+    """
 
     def __init__(self) -> None:
         super().__init__(textworld.EnvInfos(admissible_commands=True))
         self._positions: dict[int, Position] = {}
-        self._starts: OrderedDict[str, Position] = OrderedDict()  # opened before: a group opens one game many times
+        # games opened before, because a group of rollouts opens one game many times
+        self._starts: OrderedDict[str, Position] = OrderedDict()
         self._next = 0
-        self._here: int | None = None  # whose state the library holds
+        self._here: int | None = None  # id of the position whose state the library holds now
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Serve one request."""
+        """Returns the reply to one request."""
         for at in request.get("free", ()):
             self._positions.pop(at, None)
         if request["op"] == "open":
@@ -117,8 +123,9 @@ class Engine(PddlEnv):
 
     def _apply(self, at: int, action: str) -> dict[str, Any]:
         position = self._positions[at]
-        operators = dict(position.world._operators)  # step() lists those of the next state under the same attribute
-        self._here = None  # if the engine fails half-way, the library's state is anybody's guess
+        # a copy, because step() stores the operators of the next state in the same attribute
+        operators = dict(position.world._operators)
+        self._here = None  # if the engine fails half-way, the state of the library is unknown
         self.step(action)
         if self._last_action is not None:
             done = operators[self._last_action.id]
@@ -155,7 +162,7 @@ class Engine(PddlEnv):
 
 
 def _content(game: str | dict[str, str]) -> dict[str, Any]:
-    """A game file's content, or a problem under the domain and grammar that the alfworld package ships."""
+    """Returns a game file's content, or a problem with the domain and grammar that the alfworld package ships."""
     if isinstance(game, str):
         return json.loads(Path(game).read_text(encoding="utf-8"))
     shipped = importlib.resources.files("alfworld") / "data"
@@ -167,9 +174,9 @@ def _content(game: str | dict[str, str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve until standard input ends, which it does when the parent dies."""
+    """Serves requests until standard input ends, which also happens when the parent process dies."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever the engine prints goes to the log
+    os.dup2(2, 1)  # sends whatever the engine prints to the log
     if "--slow" not in sys.argv:
         speed_up()
     engine = Engine()
@@ -177,7 +184,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             reply = engine.answer(json.loads(line))
-        except Exception as error:  # the parent decides what a failed engine means; later requests may still do
+        except Exception as error:  # the parent handles a failed engine, and later requests may still work
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), file=replies, flush=True)

@@ -1,4 +1,4 @@
-"""``env=apibank``: three levels of calling APIs."""
+"""``env=apibank``: tool calls at API-Bank's three levels of difficulty."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from turnwise.envs.environment import Verifier
 
 
 class ApiBankEnv(DialogueEnv):
-    """Level 1 calls a given API, level 2 finds one first, level 3 plans several. See ``turnwise.envs.environment.Environment``.
+    """Dialogues at three levels. Level 1 calls a given API, level 2 has to find an API first, level 3 plans calls of
+    several APIs. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        data: the folder of the public files (``json_test_data``); None is the generated office.
-        levels: which of 1, 2 and 3.
-        horizon: turns of an episode.
-        steps: replies with calls to one user turn.
-        format: how calls are written; ``bfcl_python`` is API-Bank's ``[Name(key='value')]``.
+        data: the folder of the public files (``json_test_data``). None means generated tasks of a small office.
+        levels: the levels to use, out of 1, 2 and 3.
+        horizon: maximum number of turns of an episode.
+        steps: maximum number of replies with calls to one user message.
+        format: the format of calls; ``bfcl_python`` is API-Bank's ``[Name(key='value')]``.
         mistakes: probabilities of the clumsy expert's mistakes.
-        kept: how many tasks' ground truths are kept in memory.
+        kept: number of tasks whose ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
-        muddle: the probability that the clumsy expert then states something else before a right reply.
+        muddle: probability that the clumsy expert makes a wrong statement of this kind before a right reply.
         verifier: ``oracle`` (``dialogues.verifier``) or ``demonstrated`` (``dialogues.demonstrated``).
 
     Raises:
         InputError: the public files cannot be read.
-        ValueError: a number below 1, or an unknown level, format or verifier.
+        ValueError: a number is below 1, or a level, format or verifier is unknown.
     """
 
     name = "apibank"
@@ -40,7 +41,7 @@ class ApiBankEnv(DialogueEnv):
         levels: Sequence[int] = (1, 2, 3),
         horizon: int = 14,
         steps: int = 12,
-        format: Format = "bfcl_python",  # noqa: A002 - the configuration's word
+        format: Format = "bfcl_python",  # noqa: A002 - the configuration uses this name
         mistakes: Mistakes | None = None,
         kept: int = 256,
         thinks: bool = False,

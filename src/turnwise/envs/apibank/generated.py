@@ -1,4 +1,4 @@
-"""Generated tasks of the three levels, with the requests of a small office."""
+"""Generates tasks of API-Bank's three levels, with requests to the APIs of a small office."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnwise.envs.apibank.library import APIS, SEARCHER, Office, tools_named
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, part_of, turns_data, turns_from
 from turnwise.types import Task, ToolCall
 
-OTHERS = 2  # APIs that level 1 shows beside the needed ones
+OTHERS = 2  # number of APIs that level 1 shows besides the needed ones
 
 Names = Mapping[str, Sequence[str]]
 TRAINING: Names = {
@@ -45,7 +45,7 @@ HELD_OUT: Names = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One request, the calls that serve it, and the keywords that find each of their APIs."""
+    """One request of a user, and the calls that fulfil it."""
 
     text: str
     calls: tuple[ToolCall, ...]
@@ -59,7 +59,7 @@ def _wish(text: str, *calls: tuple[str, dict[str, Any]]) -> Wish:
 
 
 def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Returns a user with a password; the call that gets the token, which every caller has to make first."""
+    """Adds a user to the tables. Returns the user's token, and the arguments of the call that gets this token."""
     person = rng.choice(names["person"])
     password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
     tables["users"] = {person: {"password": password, "token": token}}
@@ -67,7 +67,7 @@ def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str
 
 
 def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
-    """Returns a kind that asks for one value by its key."""
+    """Returns a kind of request that asks for one value by its key."""
 
     def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
         keys = rng.sample(names[name], 3)
@@ -157,17 +157,17 @@ _KEYWORDS = {name: api.about for name, api in APIS.items()}
 
 @dataclass(frozen=True)
 class OfficeTasks:
-    """Generated tasks by split.
+    """Generates tasks for each split.
 
-    ``train`` and ``seen`` share names and no request: a hash of its words decides which of the two it belongs to. ``unseen`` has
-    names that no training task has.
+    ``train`` and ``seen`` use the same names but different requests: a hash of a request's words decides its split.
+    ``unseen`` uses names that occur in no training task.
 
     Args:
-        levels: which.
-        names: draws the names of a training task, instead of those that all share.
+        levels: the levels to use.
+        names: draws the names for a training task. By default all training tasks share one set of names.
 
     Raises:
-        ValueError: there is no such level, or none is named.
+        ValueError: ``levels`` is empty or holds an unknown level.
     """
 
     levels: tuple[int, ...] = (1, 2, 3)
@@ -178,15 +178,18 @@ class OfficeTasks:
             raise ValueError(f"levels: name some of 1, 2 and 3, each once, got {list(self.levels)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks, the levels in turn.
+        """Returns ``count`` tasks, with the levels in rotation.
 
         Raises:
-            ValueError: there is no such split.
+            ValueError: there is no split of this name.
         """
         return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the task that its data describes. At levels 2 and 3 only the search is shown; it describes the others."""
+        """Returns the problem that a task's data describes.
+
+        At levels 2 and 3 only the search API is shown, and its answers describe the other APIs.
+        """
         data = task.data
         shown = tools_named(data["apis"])
         others = tools_named([name for name in APIS if name not in data["apis"]])
@@ -200,11 +203,15 @@ class OfficeTasks:
             data = _data(rng, names, level)
             if split in ("unseen", part_of(data["turns"])):
                 return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
-        raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
+        raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot reject so many attempts in a row
 
 
 def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
-    """Level 1: one value or one plan, its APIs shown. Level 2: one value, its API to be found. Level 3: a plan of two such."""
+    """Returns the data of a random task.
+
+    Level 1 asks for one value or one plan and shows the APIs. Level 2 asks for one value whose API must be found first.
+    Level 3 is a plan of two such requests.
+    """
     tables: dict[str, Any] = {}
     kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS
     wish = rng.choice(kinds)(rng, names, tables)

@@ -1,4 +1,4 @@
-"""The generated office's APIs: what each is called, what it needs and what it does to the tables of a small office."""
+"""The APIs of the generated office: their names, parameters, and effects on the tables of a small office."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Tables = dict[str, Any]
 
 
 class Refused(Exception):
-    """What an API answers instead of a result."""
+    """Raised by an API that refuses a call. Its text is the answer to the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its parameters (name -> JSON type, all required) and what it does."""
+    """One API: its name, its parameters (name -> JSON type, all required) and the function that runs it."""
 
     name: str
     about: str
@@ -31,7 +31,7 @@ class Api:
     run: Callable[..., Any]
 
     def tool(self) -> dict[str, Any]:
-        """Its definition."""
+        """Returns the API's tool definition."""
         properties = {name: {"type": kind} for name, kind in self.parameters.items()}
         schema = {"type": "object", "properties": properties, "required": list(properties)}
         return {"type": "function", "function": {"name": self.name, "description": self.about, "parameters": schema}}
@@ -40,7 +40,7 @@ class Api:
 class Office:
     """The state of one episode: tables that the APIs read and change.
 
-    ``call`` answers as API-Bank does: the output, or the exception, of the API as JSON.
+    The method ``call`` answers as API-Bank does, with the API's output or exception as JSON.
     """
 
     __slots__ = ("tables",)
@@ -49,7 +49,7 @@ class Office:
         self.tables: Tables = deepcopy(dict(tables))
 
     def call(self, call: ToolCall) -> str:
-        """Returns the answer's text; whatever goes wrong is one too."""
+        """Returns the answer's text. An error is answered with text too."""
         api = APIS.get(call.name)
         if api is None:
             return _exception(f"no API {call.name}")
@@ -67,11 +67,11 @@ class Office:
         return Office(self.tables)
 
     def same_state(self, other: Office) -> bool:
-        """Whether all tables are equal."""
+        """Returns whether all tables of both offices are equal."""
         return self.tables == other.tables
 
     def same_place(self, other: Office) -> bool:
-        """Returns the same: nothing is hidden."""
+        """Returns the same as :meth:`same_state`, because an office has no hidden state."""
         return self.tables == other.tables
 
 
@@ -99,7 +99,7 @@ def _token(tables: Tables, username: str, password: str) -> Any:
 
 
 def _add(table: str) -> Callable[..., str]:
-    """Adds a row for the token's user."""
+    """Returns a function that adds a row for the user to whom the token belongs."""
 
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}
@@ -112,7 +112,7 @@ def _add(table: str) -> Callable[..., str]:
 
 
 def _delete(table: str) -> Callable[..., str]:
-    """Deletes the token's user's row of these values."""
+    """Returns a function that deletes the matching row of the user to whom the token belongs."""
 
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}
@@ -125,7 +125,7 @@ def _delete(table: str) -> Callable[..., str]:
 
 
 def _query(table: str, column: str) -> Callable[..., Any]:
-    """Returns one column of the token's user's rows."""
+    """Returns a function that returns one column of the rows of the user to whom the token belongs."""
 
     def run(tables: Tables, token: str) -> Any:
         user = _owner(tables, token)
@@ -135,7 +135,7 @@ def _query(table: str, column: str) -> Callable[..., Any]:
 
 
 def _look_up(table: str, column: str) -> Callable[..., Any]:
-    """Returns a value by its key."""
+    """Returns a function that looks up a value by its key."""
 
     def run(tables: Tables, **key: str) -> Any:
         return {column: _row(tables, table, next(iter(key.values())))}
@@ -156,7 +156,10 @@ def _book(tables: Tables, doctor: str, date: str) -> Any:
 
 
 def _search(tables: Tables, keywords: str) -> Any:
-    """Returns the API whose name and description share the most words with the keywords; of several the first."""
+    """Returns the API whose name and description share the most words with the keywords.
+
+    If several share as many, it is the first of them.
+    """
     wanted = words(keywords)
     best = max(APIS.values(), key=lambda api: (api.name != SEARCHER) * len(wanted & words(f"{api.name} {api.about}")))
     if not wanted & words(f"{best.name} {best.about}"):
@@ -165,7 +168,7 @@ def _search(tables: Tables, keywords: str) -> Any:
 
 
 def words(text: str) -> set[str]:
-    """Lower-case words, also of a name such as ``AddAlarm``."""
+    """Returns the lower-case words of a text. A name such as ``AddAlarm`` is split into its words."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", text)}
 
 
@@ -192,5 +195,5 @@ APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
 
 
 def tools_named(names: Sequence[str]) -> Tools:
-    """Returns definitions of these APIs, in this order."""
+    """Returns the tool definitions of the named APIs, in this order."""
     return tuple(APIS[name].tool() for name in names)

@@ -1,4 +1,4 @@
-"""API-Bank's metric: the share of API calls that are correct, by level."""
+"""API-Bank's metric: the share of correct API calls at each level."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from turnwise.types import ToolCall
 def call_accuracy(
     replies: Iterable[tuple[str, Sequence[ToolCall], str]], form: Format = "bfcl_python"
 ) -> dict[str, float]:
-    """Accuracy of calls by level, and ``total`` over all calls (arXiv:2304.08244, section 4.2).
+    """Returns the accuracy of calls at each level, and ``total`` over all calls (arXiv:2304.08244, section 4.2).
 
-    A call is correct where the reply to the demonstrated history makes it: the same API with the same input. The benchmark's own
-    program compares, besides, what its APIs answer; that is decided by API and input.
+    A call is correct if the reply makes it: the same API with the same input. The reply answers the demonstrated
+    history. The benchmark's own program also compares the APIs' answers, but API and input determine those.
 
     Args:
-        replies: level, the calls that were due, and the reply.
-        form: how calls are written in the replies.
+        replies: for each reply its level, the expected calls, and the reply's text.
+        form: the format of calls in the replies.
 
     Raises:
-        ValueError: there is no reply, or nothing was due at one.
+        ValueError: there are no replies, or no call is expected for one of them.
     """
     right: dict[str, list[bool]] = {}
     for level, due, reply in replies:
         if not due:
-            raise ValueError(f"{level}: no call was due; the accuracy is one of calls")
+            raise ValueError(f"{level}: no call is expected for a reply; leave it out, because the metric counts calls")
         made = list(read_calls(reply, form) or ())
         for call in due:
             place = next((i for i, one in enumerate(made) if equivalent([one], [call])), None)
@@ -36,7 +36,7 @@ def call_accuracy(
             if place is not None:
                 del made[place]
     if not right:
-        raise ValueError("no reply to judge")
+        raise ValueError("there are no replies to judge")
     everything = [one for some in right.values() for one in some]
     return {
         **{level: sum(some) / len(some) for level, some in sorted(right.items())},

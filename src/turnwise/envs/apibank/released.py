@@ -1,7 +1,8 @@
-"""The public API-Bank data at a path of the user: ``level-1-api.json``, ``level-2-api.json`` and ``level-3.json``.
+"""Reads the public API-Bank data from a folder: ``level-1-api.json``, ``level-2-api.json`` and ``level-3.json``.
 
-A record of levels 1 and 2 is one call to make after a dialogue; one of level 3 is a requirement and the calls that meet it, each
-with the answer that the real API gave. Those answers are returned: no API of the benchmark is run.
+A record of level 1 or 2 is a dialogue and the one call to make next. A record of level 3 is a requirement and the calls
+that meet it, each with the answer that the real API gave. The environment returns these recorded answers and runs no
+API of the benchmark.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _ASKS = "Generate API Request:"
 
 
 class Recorded:
-    """The calls of a record and their answers, each to be made once; any other call is refused."""
+    """Answers the calls of one record with their recorded answers.
+
+    Each call can be made once; any other call is refused.
+    """
 
     __slots__ = ("answers",)
 
@@ -47,30 +51,34 @@ class Recorded:
         return json.dumps({"exception": "the record has no such call"})
 
     def fork(self) -> Recorded:
-        """Returns itself: nothing changes."""
+        """Returns itself, because nothing in it ever changes."""
         return self
 
     def same_state(self, other: Recorded) -> bool:
-        """Returns True: a record has no state."""
+        """Returns True, because a record has no state."""
         return True
 
     def same_place(self, other: Recorded) -> bool:
-        """Returns True."""
+        """Returns True, because a record has no state."""
         return True
 
 
 def same_call(made: ToolCall, true: ToolCall) -> bool:
-    """Equal calls; the words of a search may be spaced and capitalised otherwise."""
+    """Returns whether two calls are equal.
+
+    The keywords of a search may differ in spaces and capital letters.
+    """
     if made.name == true.name == SEARCHER:
         return words(str(made.arguments.get("keywords"))) == words(str(true.arguments.get("keywords")))
     return equivalent([made], [true])
 
 
 class ReleasedTasks:
-    """Tasks from the public files. 80 % of the dialogues are ``train``, 10 % each ``seen`` and ``unseen``, by a hash.
+    """Tasks from the public files. A hash puts 80 % of the dialogues into ``train``, 10 % into ``seen`` and 10 % into
+    ``unseen``.
 
     Attributes:
-        left_out: source and reason of each record that cannot be used.
+        left_out: (place in the file, reason) of each record that cannot be used.
 
     Raises:
         InputError: the folder or a file is missing or unreadable, or no record can be used.
@@ -97,17 +105,17 @@ class ReleasedTasks:
             )
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks in the order that the seed gives.
+        """Returns ``count`` tasks of a split, in an order that depends on the seed.
 
         Raises:
-            ValueError: there is no such split, or it has fewer tasks.
+            ValueError: there is no split of this name, or the split has fewer tasks.
         """
         found = list(self._tasks[split])
         random.Random(f"{seed}/apibank").shuffle(found)
         return first(found, count, f"split {split} of the public API-Bank")
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the task that its data describes."""
+        """Returns the problem that a task's data describes."""
         data = task.data
         turns = turns_from(data["turns"])
         answers = list(zip(turns[0].calls, data["answers"], strict=True))
@@ -143,18 +151,21 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
 
 
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns one call after a dialogue."""
+    """Returns the data of a record of level 1 or 2: a dialogue and the one call to make next."""
     call = read_request(record["expected_output"])
     dialogue = record["input"].replace(_ASKS, "").strip()
     tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
     if not dialogue or not tools:
-        raise ValueError("no dialogue, or no API is described")
+        raise ValueError("it has no dialogue, or describes no API")
     turns = turns_data([UserTurn(dialogue, (call,))])
     return {"tools": tools, "others": [], "turns": turns, "answers": ["success"]}
 
 
 def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a requirement and its calls; what the searches found can be called besides the search."""
+    """Returns the data of a record of level 3: a requirement and the calls that meet it.
+
+    The policy can call the search and the APIs that the searches found.
+    """
     calls, answers, found = [], [], {}
     for one in record["apis"]:
         calls.append(checked_call(one["api_name"], one["input"]))
@@ -165,7 +176,7 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
             for about in output if isinstance(output, list) else [output]:
                 found[about["name"]] = _tool(about)
     if not calls:
-        raise ValueError("no call")
+        raise ValueError("it contains no call")
     search = _tool(
         {"name": SEARCHER, "description": "Searches for an API.", "input_parameters": {"keywords": {"type": "str"}}}
     )
@@ -174,10 +185,10 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_request(text: str) -> ToolCall:
-    """Returns the call of ``API-Request: [Name(key='value')]``.
+    """Returns the call in a text of the form ``API-Request: [Name(key='value')]``.
 
     Raises:
-        ValueError: there is none, or more than one.
+        ValueError: there is no call, or more than one.
     """
     found = re.search(r"\[\w+\(.*\)\]", text, re.DOTALL)
     try:
@@ -190,10 +201,10 @@ def read_request(text: str) -> ToolCall:
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """Returns the APIs that an instruction describes, one JSON object a line.
+    """Returns the APIs that an instruction describes with one JSON object a line.
 
     Raises:
-        ValueError: a line is none.
+        ValueError: a line is not a JSON object that describes an API.
     """
     return [_tool(parse_json(line)) for line in text.splitlines() if line.strip()]
 

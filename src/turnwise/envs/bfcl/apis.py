@@ -1,6 +1,7 @@
-"""The simulated APIs of one session: built, called, copied and compared without a module global.
+"""The simulated APIs of one session. They are created, called, copied and compared without any global state.
 
-Calls go to the methods with values that a parser read; nothing is evaluated. An answer has the text that the benchmark gives it.
+Each call runs a method with values that a parser read; nothing is evaluated. An answer has the same text as in the
+benchmark.
 """
 
 from __future__ import annotations
@@ -19,22 +20,24 @@ from turnwise.envs.bfcl.package import api_class
 from turnwise.types import ToolCall
 
 FAILED = "Error during execution: "
-MAX_DIGITS = 1000  # of a precision, and of the exponent of a whole number: beyond it one call could take hours
+# maximum number of digits of a precision, and of an exponent; larger ones could take hours in one call
+MAX_DIGITS = 1000
 MAX_ENTRIES, MAX_LEVELS = (
     20_000,
     40,
-)  # of a file system; copies of folders share their contents and would grow without end
+)  # maximum size of a file system as a tree; a few copies of folders could enlarge it without end
 
 _GROWS = {"cp", "mv", "mkdir", "touch"}
 
 
 class Apis:
-    """One live instance of each API.
+    """One instance of each API, with its current state.
 
     Args:
-        classes: names of the APIs, in the task's order; of two functions of one name the later API's is meant.
-        config: the state that each begins in.
-        long_context: whether the APIs pad their data.
+        classes: names of the APIs, in the task's order. If two APIs have a function of the same name, the later API is
+            called.
+        config: API name -> its initial state.
+        long_context: whether the APIs pad their data with additional entries.
     """
 
     __slots__ = ("classes", "full", "instances")
@@ -47,7 +50,7 @@ class Apis:
             instance = api_class(name)()
             if hasattr(instance, "_load_scenario"):
                 instance._load_scenario(deepcopy(config.get(name, {})), long_context=long_context)
-            # A copy, because some scenarios refer to lists and objects of their module.
+            # The initial state is copied, because some scenarios refer to lists and objects of their module.
             self.instances[name] = deepcopy(instance)
 
     def fork(self) -> Apis:
@@ -58,7 +61,7 @@ class Apis:
         return twin
 
     def call(self, call: ToolCall) -> str:
-        """Returns the text of the answer; whatever goes wrong is one too."""
+        """Returns the text of the answer. An error is answered with text too."""
         owner = owners(self.classes).get(call.name)
         if owner is None:
             return f"{FAILED}name {call.name!r} is not defined"
@@ -71,14 +74,14 @@ class Apis:
             given = deepcopy({**_lists(owner, call.name), **call.arguments})
             with _own_precision() if owner == "MathAPI" else nullcontext():
                 return _shown(method(**given))
-        except Exception as error:  # an API raises what it likes, and the benchmark shows it
+        except Exception as error:  # an API may raise any exception, and the benchmark shows its text
             return f"{FAILED}{error}"
         finally:
             if owner == "GorillaFileSystem" and call.name in _GROWS:
                 self.full = _overgrown(self.instances[owner].root)
 
     def same_state(self, other: Apis) -> bool:
-        """Whether all public attributes are equal: the benchmark's comparison of states."""
+        """Returns whether all public attributes are equal. This is the benchmark's comparison of states."""
         try:
             return all(
                 getattr(instance, key) == value
@@ -90,7 +93,10 @@ class Apis:
             return False
 
     def same_place(self, other: Apis) -> bool:
-        """:meth:`same_state`, and alike in what is hidden too: the working folder, the next random numbers."""
+        """Returns whether the public state and the hidden state are both equal.
+
+        Hidden state is, for example, the working folder or the state of a random generator.
+        """
         return self.same_state(other) and all(
             _hidden(instance) == _hidden(other.instances[name]) for name, instance in self.instances.items()
         )
@@ -98,7 +104,7 @@ class Apis:
 
 @lru_cache(maxsize=256)
 def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
-    """Returns a mapping from public functions to the API that answers them."""
+    """Returns a mapping: name of a public function -> name of the API that has it."""
     return {
         method: name
         for name in classes
@@ -109,13 +115,16 @@ def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
 
 @lru_cache(maxsize=1024)
 def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
-    """Returns the parameters of an API's function, without the instance."""
+    """Returns the parameters of an API's function, without ``self``."""
     return tuple(inspect.signature(getattr(api_class(owner), method)).parameters.values())[1:]
 
 
 @lru_cache(maxsize=1024)
 def _lists(owner: str, method: str) -> Mapping[str, Any]:
-    """Parameters whose default is a list or an object: one that all sessions would share and could change."""
+    """Returns the parameters whose default is a list or a dictionary, with these defaults.
+
+    They need care because all sessions would share such a default and could change it.
+    """
     defaults = {parameter.name: parameter.default for parameter in parameters(owner, method)}
     return {name: deepcopy(default) for name, default in defaults.items() if isinstance(default, list | dict | set)}
 
@@ -143,7 +152,7 @@ def _hidden(instance: Any) -> dict[str, Any]:
 
 @contextmanager
 def _own_precision() -> Iterator[None]:
-    """The mathematical functions set the precision of the whole process; it is put back."""
+    """Restores the precision of the whole process afterwards, because the mathematical functions change it."""
     import mpmath
 
     with localcontext(), mpmath.workdps(mpmath.mp.dps):
@@ -163,7 +172,7 @@ def _too_costly(call: ToolCall) -> str | None:
 
 
 def _overgrown(root: Any) -> bool:
-    """Whether a file system, read as a tree, has too many entries or levels."""
+    """Returns whether a file system, counted as a tree, has too many entries or levels."""
     seen, level = 0, [root]
     for _ in range(MAX_LEVELS):
         level = [item for folder in level for item in folder.contents.values()]

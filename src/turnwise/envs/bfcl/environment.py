@@ -1,4 +1,4 @@
-"""``env=bfcl``: multi-turn function calling over the simulated APIs of bfcl-eval."""
+"""``env=bfcl``: multi-turn function calling with the simulated APIs of the package bfcl-eval."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from turnwise.envs.environment import Verifier
 
 
 class BfclEnv(DialogueEnv):
-    """Dialogues that are served by calls. See ``turnwise.envs.environment.Environment``.
+    """Dialogues in which the policy fulfils a user's requests with function calls. See
+    ``turnwise.envs.environment.Environment``.
 
     Args:
-        level: ``public``, the 800 tasks of the benchmark; ``tiny``, short generated ones over the same APIs.
-        horizon: turns of an episode; None is the level's own (tiny 16, public 60).
-        steps: replies with calls to one user turn; the benchmark stops a model after 20.
-        format: how calls are written; None is the level's own (tiny ``bfcl_python``, public ``hermes``).
-        subsets: of the public tasks.
+        level: ``public`` has the 800 tasks of the benchmark; ``tiny`` has short generated tasks on the same APIs.
+        horizon: maximum number of turns of an episode; None means the level's default (tiny 16, public 60).
+        steps: maximum number of replies with calls to one user message; the benchmark stops a model after 20.
+        format: the format of calls; None means the level's default (tiny ``bfcl_python``, public ``hermes``).
+        subsets: the subsets of the public tasks to use.
         mistakes: probabilities of the clumsy expert's mistakes.
-        kept: how many tasks' ground truths are kept in memory.
+        kept: number of tasks whose ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
-        muddle: the probability that the clumsy expert then states something else before a right reply.
+        muddle: probability that the clumsy expert makes a wrong statement of this kind before a right reply.
         verifier: ``oracle`` (``dialogues.verifier``) or ``demonstrated`` (``dialogues.demonstrated``).
 
     Raises:
-        MissingBfclError: bfcl-eval is not installed; the message says how.
-        ValueError: a number below 1, or an unknown level, format, subset or verifier.
+        MissingBfclError: bfcl-eval is not installed; the message says how to install it.
+        ValueError: a number is below 1, or a level, format, subset or verifier is unknown.
     """
 
     name = "bfcl"
@@ -41,7 +42,7 @@ class BfclEnv(DialogueEnv):
         level: Literal["tiny", "public"] = "tiny",
         horizon: int | None = None,
         steps: int = 20,
-        format: Format | None = None,  # noqa: A002 - the configuration's word
+        format: Format | None = None,  # noqa: A002 - the configuration uses this name
         subsets: Sequence[str] = SUBSETS,
         mistakes: Mistakes | None = None,
         kept: int = 256,
@@ -51,7 +52,7 @@ class BfclEnv(DialogueEnv):
     ) -> None:
         if level not in ("tiny", "public"):
             raise ValueError(f"level: must be tiny or public, got {level!r}")
-        root()  # says how to install what is missing, before anything is asked of it
+        root()  # raises an error with the install command if the package is missing, before the package is used
         tiny = level == "tiny"
         if not subsets or len(set(subsets)) < len(subsets):
             raise ValueError(f"subsets: name at least one, each once, got {list(subsets)}")

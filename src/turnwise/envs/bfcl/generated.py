@@ -1,4 +1,4 @@
-"""The tiny level: short tasks over the benchmark's simulated APIs, one or two requests each, a few calls a request."""
+"""The tiny level: short generated tasks on the benchmark's APIs. A task has one or two requests of a few calls each."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from turnwise.envs.dialogues.problem import DialogueProblem, part_of, turns_data
 from turnwise.envs.tools import Tools
 from turnwise.types import Task
 
-PAIRED = 0.4  # share of the training tasks that have two requests
+PAIRED = 0.4  # share of training tasks with two requests
 _HELD_OUT = tuple(name for names in asdict(Names.held_out()).values() for name in names)
 
 
 @dataclass(frozen=True)
 class TinyTasks:
-    """Generated tasks by split.
+    """Generates tasks for each split.
 
-    ``train`` and ``seen`` share names and pairs of APIs, and no requests: a hash of their words decides which of the two a task
-    belongs to. ``unseen`` has names that no training task has, and two requests to a pair of APIs that no training task pairs.
+    ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of a task's
+    words decides its split. ``unseen`` uses names that occur in no training task, and its two requests use a pair of
+    APIs that no training task combines.
 
     Args:
-        names: draws the names of a training task, instead of those that all share.
+        names: draws the names for a training task. By default all training tasks share one set of names.
     """
 
     names: Callable[[random.Random], Names] | None = None
@@ -37,12 +38,12 @@ class TinyTasks:
         """Returns ``count`` tasks.
 
         Raises:
-            ValueError: there is no such split.
+            ValueError: there is no split of this name.
         """
         return [self._task(split, seed, index) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the task that its data describes."""
+        """Returns the problem that a task's data describes."""
         data = task.data
         classes = tuple(data["classes"])
         tools = tuple(tool for name in classes for tool in shown(name))
@@ -56,18 +57,22 @@ class TinyTasks:
             if _is_of(data["turns"], split):
                 apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
                 return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
-        raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot refuse so many
+        raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot reject so many attempts in a row
 
 
 def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
-    """Of ``unseen`` are requests with a held-out name; those without any name, such as sums, are shared out by their hash."""
+    """Returns whether a task with these turns belongs to the split.
+
+    Requests with a held-out name belong to ``unseen``. Requests without any name, such as sums, are divided by their
+    hash.
+    """
     if split != "unseen":
         return part_of(turns) == split
     return part_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
 
 
 def shown(name: str) -> Tools:
-    """Returns the functions of an API that a tiny task lists: each of them is useful in some task."""
+    """Returns the functions of an API that a tiny task lists. Each of them is needed in some task."""
     return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
 
 

@@ -1,6 +1,7 @@
-"""Reads from the installed bfcl-eval: the data files, the function documents, the classes of the simulated APIs.
+"""Reads from the installed package bfcl-eval: data files, function documents, and the classes of the simulated APIs.
 
-Only data and the eight API modules are touched. Importing the package's own settings would create folders in it.
+Only the data and the eight API modules are loaded. Importing the package's settings module would create folders in the
+package.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _MODULES = {  # class -> (module, file of its function documents)
 
 
 class MissingBfclError(InputError):
-    """bfcl-eval or what its APIs import is not installed."""
+    """bfcl-eval, or a library that its APIs import, is not installed."""
 
 
 def root() -> Path:
     """Returns the folder of the installed package.
 
     Raises:
-        MissingBfclError: it is not installed.
+        MissingBfclError: the package is not installed.
     """
     spec = find_spec("bfcl_eval")
     if spec is None or spec.origin is None:
@@ -56,7 +57,7 @@ def api_class(name: str) -> Any:
         MissingBfclError: bfcl-eval, or mpmath, is not installed.
     """
     if name not in _MODULES:
-        raise ValueError(f"no API {name!r}; there are {', '.join(_MODULES)}")
+        raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
     root()
     try:
         module = import_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{_MODULES[name][0]}")
@@ -83,18 +84,18 @@ def tools_of_class(name: str) -> Tools:
 
 
 def tools_of_classes(names: tuple[str, ...]) -> Tools:
-    """Returns the functions of several APIs, in their order."""
+    """Returns the tool definitions of several APIs, in the order of ``names``."""
     return tuple(tool for name in names for tool in tools_of_class(name))
 
 
 def without(tools: Tools, names: set[str]) -> Tools:
-    """Returns the tools but those of these names."""
+    """Returns the tools except those with the given names."""
     return tuple(tool for tool in tools if function_of(tool)["name"] not in names)
 
 
 @lru_cache(maxsize=1)
 def announcement() -> str:
-    """Returns what the benchmark's user says where functions that were held out are given back."""
+    """Returns the text with which the benchmark's user announces functions that were withheld before."""
     return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 
@@ -103,8 +104,8 @@ def entries(subset: str) -> dict[str, dict[str, Any]]:
     """Returns the entries of a subset by id, each with its ``ground_truth``.
 
     Raises:
-        ValueError: no such subset.
-        MissingBfclError: the package is not installed, or holds other data than expected.
+        ValueError: there is no subset of this name.
+        MissingBfclError: the package is not installed, or its data differs from what is expected.
     """
     if subset not in SUBSETS:
         raise ValueError(f"subsets: must be among {', '.join(SUBSETS)}, got {subset!r}")

@@ -1,4 +1,7 @@
-"""The 800 multi-turn tasks of BFCL v4: 200 dialogues, each plain, without a function, without a value, and with padded data."""
+"""The 800 multi-turn tasks of BFCL v4.
+
+There are 200 dialogues in four variants: plain, with a missing function, with a missing value, and with padded data.
+"""
 
 from __future__ import annotations
 
@@ -17,38 +20,39 @@ from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
-UNSEEN_PAIRS = (  # of APIs; 20 of the 200 dialogues, and no training task needs such a pair
+UNSEEN_PAIRS = (  # pairs of APIs; 20 of the 200 dialogues need one, and no training task does
     {"TicketAPI", "VehicleControlAPI"},
     {"MathAPI", "TravelAPI"},
     {"MathAPI", "TradingBot"},
     {"GorillaFileSystem", "TicketAPI"},
     {"MathAPI", "VehicleControlAPI"},
 )
-SEEN_SHARE = 20  # dialogues of the other pairs that are held out as well
+SEEN_SHARE = 20  # number of other dialogues that are held out as well
 
 
 @dataclass(frozen=True)
 class PublicTasks:
-    """Tasks by split. A dialogue's variants always share one: a variant in training would reveal the others.
+    """The tasks of each split. All variants of a dialogue are in the same split, because one variant would reveal the
+    others.
 
-    80 % of the dialogues are for training. ``unseen`` has the 10 % whose pair of APIs no training task needs, ``seen`` a tenth
-    drawn from the others.
+    80 % of the dialogues are for training. ``unseen`` holds the 10 % that need a pair of APIs that no training task
+    needs. ``seen`` holds another 10 %, drawn from the rest.
 
     Raises:
-        ValueError: there is no such subset, or none is named.
+        ValueError: ``subsets`` is empty or holds an unknown subset.
     """
 
     subsets: tuple[str, ...] = SUBSETS
 
     def __post_init__(self) -> None:
         if not self.subsets or set(self.subsets) - set(SUBSETS):
-            raise ValueError(f"subsets: name some of {', '.join(SUBSETS)}, got {list(self.subsets)}")
+            raise ValueError(f"subsets: name one or more of {', '.join(SUBSETS)}, got {list(self.subsets)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks in the order that the seed gives.
+        """Returns ``count`` tasks of a split, in an order that depends on the seed.
 
         Raises:
-            ValueError: there is no such split, or it has fewer tasks.
+            ValueError: there is no split of this name, or the split has fewer tasks.
         """
         found = [f"multi_turn_{subset}_{number}" for number in _splits()[split] for subset in self.subsets]
         random.Random(f"{seed}/bfcl").shuffle(found)
@@ -56,19 +60,19 @@ class PublicTasks:
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the entry that its data names."""
+        """Returns the problem of the entry that a task's data names."""
         return _problem(str(task.data["entry"]))
 
 
 def subset_of(name: str) -> str:
-    """``base``, ``miss_func``, ``miss_param`` or ``long_context`` of a public task's id.
+    """Returns the subset in a public task's id: ``base``, ``miss_func``, ``miss_param`` or ``long_context``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the id contains none of them.
     """
     subset = name.removeprefix("multi_turn_").rpartition("_")[0]
     if subset not in SUBSETS:
-        raise ValueError(f"{name!r} is no task of BFCL's multi-turn subsets")
+        raise ValueError(f"{name!r} is not a task of BFCL's multi-turn subsets")
     return subset
 
 

@@ -1,6 +1,7 @@
-"""The requests of the tiny level: for each API a few kinds, each with the state it begins in and the calls that serve it.
+"""The kinds of request of the tiny level. Each kind gives the initial state of one API and the calls that fulfil the
+request.
 
-Some can be served at once; others need a call whose answer holds a value of the next one.
+Some requests need one call; others need a first call whose answer contains a value for the next call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from turnwise.types import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names in tasks. Training and held-out names never meet."""
+    """The names that tasks use. Training names and held-out names have none in common."""
 
     folders: tuple[str, ...]
     files: tuple[str, ...]
@@ -27,7 +28,7 @@ class Names:
 
     @classmethod
     def training(cls) -> Names:
-        """Of train and seen."""
+        """Returns the names of the splits train and seen."""
         return cls(
             ("docs", "work", "old", "lab", "home", "pics"),
             ("a.txt", "b.txt", "notes.txt", "plan.txt", "list.txt", "data.txt"),
@@ -39,7 +40,7 @@ class Names:
 
     @classmethod
     def held_out(cls) -> Names:
-        """Of unseen."""
+        """Returns the names of the split unseen."""
         return cls(
             ("box", "mail", "play"),
             ("c.txt", "log.txt", "text.txt"),
@@ -52,7 +53,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One API's state and one turn of the user."""
+    """The initial state of one API and one turn of the user."""
 
     config: Mapping[str, Any]
     turn: UserTurn
@@ -69,7 +70,10 @@ def _turn(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
 
 
 def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
-    """Two folders, a file in the first; the state, the folders and the file."""
+    """Creates two folders with a file in the first.
+
+    Returns the state, the names of both folders and the file's name.
+    """
     here, there = rng.sample(names.folders, 2)
     file, other = rng.sample(names.files, 2)
 
@@ -114,7 +118,7 @@ def _move(rng: random.Random, names: Names) -> Request:
 
 
 def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns some open tickets of a user; the state and one of them."""
+    """Creates some open tickets of a user. Returns the state and one of the tickets."""
     numbers = sorted(rng.sample(range(1, 10), 2))
     queue = [
         {
@@ -200,7 +204,10 @@ def _lights(rng: random.Random, names: Names) -> Request:
 
 
 def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]]:
-    """Prices, two watched stocks first in the list."""
+    """Creates stock prices and a list of watched stocks.
+
+    Returns the state and all stocks, the two watched ones first.
+    """
     symbols = rng.sample(names.stocks, 3)
     config = {
         "stocks": {symbol: {"price": rng.randint(2, 30)} for symbol in symbols},

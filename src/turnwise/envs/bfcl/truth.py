@@ -1,4 +1,4 @@
-"""The ground truths of bfcl-eval are calls written as Python: read as syntax trees, never evaluated."""
+"""Reads the ground truths of bfcl-eval, which are calls written as Python. They are parsed and never evaluated."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from turnwise.types import ToolCall
 
 
 def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
-    """Returns a call with its values by name; positional ones get the names of the function's parameters.
+    """Returns a call with its arguments by name. Positional arguments get the names of the function's parameters.
 
     Raises:
-        ValueError: it is no call of a function of these APIs with literal arguments.
+        ValueError: the source is not a call of a function of these APIs with literal arguments.
     """
     node = ast.parse(source, mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError(f"no call of a function: {source!r}")
+        raise ValueError(f"not a function call: {source!r}")
     owner = owners(classes).get(node.func.id)
     if owner is None:
-        raise ValueError(f"{source!r}: no function of {', '.join(classes)}")
+        raise ValueError(f"{source!r}: the APIs {', '.join(classes)} have no such function")
     names = [parameter.name for parameter in parameters(owner, node.func.id)]
     if len(node.args) > len(names) or any(keyword.arg is None for keyword in node.keywords):
         raise ValueError(f"{source!r}: more arguments than parameters")

@@ -1,4 +1,4 @@
-"""Questions whose evidence has to be collected from pages: search, open, find, answer."""
+"""Questions whose evidence has to be collected from pages. The tools are search, open, find and answer."""
 
 from turnwise.envs.browse.environment import BrowseEnv
 from turnwise.envs.browse.experts import Mistakes

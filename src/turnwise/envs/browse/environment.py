@@ -1,4 +1,4 @@
-"""``env=browse``: the questions of ``env=search``, on pages that have to be opened and looked through."""
+"""``env=browse``: the questions of ``env=search``, on pages that the policy has to open and read."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from turnwise.types import Task
 
 
 class BrowseEnv(QuestionEnv[BrowseSession]):
-    """A search lists titles, and a page shows how it begins. See ``turnwise.envs.environment.Environment``.
+    """Questions on pages: a search lists only titles, and an opened page shows only its beginning. See
+    ``turnwise.envs.environment.Environment``.
 
     Args:
-        level, edition, countries, calls, floor, files, corpus, retriever: as of ``env=search``. A retriever only finds pages:
-            what can be opened are the pages of the encyclopaedia, the files or the corpus.
-        results: titles that a search lists.
-        window: sentences that an opened page shows at once.
-        horizon: turns of an episode.
-        mistakes: probabilities of the clumsy expert.
+        level, edition, countries, calls, floor, files, corpus, retriever: as in ``env=search``. A retriever only finds
+            pages; the pages that can be opened come from the encyclopaedia, the files or the corpus.
+        results: maximum number of titles that a search lists.
+        window: number of sentences that an opened page shows at once.
+        horizon: maximum number of turns of an episode.
+        mistakes: probabilities of the clumsy expert's mistakes.
 
     Raises:
         ValueError: a number is out of range, or there is no page to open.
@@ -52,13 +53,13 @@ class BrowseEnv(QuestionEnv[BrowseSession]):
     ) -> None:
         for name, value in (("results", results), ("window", window)):
             if value < 1:
-                raise ValueError(f"{name}: show at least one, got {value}")
+                raise ValueError(f"{name}: must be at least 1, got {value}")
         super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever)
         self.results, self.window, self.mistakes = results, window, mistakes or Mistakes()
 
     def begin(self, task: Task) -> BrowseSession:
         question, pages = self._source.question(task), self._pages
-        assert pages is not None  # the constructor refuses files without pages
+        assert pages is not None  # never None, because the constructor refuses files without pages
         found = (self._retriever, self.results, self.window, self._calls, self.horizon, self.floor)
         return BrowseSession(task, question, pages, *found)
 

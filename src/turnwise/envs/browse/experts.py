@@ -1,4 +1,7 @@
-"""Scripted experts of ``env=browse``. They know where the evidence stands, and search, open and find until they have seen it."""
+"""Scripted experts of ``env=browse``.
+
+They know where the evidence is, and search, open and find until they have seen all of it.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,21 @@ from turnwise.envs.search.questions import malformed
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it."""
+    """Probabilities per turn of the clumsy expert's mistakes.
 
-    stray: float = 0.1  # open a page that has nothing to do with the question
-    vain: float = 0.1  # look for words that the open page does not have
-    again: float = 0.06  # search for what was listed already
-    malformed: float = 0.06  # a reply that is no call
+    It makes a mistake only while enough turns are left to correct it.
+    """
+
+    stray: float = 0.1  # opens a page that has nothing to do with the question
+    vain: float = 0.1  # looks for words that the open page does not contain
+    again: float = 0.06  # repeats a search whose results were already listed
+    malformed: float = 0.06  # writes a reply that is not a valid call
 
 
 class GoodExpert(Expert[BrowseSession]):
-    """Takes the shortest way to one missing fact after the other, then answers.
+    """An expert that collects the missing facts one by one on the shortest way, then answers.
 
-    Its seed decides with which of two things compared it begins.
+    If the question compares two things, the seed decides which one comes first.
     """
 
     def __init__(self, session: BrowseSession, seed: int | str) -> None:
@@ -32,7 +38,7 @@ class GoodExpert(Expert[BrowseSession]):
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def next_fact(self, session: BrowseSession) -> Fact | None:
-        """Returns the fact to look for next."""
+        """Returns the fact that the expert looks for next."""
         missing = session.missing()
         if not missing:
             return None
@@ -53,9 +59,10 @@ class GoodExpert(Expert[BrowseSession]):
 
 
 def key_of(page: Page, sentence: str) -> str:
-    """Returns the longest ordinary word that only this sentence of its page has: names are still to be found.
+    """Returns the longest ordinary word that occurs only in this sentence of its page.
 
-    Where there is none, any word of this sentence alone is taken, and without one the whole sentence.
+    Ordinary words are preferred because the reader does not know the names yet. If there is no such word, any word that
+    occurs only in this sentence is returned and, if there is none either, the whole sentence.
     """
     others = [other.casefold() for other in page.sentences if other != sentence]
     words = re.findall(r"\w+", sentence)

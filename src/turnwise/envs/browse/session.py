@@ -1,4 +1,4 @@
-"""A live episode of ``env=browse``: search for pages, open one, find words on it, answer."""
+"""A running episode of ``env=browse``: the policy searches for pages, opens one, finds words on it, and answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOOLS = (
     ),
     ANSWER,
 )
-SHOWN = 8  # sentences that ``find`` shows
+SHOWN = 8  # maximum number of sentences that ``find`` shows
 NO_PAGE = "There is no such page."
 NOT_OPEN = "No page is open."
 NOT_THERE = "The page does not say."
@@ -33,14 +33,14 @@ class BrowseSession(QuestionSession):
     """See :class:`~turnwise.envs.search.questions.QuestionSession` for the other arguments.
 
     Args:
-        pages: what can be opened.
-        window: sentences that an opened page shows at once.
+        pages: the pages that can be opened.
+        window: number of sentences that an opened page shows at once.
 
     Attributes:
-        listed: titles that any search has shown.
-        results: titles of the last search.
+        listed: titles that any search so far has listed.
+        results: titles that the last search listed.
         page: the open page.
-        collected: facts of the evidence that were shown.
+        collected: facts of the evidence that were shown so far.
     """
 
     def __init__(

@@ -1,12 +1,13 @@
-"""The functional verifier of ``env=browse``: it accepts steps that bring evidence nearer.
+"""The functional verifier of ``env=browse``. It accepts an action that comes closer to the evidence.
 
-PivotRL (arXiv:2603.21383, App. A.2) judges a browsing step by whether it is a next useful step of gathering evidence. Each fact
-of the evidence has a distance from the reader: not listed by any search, listed, on the open page, shown. A step is accepted
-where the sum of all distances falls. An answer is accepted where it is right and every fact was shown, or the expert answers here
-too. The expert's step decides nothing else, so any page, order and words are accepted that lead to the evidence.
+PivotRL (arXiv:2603.21383, App. A.2) accepts a browsing step if it is a useful next step of collecting evidence. Here,
+each fact of the evidence has a distance: 3 if no search has listed its page, 2 if its page is listed, 1 if its page is
+open, 0 if the fact was shown. An action is accepted if it lowers the sum of the distances. An answer is accepted if it
+is right and either all facts were shown or the expert answers here too. The expert's action has no other influence, so
+any pages, order and words are accepted that lead to the evidence.
 
-The sum falls with every accepted step, so none can be repeated for ever. Walking between two needed pages gains nothing, because
-leaving a page adds the distances of its facts again.
+Every accepted action lowers the sum, so no action can be accepted again and again. Switching between two needed pages
+gains nothing, because the distances of a page's facts rise again when it is left.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from turnwise.envs.browse.session import BrowseSession
 
 
 def distance(session: BrowseSession) -> int:
-    """Returns the steps to the evidence: 3 for a fact that nothing has led to, 2 if its page is listed, 1 if it is open."""
+    """Returns the sum of the distances of all facts of the evidence.
+
+    A fact counts 3 if its page is not listed, 2 if its page is listed, 1 if its page is open, and 0 once it was shown.
+    """
     total = 0
     for title, _ in session.missing():
         here = session.page is not None and session.page.title == title
@@ -24,7 +28,7 @@ def distance(session: BrowseSession) -> int:
 
 
 def accepts(session: BrowseSession, action: str, expert: str) -> bool:
-    """Returns the verdict; ``session`` is not changed.
+    """Returns whether the action is accepted. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the search failed.

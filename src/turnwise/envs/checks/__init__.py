@@ -1,4 +1,6 @@
-"""Tests of any environment: replayed experts, hostile actions, forks that take other actions, a verifier compared with cases."""
+"""Checks for any environment: experts are replayed, hostile actions are played, forks are tested for independence, and
+the verifier is compared with hand-written cases.
+"""
 
 from turnwise.envs.checks.cases import Case, Cases, read_cases
 from turnwise.envs.checks.hostile import check_hostile, forges

@@ -1,7 +1,9 @@
-"""Hand-written cases of a verifier: a place in an episode, what is as good as the expert's action there, and what only looks so.
+"""Hand-written test cases of a verifier. A case is a position in an episode with actions to accept and actions to
+refuse.
 
-An environment has them in a file: ``checks.yaml`` beside the module of its class, or ``<module>.checks.yaml`` where
-several environments share a folder.
+Actions to accept are as good as the expert's action at this position; actions to refuse only look as good. The cases of
+an environment are in the file ``checks.yaml`` beside the module of its class, or in ``<module>.checks.yaml`` if several
+environments share a folder.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from turnwise.errors import InputError
 from turnwise.files import read_yaml
 from turnwise.types import Task
 
-ACCEPTS, REFUSES = 3, 5  # how many a case must have
+ACCEPTS, REFUSES = 3, 5  # minimum numbers of accepted and of refused actions in a case
 
 
 class Where(BaseModel):
-    """A task: its data, or its place in the list of a split."""
+    """Selects a task, either by its data or by its index in the task list of a split."""
 
     model_config = ConfigDict(extra="forbid")
     split: str = "train"
@@ -33,9 +35,9 @@ class Where(BaseModel):
 
 
 class Case(BaseModel):
-    """One place in an episode.
+    """One case: a position in an episode with actions to accept and to refuse.
 
-    ``with`` are overrides of the environment's configuration, ``after`` the actions that lead to the place.
+    ``with`` holds overrides of the environment's configuration. ``after`` holds the actions that lead to the position.
     """
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -50,19 +52,19 @@ class Case(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases of a file."""
+    """The cases in a file."""
 
     path: Path
     cases: tuple[Case, ...]
 
     def wrong(self, make: Callable[[Sequence[str]], Environment]) -> tuple[list[str], list[str]]:
-        """Returns what the verifier refuses and should accept, and what it accepts and should refuse.
+        """Returns two lists of messages: good actions that the verifier refuses, and bad actions that it accepts.
 
         Args:
-            make: overrides -> the environment.
+            make: builds the environment from configuration overrides.
 
         Raises:
-            InputError: the actions of ``after`` end the episode, or there is no such task.
+            InputError: the actions of ``after`` end the episode, or the task of a case does not exist.
         """
         refused, accepted = [], []
         for number, case in enumerate(self.cases, start=1):
@@ -96,7 +98,11 @@ class Cases:
 
 
 def case_file(environment: Environment) -> Path | None:
-    """Returns the file of cases of an environment: the file that it names as ``cases``, or one beside its module; else None."""
+    """Returns the path of an environment's file of cases; None if there is none.
+
+    The environment may name the file as its attribute ``cases``. Otherwise the file beside the environment's module is
+    used.
+    """
     if (named := getattr(environment, "cases", None)) is not None:
         return Path(named)
     module = Path(inspect.getfile(type(environment)))
@@ -105,10 +111,10 @@ def case_file(environment: Environment) -> Path | None:
 
 
 def read_cases(path: Path) -> Cases:
-    """Returns the cases of a file.
+    """Returns the cases in a file.
 
     Raises:
-        InputError: it is missing, no YAML, or not a list of cases.
+        InputError: the file is missing, is not YAML, or does not hold a list of cases.
     """
     try:
         raw = read_yaml(path)

@@ -1,4 +1,7 @@
-"""Sequences of hostile and random actions: nothing may raise, nothing may be corrupted, and the horizon ends them."""
+"""Plays hostile and random actions.
+
+No action may raise an error or corrupt the session, and the horizon must end each episode.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +51,11 @@ _VALUES: tuple[Any, ...] = (None, True, -1, 1e308, 10**400, [], {}, [[]], {"a": 
 
 
 class Hostile:
-    """Makes actions.
+    """Generates hostile actions.
 
     Args:
-        known: well-formed actions of this environment, to be varied and to be mixed in as they are.
-        canary: a file that none of them may bring about; some ask for it in Python and in shell.
+        known: well-formed actions of this environment. They are also used unchanged and in variations.
+        canary: path of a file that no action may create. Some actions try to create it with Python or shell code.
     """
 
     def __init__(self, known: Sequence[str], canary: Path, rng: random.Random) -> None:
@@ -79,20 +82,22 @@ class Hostile:
         return self.rng.choice((*_PAYLOADS, *self.code))
 
     def _cut(self) -> str:
-        """Returns a good action with a piece missing, doubled or turned around."""
+        """Returns a well-formed action with a part of it removed, doubled or reversed."""
         text = self._known()
         i, j = sorted((self.rng.randrange(len(text) + 1), self.rng.randrange(len(text) + 1)))
         return self.rng.choice((text[:i] + text[j:], text[:i] + text[i:j] * 2 + text[j:], text[i:j][::-1]))
 
     def _huge(self) -> str:
-        """Returns a mebibyte: of one letter, of brackets, of a good action's argument."""
+        """Returns an action of one mebibyte: a single letter repeated, brackets, or a well-formed call with a huge
+        argument.
+        """
         return self.rng.choice(("a" * _MIB, "[" * _MIB, self._known() + " x" * (_MIB // 2), self._fill("x" * _MIB)))
 
     def _filled(self) -> str:
         return self._fill(self._payload())
 
     def _fill(self, payload: str) -> str:
-        """Returns a good action with its arguments replaced by ``payload``."""
+        """Returns a well-formed action with its arguments replaced by ``payload``."""
         text = self._known()
         call = _call(text)
         if call is None:
@@ -100,7 +105,7 @@ class Hostile:
         return _with(text, call, dict.fromkeys(call[2]["arguments"], payload))
 
     def _typed(self) -> str:
-        """Returns a good action whose arguments have the wrong types."""
+        """Returns a well-formed action whose arguments have wrong types."""
         text = self._known()
         call = _call(text)
         if call is None:
@@ -110,7 +115,10 @@ class Hostile:
 
 
 def _call(text: str) -> tuple[int, int, dict[str, Any]] | None:
-    """Returns the first JSON object with name and arguments in a text, and where it stands."""
+    """Returns the first JSON object with name and arguments in a text, with its start and end.
+
+    None if there is none.
+    """
     start = text.find("{")
     try:
         value, length = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, 0)
@@ -127,7 +135,11 @@ def _with(text: str, call: tuple[int, int, dict[str, Any]], arguments: Mapping[s
 
 
 def forges(step: Step, chat: ChatTokens) -> bool:
-    """Whether what a step shows would be read as more turns than it is: its special tokens are not the template's alone."""
+    """Returns whether a step's observation contains text that the chat template would turn into the start of another
+    turn.
+
+    The test counts the special tokens: there must be no more of them than the template itself writes.
+    """
     special = {i for i, token in chat.tokenizer.added_tokens_decoder.items() if token.special}
 
     def marks(said: Callable[[str], str]) -> list[int]:
@@ -146,12 +158,12 @@ def check_hostile(
     forges: Callable[[Step], bool] = lambda step: False,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
-    """Returns what goes wrong in ``sequences`` episodes of hostile and random actions, in words; nothing where all is well.
+    """Plays ``sequences`` episodes of hostile and random actions and returns descriptions of what went wrong.
 
     Args:
-        known: well-formed actions of this environment, most usefully the experts' of these tasks.
-        forges: whether what a step shows would be read as more turns than it is, rendered as the policy reads it.
-        on_done: called after each sequence.
+        known: well-formed actions of this environment; the best choice is the experts' actions on these tasks.
+        forges: returns whether an observation, rendered for the policy, would read as more turns than it is.
+        on_done: called after each sequence with the number of sequences done.
     """
     rng = random.Random(f"hostile {seed}")
     problems: list[str] = []
@@ -174,16 +186,16 @@ def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Ca
     for turn in range(environment.horizon):
         action = hostile()
         try:
-            if turn == 0:  # a verifier reads the same texts
+            if turn == 0:  # a verifier must survive such texts too
                 environment.accepts(session, action, hostile.known[0])
                 environment.same(action, hostile.known[0])
             step = session.step(action)
-        except Exception as error:  # whatever it is, it would have ended a training run
+        except Exception as error:  # catches all exceptions, because any of them would have ended a training run
             return f"turn {turn}, action {_short(action)}: {type(error).__name__}: {_short(str(error))}"
         if problem := _unsound(step, session):
             return f"turn {turn}, action {_short(action)}: {problem}"
         if forges(step):
-            return f"turn {turn}, action {_short(action)}: the observation {_short(step.observation)} begins a turn of its own"
+            return f"turn {turn}, action {_short(action)}: the observation {_short(step.observation)} begins a new chat turn"
         if session.done:
             return None
         if hostile.rng.random() < 0.1:

@@ -1,4 +1,4 @@
-"""The expert's actions lead to success again, and a fork that takes other actions does not change its parent."""
+"""Checks that an expert's actions lead to success again, and that the actions of a fork do not change its parent."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from turnwise.types import Message, Task
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One demonstrated task, repeated from its actions alone."""
+    """The result of repeating one demonstrated task from its actions alone."""
 
     task: Task
     actions: tuple[str, ...]
-    observations: tuple[str, ...]  # as the replay saw them
+    observations: tuple[str, ...]  # the observations of the repetition
     won: bool
-    alike: bool  # the replay saw what the demonstration had seen
+    alike: bool  # whether the repetition gave the same observations as the demonstration
     accepted: tuple[bool, ...]  # the verifier's verdict on each of the expert's own actions
 
 
 def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
-    """A good expert demonstrates the task, and its actions are repeated in a fresh episode.
+    """Lets the good expert demonstrate the task, then repeats its actions in a fresh episode.
 
     Args:
-        verify: also ask the verifier of each action; ``accepted`` is empty without.
+        verify: whether to ask the verifier about each action. If not, ``accepted`` is empty.
     """
     trajectory = environment.demonstrate(task, "good", seed)
     session = environment.reset(task)
@@ -49,7 +49,10 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
 
 
 def _told(messages: Sequence[Message]) -> list[str]:
-    """What follows each reply; the answers of several calls are lines of one observation."""
+    """Returns the observation after each reply.
+
+    If a reply made several calls, their answers are joined by line breaks.
+    """
     told: list[list[str]] = []
     for message in messages:
         if message["role"] == "assistant":
@@ -60,7 +63,10 @@ def _told(messages: Sequence[Message]) -> list[str]:
 
 
 def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:
-    """Returns steps of the experts' episodes by the seconds spent in ``step``, on an environment that has not seen them yet."""
+    """Returns the number of steps per second of time spent in ``step``, measured on the experts' actions.
+
+    ``environment`` must not have played these tasks before, so that no cached result shortens the time.
+    """
     steps, seconds = 0, 0.0
     for episode in replayed:
         session = environment.reset(episode.task)
@@ -75,13 +81,14 @@ def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> 
 def check_forks(
     environment: Environment, replayed: Sequence[Replayed], others: Sequence[str], rng: random.Random
 ) -> list[str]:
-    """Returns what is wrong with forks, in words; nothing where they are independent.
+    """Checks that forks are independent and returns descriptions of what is wrong; empty if nothing is.
 
-    Each task's expert episode is forked at a random turn. The fork goes its own way to the end, and so does a fork of the
-    fork; the parent must then see exactly what it saw without them. Another fork follows the expert: it must see the same.
+    The expert's episode of each task is forked at a random turn. One fork, and a fork of it, take other actions to the
+    end. The parent must then get exactly the same observations as without them. A second fork follows the expert and
+    must get them too.
 
     Args:
-        others: actions to part ways with.
+        others: actions for the forks that leave the expert's path.
     """
     problems = []
     for episode in replayed:
@@ -104,7 +111,7 @@ def check_forks(
 
 
 def _wander(session: Session, actions: Sequence[str], horizon: int, rng: random.Random) -> None:
-    """Play a session and a fork of it to their ends, in turns."""
+    """Plays a session and a fork of it to their ends with random actions, one step of each in turn."""
     strays = [session, session.fork()]
     for _ in range(horizon):
         for stray in strays:

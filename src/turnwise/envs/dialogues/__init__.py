@@ -1,4 +1,4 @@
-"""Dialogues over tools: what environments share whose users' requests are served by calls."""
+"""The shared parts of environments in which a user makes requests and the policy fulfils them with tool calls."""
 
 from turnwise.envs.dialogues.experts import Mistakes
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn

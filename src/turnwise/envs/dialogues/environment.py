@@ -1,4 +1,4 @@
-"""What the environments of dialogues over tools share: reset, demonstrate and the two verifiers."""
+"""The base of environments with dialogues over tools: reset, demonstrations and the two verifiers."""
 
 from __future__ import annotations
 
@@ -22,42 +22,43 @@ from turnwise.types import Task, Trajectory
 
 
 class Source(Protocol):
-    """A source of an environment's tasks."""
+    """Provides an environment's tasks."""
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """Returns ``count`` tasks of a split.
 
         Raises:
-            ValueError: there is no such split, or it has fewer tasks.
+            ValueError: there is no split of this name, or the split has fewer tasks.
         """
         ...
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the task's content.
+        """Returns the problem that the task's data describes.
 
         Raises:
-            KeyError, TypeError, ValueError: its data is of another source.
+            KeyError, TypeError, ValueError: the data comes from another source of tasks.
         """
         ...
 
 
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """See ``turnwise.envs.environment.Environment``; a subclass has a name and a source of tasks.
+    """See ``turnwise.envs.environment.Environment``. A subclass adds a name and a source of tasks.
 
     Args:
-        source: of the tasks.
-        horizon: turns of an episode.
-        steps: replies with calls to one user turn.
-        format: how calls are written.
+        source: provides the tasks.
+        horizon: maximum number of turns of an episode.
+        steps: maximum number of replies with calls to one user message.
+        format: the format of calls.
         mistakes: probabilities of the clumsy expert's mistakes.
-        brief: whether the environment shows only its functions at the start, as short texts for a small policy do.
-        kept: how many tasks' ground truths are kept in memory.
+        brief: whether the first message lists only the functions, without instructions. Small policies read short
+            texts.
+        kept: number of tasks whose ground truths are kept in memory.
         thinks: whether the experts state before each reply which calls are left to make.
-        muddle: the probability that the clumsy expert then states something else before a right reply.
+        muddle: probability that the clumsy expert makes a wrong statement of this kind before a right reply.
         verifier: ``oracle`` (``dialogues.verifier``) or ``demonstrated`` (``dialogues.demonstrated``).
 
     Raises:
-        ValueError: a number below 1, no probability, or an unknown format or verifier.
+        ValueError: a number is below 1, ``muddle`` is not a probability, or the format or verifier is unknown.
     """
 
     closing = "Done."
@@ -68,7 +69,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         source: Source,
         horizon: int,
         steps: int,
-        format: str,  # noqa: A002 - the configuration's word
+        format: str,  # noqa: A002 - the configuration uses this name
         mistakes: Mistakes | None,
         brief: bool,
         kept: int,
@@ -79,7 +80,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         if steps < 1 or kept < 1:
             raise ValueError(f"steps and kept must be at least 1, got {steps} and {kept}")
         if not 0 <= muddle <= 1:
-            raise ValueError(f"muddle: a probability, got {muddle}")
+            raise ValueError(f"muddle: must be a probability in [0, 1], got {muddle}")
         self.source, self.brief, self.steps, self.thinks = source, brief, steps, thinks
         self.muddle = muddle
         self.horizon = check_horizon(horizon)
@@ -99,11 +100,13 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         try:
             problem = self.source.problem(task)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"task {task.id}: its data is no task of this {self.name} ({error!r})") from error
+            raise ValueError(f"task {task.id}: its data is not a task of this {self.name} ({error!r})") from error
         return problem, Reference.of(problem)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Returns the ground truth as chat messages; the clumsy expert errs without harm. ``success`` is the check's verdict.
+        """Returns the ground truth as chat messages. The clumsy expert adds mistakes that do no harm.
+
+        ``success`` of the trajectory is the verdict of the task's check.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.

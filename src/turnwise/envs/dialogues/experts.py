@@ -1,4 +1,4 @@
-"""Experts: the ground truth call by call, and the same with harmless mistakes that are corrected at once."""
+"""Scripted experts: one makes the ground truth's calls, the other adds harmless mistakes and corrects each at once."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
 DONE = "Done."
-_ROOM = 4  # replies to one user turn that are kept free for mistakes
+_ROOM = 4  # number of replies to one user message that are kept free for mistakes
 
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities, before each call of the clumsy expert. A mistake that would change the state is not made.
+    """Probabilities of the clumsy expert's mistakes before each call. A mistake that would change the state is not
+    made.
 
     Attributes:
-        wrong: the call with a wrong value.
-        unknown: the call under a name that no function has.
-        missing: the call without one of its arguments.
-        repeat: the call before, again.
-        look: a call that only looks.
-        early: the closing word instead of the call, which loses the episode.
+        wrong: makes the call with a wrong value.
+        unknown: makes the call with a function name that does not exist.
+        missing: makes the call without one of its arguments.
+        repeat: repeats the call before.
+        look: makes a call that only reads.
+        early: says the closing word instead of the call, which loses the episode.
     """
 
     wrong: float = 0.08
@@ -43,19 +44,22 @@ class Mistakes(Chances):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A reply of the ground truth."""
+    """One reply of the ground truth."""
 
     calls: tuple[ToolCall, ...]
-    left: tuple[str, ...]  # functions that the request needs from here on, those of this reply among them
-    closing: str  # what is said where there are no calls
+    left: tuple[str, ...]  # functions that the request still needs, including those of this reply
+    closing: str  # the text of a reply without calls
 
 
 Reply = tuple[Sequence[ToolCall], str]
-"""Calls and the thought before them, which may be empty; or what is said instead of any."""
+"""(calls, text) of one reply. The text is the thought before the calls or, if there are none, the whole reply."""
 
 
 def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
-    """Yields the ground truth, one call a reply; more where a user turn needs more calls than replies are allowed."""
+    """Yields the ground truth with one call in each reply.
+
+    If a user message needs more calls than replies are allowed, a reply has several calls.
+    """
     for turn in session.problem.turns:
         at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
         names = tuple(call.name for call in turn.calls)
@@ -65,7 +69,10 @@ def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
 
 
 def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
-    """Yields the ground truth; where it ``thinks``, each reply begins with what is left to call."""
+    """Yields the ground truth's replies.
+
+    If ``thinks``, each reply begins with a list of the calls that are left to make.
+    """
     for reply in planned(session, closing):
         yield reply.calls, (thought(reply.left) if thinks else "") + reply.closing
 
@@ -78,10 +85,11 @@ def clumsy(
     thinks: bool = False,
     muddle: float = 0.0,
 ) -> Iterator[Reply]:
-    """:func:`good`, with a mistake now and then before a call. ``session`` is the episode that they are made in.
+    """Yields the replies of :func:`good` with occasional mistakes before a call. ``session`` is the episode in which
+    the expert acts.
 
-    Where one reply is the whole task there is no room for a mistake. A mistake has its own thought before it; a right reply has
-    the thought of other calls with the probability ``muddle``.
+    A task of a single reply has no room for a mistake. A mistake has a thought that fits it. A right reply has a wrong
+    thought with the probability ``muddle``.
     """
     last: ToolCall | None = None
     replies = list(planned(session, closing))
@@ -104,7 +112,7 @@ def clumsy(
 
 
 def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
-    """Returns the name of a mistake, or nothing."""
+    """Returns the name of a random mistake, or an empty text for none."""
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
     return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
@@ -113,14 +121,14 @@ def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
 def mistake(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """Returns a harmless call that is not the due one, or None.
+    """Returns a harmless call that differs from the right one; None if there is none.
 
     Args:
-        world: the state before the call, which is not changed.
-        tools: what can be called.
-        due: the call that is to be made.
+        world: the state before the call; it is not changed.
+        tools: the tools that can be called.
+        due: the right call.
         last: the call before it.
-        drawn: the name of the mistake, see :class:`Mistakes`; None is returned for the other names.
+        drawn: the name of the mistake, see :class:`Mistakes`. For any other name, None is returned.
     """
     made: ToolCall | None = None
     if drawn == "wrong" and due.arguments:
@@ -141,11 +149,11 @@ def mistake(
     twin = world.fork()
     answer = twin.call(made)
     harmless = twin.same_place(world)
-    return made if harmless and answer != twin.call(due) else None  # the same answer would serve as well
+    return made if harmless and answer != twin.call(due) else None  # a call with the right call's answer is no mistake
 
 
 def _looks(tools: Tools) -> list[ToolCall]:
-    """Functions at hand that need no value."""
+    """Returns calls of available functions that need no arguments."""
     shown = map(function_of, tools)
     return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 

@@ -1,4 +1,6 @@
-"""A task: the state that calls change, and the user's turns with the calls that serve each."""
+"""The content of a task: the initial state, which calls change, and the user's messages with the calls that fulfil
+each.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ W = TypeVar("W", bound="World")
 
 
 class World(Protocol):
-    """The live state of one episode, which calls change."""
+    """The current state of one episode, which calls change."""
 
     def call(self, call: ToolCall) -> str:
-        """Returns the text of the answer. Whatever goes wrong is one too."""
+        """Returns the text of the answer. An error is answered with text too."""
         ...
 
     def fork(self: W) -> W:
@@ -25,33 +27,36 @@ class World(Protocol):
         ...
 
     def same_state(self: W, other: W) -> bool:
-        """Whether two states count as equal where a task is checked."""
+        """Returns whether the check of a task counts two states as equal."""
         ...
 
     def same_place(self: W, other: W) -> bool:
-        """Whether they are equal in what is hidden too, so that the same calls get the same answers from here on."""
+        """Returns whether two states are equal, including hidden state.
+
+        If they are, the same calls get the same answers from now on.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """What the user says, and the ground truth: the calls that serve it, in order."""
+    """One message of the user, and the ground truth: the calls that fulfil it, in order."""
 
     user: str
     calls: tuple[ToolCall, ...]
-    unable: str = ""  # where there are none: what an assistant says instead
+    unable: str = ""  # the assistant's text if no calls can fulfil the message
 
 
 @dataclass(frozen=True, slots=True)
 class DialogueProblem:
-    """One task.
+    """The content of one task.
 
     Attributes:
-        world: builds the state that it begins in.
-        turns: of the user.
-        tools: shown at the start.
-        given: tools that can be called from a turn of the user on, though they are not shown at the start.
-        one_reply: the task is its next call; the reply with it ends the episode.
+        world: builds the initial state.
+        turns: the user's messages.
+        tools: the tools that are shown at the start.
+        given: user turn -> tools that can be called from this turn on but are not shown at the start.
+        one_reply: whether the task is a single reply, so that the first reply with a call ends the episode.
     """
 
     world: Callable[[], World]
@@ -61,22 +66,23 @@ class DialogueProblem:
     one_reply: bool = False
 
     def tools_at(self, turn: int) -> Tools:
-        """Returns what can be called in a user turn."""
+        """Returns the tools that can be called in a user turn."""
         return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
 
 
 def part_of(turns: Sequence[Mapping[str, Any]]) -> str | None:
-    """``seen`` where every request is held out, ``train`` where none is; None where some are, and no split has the task.
+    """Returns the split of a task: ``seen`` if all its requests are held out, ``train`` if none is.
 
-    A hash of its words decides of each request, a quarter of them is held out. So no request of ``seen`` is ever trained on,
-    whatever stands around it.
+    If only some of them are held out, the result is None and no split has the task. A hash of a request's words decides
+    whether it is held out; a quarter of all requests are. So no request of a ``seen`` task occurs in training, not even
+    in another task.
     """
     held = [hashlib.sha256(turn["user"].encode()).digest()[0] < 64 for turn in turns]
     return "seen" if all(held) else None if any(held) else "train"
 
 
 def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:
-    """Turns as JSON values; :func:`turns_from` is the inverse."""
+    """Returns user turns as JSON values. :func:`turns_from` is the inverse."""
     return [
         {"user": turn.user, "calls": [{"name": c.name, "arguments": dict(c.arguments)} for c in turn.calls]}
         for turn in turns
@@ -84,7 +90,7 @@ def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:
 
 
 def turns_from(records: Sequence[Mapping[str, Any]]) -> tuple[UserTurn, ...]:
-    """Returns the user's turns of a task's data."""
+    """Returns the user turns in a task's data. This is the inverse of :func:`turns_data`."""
     return tuple(
         UserTurn(record["user"], tuple(ToolCall(c["name"], dict(c["arguments"])) for c in record["calls"]))
         for record in records

@@ -1,4 +1,7 @@
-"""BFCL's multi-turn check: after each user turn the state must be the ground truth's, and its answers must have been seen."""
+"""BFCL's multi-turn check, which runs after each user turn.
+
+The state must equal the ground truth's, and every answer that the ground truth's calls got must have been seen.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "st
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The ground truth, run once: the state after each user turn and the answers of that turn. It is never changed."""
+    """The result of running the ground truth once: the state after each user turn and the answers in that turn.
+
+    It is never changed.
+    """
 
     start: World
     states: tuple[World, ...]
@@ -22,7 +28,7 @@ class Reference:
 
     @classmethod
     def of(cls, problem: DialogueProblem) -> Reference:
-        """Play ``problem``'s ground truth."""
+        """Runs the ground truth of ``problem`` and returns its result."""
         start = problem.world()
         truth = start.fork()
         states, answers = [], []
@@ -32,18 +38,17 @@ class Reference:
         return cls(start, tuple(states), tuple(answers))
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
-        """Returns what is wrong at the end of a user turn; empty where nothing is.
+        """Checks the end of a user turn. Returns the name of the fault; empty if there is none.
 
         Args:
-            turn: which one.
+            turn: index of the user turn.
             world: the state that the policy left.
-            seen: all answers that it got so far, of earlier turns too.
-            called: whether it made a call in this turn.
+            seen: all answers that the policy got so far, including those of earlier turns.
+            called: whether the policy made a call in this turn.
         """
         if not self.answers[turn]:
-            return (
-                ""  # the user asks for what cannot be done: the next turn shows whether something was done all the same
-            )
+            # This request cannot be fulfilled. If the policy changed the state nevertheless, the next check fails.
+            return ""
         if not called:
             return EMPTY
         if not world.same_state(self.states[turn]):
@@ -52,15 +57,16 @@ class Reference:
 
 
 def holds(seen: Iterable[str], wanted: Iterable[str]) -> bool:
-    """Whether all that is wanted was seen, as often as it is wanted, in any order."""
+    """Returns whether ``seen`` contains all of ``wanted``, each as often as it is wanted, in any order."""
     return not Counter(wanted) - Counter(seen)
 
 
 def check(reference: Reference, turns: Sequence[Sequence[Sequence[ToolCall]]]) -> str:
-    """Returns what is wrong with whole user turns of steps of calls; empty where the task is solved.
+    """Checks a whole dialogue. Returns the name of the fault (``EMPTY``, ``STATE``, ``ANSWERS`` or ``STOPPED``); empty
+    if the task is solved.
 
-    Fewer turns than the task has means that the policy was stopped. The name of the fault is one of ``EMPTY``, ``STATE``,
-    ``ANSWERS`` and ``STOPPED``.
+    Args:
+        turns: user turn -> replies -> calls. If there are fewer user turns than the task has, the policy was stopped.
     """
     if len(turns) != len(reference.states):
         return STOPPED

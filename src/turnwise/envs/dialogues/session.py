@@ -1,4 +1,4 @@
-"""A live dialogue over tools."""
+"""A running dialogue between a user, who makes requests, and the policy, which fulfils them with tool calls."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply
 
 
 class DialogueSession:
-    """See ``envs.environment.Session``. The policy makes calls until it replies without one; then the user's next turn comes.
+    """See ``envs.environment.Session``. The policy makes calls until it replies without one. Then comes the user's next
+    message.
 
-    A reply that cannot be read ends the user's turn, as in BFCL. The episode is lost at the first user turn that fails the
-    check, after more than ``steps`` replies with calls to one user turn, or at the horizon.
+    A reply that cannot be parsed ends the user turn, as in BFCL. The episode is lost if a user turn fails the check, if
+    one user message gets more than ``steps`` replies with calls, or if the horizon is reached.
     """
 
     __slots__ = (
@@ -39,21 +40,24 @@ class DialogueSession:
         self.task, self.problem, self.reference = task, problem, reference
         self.form, self.horizon, self.steps, self.brief = form, horizon, steps, brief
         self.world: World = reference.start.fork()
-        self.seen: list[str] = []  # every answer so far
-        self.made: list[ToolCall] = []  # calls to this user turn
-        self.steps_made = 0  # replies with calls to this user turn
-        self.turn = 0  # of the user
-        self.turns = 0  # of the policy
+        self.seen: list[str] = []  # all answers so far
+        self.made: list[ToolCall] = []  # calls in this user turn
+        self.steps_made = 0  # replies with calls in this user turn
+        self.turn = 0  # index of the user turn
+        self.turns = 0  # number of the policy's turns
         self.fault = ""
         self.won = self.done = False
 
     @property
     def tools(self) -> Tools:
-        """Returns what the chat template shows; nothing where the opening lists the functions."""
+        """Returns the tools that the chat template shows; empty if the first message lists the functions instead."""
         return self.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the functions, where no chat template shows them, and the user's first request."""
+        """Returns the user's first request.
+
+        If no chat template shows the functions, a list of them stands before it.
+        """
         user: Message = {"role": "user", "content": self.problem.turns[0].user}
         if templated(self.form):
             return [user]
@@ -61,7 +65,7 @@ class DialogueSession:
         return [{"role": "system", "content": listed if self.brief else f"{listed}\n{HOW}"}, user]
 
     def step(self, action: str) -> Step:
-        """Makes the calls of a reply, or ends the user's turn where it has none.
+        """Makes the calls in a reply. A reply without calls ends the user turn.
 
         Raises:
             RuntimeError: the episode is over.
@@ -89,7 +93,7 @@ class DialogueSession:
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _next(self) -> str:
-        """Checks this user turn and goes on to the next one if it was served; returns what the user says."""
+        """Checks this user turn and, if it passes, starts the next one. Returns the user's next message."""
         self.fault = self.reference.fault(self.turn, self.world, self.seen, bool(self.made))
         last = self.turn == len(self.problem.turns) - 1
         self.won = last and not self.fault
@@ -101,11 +105,11 @@ class DialogueSession:
         return self.problem.turns[self.turn].user
 
     def fork(self) -> DialogueSession:
-        """Returns an independent copy, sharing only what never changes."""
+        """Returns an independent copy. It shares only objects that never change."""
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns nothing: calls have values, and no list holds them all."""
+        """Returns an empty list, because calls have free values and cannot be listed."""
         return []

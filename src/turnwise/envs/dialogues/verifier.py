@@ -1,15 +1,16 @@
-"""The functional verifier: which replies are as good as the ground truth's next one (PivotRL, arXiv:2603.21383, Eq. 6).
+"""The functional verifier: it accepts replies that are as good as the ground truth's next one (PivotRL,
+arXiv:2603.21383, Eq. 6).
 
-A reply is accepted where it serves the user's turn as far as the same number of calls of the ground truth would:
+A reply is accepted if it brings the user's request as far as the same number of the ground truth's calls would:
 
-- its calls are the ground truth's own, or fit the schemas of the functions at hand;
-- each replaces one call that is still due: after them the rest of the ground truth still leads to the state and the answers that
-  are checked. So other spellings, another order of independent calls, and another call with the same effect are accepted. A
-  needless or repeated call is not, and no accepted reply can be repeated for ever;
-- where nothing is due, or the request cannot be served, it makes no call. It may make none where an earlier answer holds what is
-  due.
+- Its calls are calls of the ground truth, or they fit the schemas of the available functions.
+- Each of its calls replaces one call that is still due: afterwards, the rest of the ground truth still leads to the
+  state and the answers that are checked. So other spellings, another order of independent calls, and another call with
+  the same effect are accepted. A needless or repeated call is not, so no reply is accepted again and again.
+- If no call is due, or the request cannot be fulfilled, the reply must make no call. It may also make no call if an
+  earlier answer already contains what is due.
 
-The demonstrated reply does not count: a mistake of a clumsy expert cannot lower the bar.
+The demonstrated reply has no influence, so a mistake of a clumsy expert does not lower the standard.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from turnwise.types import ToolCall
 
 
 def accepts(session: DialogueSession, action: str) -> bool:
-    """Whether the reply is accepted; ``session`` is not changed."""
+    """Returns whether the reply is accepted. ``session`` is not changed."""
     if session.done:
         return False
     tools = session.problem.tools_at(session.turn)
@@ -40,15 +41,17 @@ def accepts(session: DialogueSession, action: str) -> bool:
         return serves(session, [*calls, *rest])
     if len(calls) > len(due) or any(check_call({"name": c.name, "arguments": c.arguments}, tools) for c in calls):
         return False
-    # Not the ground truth's own calls: they must stand for what the others could not do without.
+    # These are not the ground truth's own calls. They are accepted only if the rest of the ground truth would fail
+    # without them.
     return any(serves(session, [*calls, *rest]) and not serves(session, rest) for rest in _rests(calls, due))
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
-    """Returns the calls of the ground truth that this user turn still lacks.
+    """Returns the calls of the ground truth that are still missing in this user turn.
 
-    Calls that were made word for word are removed. Where the rest then does not serve the turn, because another call replaced
-    one of them, one more is removed if the rest then serves it.
+    First, the calls that were already made in exactly this way are removed. If the remaining ones no longer fulfil the
+    turn, because another call has replaced one of them, one more call is removed, provided that the turn is then
+    fulfilled.
     """
     due = _less(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):
@@ -58,7 +61,7 @@ def still_due(session: DialogueSession) -> list[ToolCall]:
 
 
 def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
-    """Whether these calls would serve the user's turn."""
+    """Returns whether these calls would fulfil the user's request."""
     world, turn = session.world.fork(), session.turn
     seen = [*session.seen, *(world.call(call) for call in calls)]
     truth = session.reference
@@ -66,7 +69,7 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    """Yields what may be left of the due calls after as many others."""
+    """Yields each list of due calls that may remain after ``calls`` have replaced as many of them."""
     if len(calls) == 1:
         for i in range(len(due)):
             yield [*due[:i], *due[i + 1 :]]
@@ -75,7 +78,7 @@ def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[
 
 
 def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
-    """Returns the due calls without one for each call that was made."""
+    """Returns the due calls that remain after one of them is removed for each equal call that was made."""
     rest = list(due)
     for call in made:
         place = next((i for i, true in enumerate(rest) if equivalent([call], [true])), None)

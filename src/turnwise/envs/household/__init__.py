@@ -1,4 +1,4 @@
-"""The household environment: ALFWorld's text, actions and rules over procedurally generated rooms."""
+"""The household environment: ALFWorld's texts, actions and rules in procedurally generated rooms."""
 
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.envs.household.experts import Mistakes

@@ -1,7 +1,9 @@
-"""What a household is made of: receptacle and object types, what holds what, and which rooms have which.
+"""Tables of the household world: types of receptacles and objects, which receptacle holds which object, and what each
+room has.
 
-Names, containment and affordances are facts of ALFWorld (arXiv:2010.03768) and its AI2-THOR scenes, written in its
-lower case; the tables keep the subset of types that our rooms use. Counts per room and weights are our own choice.
+Names, containment and affordances are facts of ALFWorld (arXiv:2010.03768) and its AI2-THOR scenes, in ALFWorld's
+lower-case spelling. The tables keep only the types that our rooms use. The counts per room and the weights are our own
+choice.
 """
 
 from __future__ import annotations
@@ -77,15 +79,18 @@ HEATABLE = _set("apple bread cup egg mug plate potato tomato")
 COOLABLE = _set("apple bowl bread cup egg lettuce mug pan plate pot potato tomato")
 SLICEABLE = _set("apple bread egg lettuce potato tomato")
 KNIVES = frozenset({"butterknife", "knife"})
-LAMPS = frozenset({"desklamp"})  # not pickupable
-VESSELS = _set("bowl cup mug pan plate pot")  # ALFWorld's receptacle objects
+LAMPS = frozenset({"desklamp"})  # lamps cannot be picked up
+VESSELS = _set("bowl cup mug pan plate pot")  # ALFWorld calls these receptacle objects
 
 CLEANING, HEATING, COOLING = "sinkbasin", "microwave", "fridge"
 
 LAMP_PLACES = frozenset({"desk", "dresser", "sidetable"})
 
 WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable": 4, "dresser": 2, "fridge": 2}
-"""How likely a receptacle is to hold a thing it can hold, relative to the others (1); placement and search read it."""
+"""Relative probability that a receptacle holds a thing that fits into it; 1 if not listed.
+
+Placement and search use it.
+"""
 
 ROOMS: dict[str, dict[str, tuple[int, int]]] = {
     "kitchen": {
@@ -137,7 +142,7 @@ ROOMS: dict[str, dict[str, tuple[int, int]]] = {
         "toiletpaperhanger": (1, 1),
     },
 }
-"""Room kind -> receptacle type -> least and most instances."""
+"""Room kind -> receptacle type -> minimum and maximum number of instances."""
 
 OBJECTS: dict[str, tuple[str, ...]] = {
     "kitchen": _names(
@@ -152,4 +157,4 @@ OBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "bathroom": _names("candle cloth dishsponge handtowel soapbar soapbottle spraybottle tissuebox toiletpaper"),
 }
-"""Room kind -> the types of things that lie about in it (lamps apart)."""
+"""Room kind -> types of the things that lie in it, except lamps."""

@@ -1,18 +1,19 @@
-"""The verifier of household that compares with the demonstrated action (PivotRL, arXiv:2603.21383, App. A.2).
+"""The verifier of household that compares an action with the demonstrated one (PivotRL, arXiv:2603.21383, App. A.2).
 
-An action is accepted where it has the effect of the demonstrated one: it changes the same part of the state in the
-same way and is answered with the same kind of observation. Both hold where the two are the same operation on things
-that are alike, so that what differs is only what nobody can know or care about: into which of two places that may
-hold a mug one looks first, which of two mugs one takes.
+An action is accepted if it has the effect of the demonstrated action: it changes the same part of the state in the same
+way, and its observation is of the same kind. This is the case if both are the same operation on things that are alike.
+Such actions differ only in details that do not matter or cannot be known, for example which of two mugs is taken, or
+which of two places that may hold a mug is searched first.
 
-- Two objects are alike where they are of one type and equally clean, hot, cold, sliced and lit.
-- Two receptacles are alike where they serve the task alike: both or neither are where the thing has to go, where it
-  is to be treated, where it or the lamp may lie; both have a door or none, open or closed; and either neither was
-  looked into, or what the task asks for was seen in both alike.
+- Two objects are alike if they have the same type and are equally clean, hot, cold, sliced and lit.
+- Two receptacles are alike if they agree in three respects. First, their role in the task: whether the thing has to go
+  there, is treated there, or may lie there, and whether the lamp may lie there. Second, whether they have a door, and
+  whether it is open. Third, what was seen inside: either neither was looked into, or both hold alike things of the kind
+  that the task asks for.
 
-Whether the demonstrated action was a good one does not count. One that does nothing ("Nothing happens.") has no
-effect to compare with: nothing is accepted in its place, itself included. The paper's candidates, too, leave out
-calls that end in an error.
+The verifier does not ask whether the demonstrated action was good. A demonstrated action that does nothing ("Nothing
+happens.") has no effect to compare with, so nothing is accepted in its place, not even itself. The paper's candidates
+also leave out calls that end in an error.
 """
 
 from __future__ import annotations
@@ -37,29 +38,29 @@ from turnwise.envs.household.world import (
     bits,
 )
 
-_NOTHING = frozenset({INVENTORY, LOOK, HELP})  # operations on no thing
+_NOTHING = frozenset({INVENTORY, LOOK, HELP})  # operations that need no object or receptacle
 _OBJECT = frozenset({USE, LOOK_AT})
 _RECEPTACLE = frozenset({GO, OPEN, CLOSE, LOOK_INTO})
 
 Kind = tuple[object, ...]
-"""What alike things have in common."""
+"""The properties in which things must agree to be alike."""
 
 
 class Effect(NamedTuple):
-    """What an action does, whichever of alike things it does it to."""
+    """The effect of an action: its operation, and the kinds of the things that it acts on."""
 
     operation: int
     things: tuple[Kind, ...]
 
 
 def accepts(session: HouseholdSession, action: str, expert: str) -> bool:
-    """Whether the action has the effect of the demonstrated one; ``session`` is not changed."""
+    """Returns whether the action has the effect of the demonstrated one. ``session`` is not changed."""
     wanted = effect(session, expert)
     return wanted is not None and effect(session, action) == wanted
 
 
 def effect(session: HouseholdSession, action: str) -> Effect | None:
-    """Returns the effect of an action; None where it does nothing, or the episode is over."""
+    """Returns the effect of an action; None if it has none, or if the episode is over."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):
@@ -75,7 +76,7 @@ def _things(world: World, state: State, command: Command) -> tuple[Kind, ...]:
         return (_object(world, state, o),)
     if operation in _RECEPTACLE:
         return (_receptacle(world, state, r),)
-    if operation == SLICE:  # the knife has the receptacle's place
+    if operation == SLICE:  # for this operation, the knife is stored in place of the receptacle
         return (_object(world, state, o), _object(world, state, r))
     return (_object(world, state, o), _receptacle(world, state, r))
 
@@ -93,7 +94,7 @@ def _receptacle(world: World, state: State, r: int) -> Kind:
 
 
 def _places(world: World, objects: int) -> int:
-    """Returns where objects of these types may lie."""
+    """Returns a mask of the receptacles in which any of these objects may lie."""
     found = 0
     for o in bits(objects):
         found |= world.fits[o]

@@ -1,4 +1,4 @@
-"""``env=household``: ALFWorld's text and rules over generated rooms, in pure Python."""
+"""``env=household``: ALFWorld's texts and rules in generated rooms, in pure Python."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from turnwise.types import Task
 
 
 class HouseholdEnv(ScriptedEnv[HouseholdSession]):
-    """Six kinds of household tasks in text. See ``turnwise.envs.environment.Environment``.
+    """Text-based household tasks of six kinds. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        horizon: turns of an episode.
-        mistakes: probabilities of the clumsy expert.
-        worlds: how many tasks keep their parsed worlds in memory.
+        horizon: maximum number of turns of an episode.
+        mistakes: probabilities of the clumsy expert's mistakes.
+        worlds: number of tasks whose parsed worlds are kept in memory.
         verifier: ``oracle`` (``household.verifier``) or ``demonstrated`` (``household.demonstrated``).
 
     Raises:
-        ValueError: the horizon or the number of worlds is below 1, or there is no such verifier.
+        ValueError: the horizon or ``worlds`` is below 1, or the verifier is unknown.
     """
 
     name = "household"
@@ -40,7 +40,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         verifier: Verifier = "oracle",
     ) -> None:
         if worlds < 1:
-            raise ValueError(f"worlds: keep at least one world, got {worlds}")
+            raise ValueError(f"worlds: must be at least 1, got {worlds}")
         self.horizon = check_horizon(horizon)
         self.mistakes = mistakes or Mistakes()
         self.verifier = check_verifier(verifier)
@@ -53,7 +53,10 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return HouseholdSession(task, self._worlds(task), self.horizon)
 
     def replay(self, task: Task, actions: Sequence[str]) -> HouseholdSession:
-        """Returns the episode after those actions, or where it ended before the last of them."""
+        """Returns the episode after the given actions.
+
+        If the episode ends earlier, the remaining actions are ignored.
+        """
         session = self.reset(task)
         for action in actions:
             if session.done:
@@ -62,7 +65,9 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return session
 
     def remaining(self, session: HouseholdSession) -> int:
-        """Returns the length of the shortest plan to the goal with full knowledge; 0 where the goal holds."""
+        """Returns the length of the shortest plan to the goal with full knowledge of the room; 0 if the goal is
+        reached.
+        """
         return planner.remaining(session.world, session.state)
 
     def accepts(self, session: HouseholdSession, action: str, expert: str) -> bool:

@@ -1,7 +1,7 @@
-"""Scripted experts, which know only what they have seen.
+"""Scripted experts that know only what they have seen.
 
-``GoodExpert`` pursues what it knows by a shortest plan and otherwise searches likely places in a random order.
-``ClumsyExpert`` does the same with detours and mistakes in between, each of which it corrects.
+``GoodExpert`` follows a shortest plan if it knows enough, and otherwise searches likely places in a random order.
+``ClumsyExpert`` does the same, with detours and mistakes, each of which it corrects.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ _PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; each applies only where the mistake is possible."""
+    """Probabilities per turn of the clumsy expert's mistakes. A mistake is made only where it is possible."""
 
-    revisit: float = 0.06  # walk to a receptacle that was looked into
-    idle: float = 0.06  # examine something, look around, check the inventory
-    leave: float = 0.08  # walk away from what should be taken or opened
-    wrong: float = 0.08  # take a thing that is not asked for, and put it back
-    premature: float = 0.25  # carry the target to its destination before it was cleaned, heated or cooled
-    inadmissible: float = 0.06  # a command that does nothing here
+    revisit: float = 0.06  # walks to a receptacle that was already looked into
+    idle: float = 0.06  # examines something, looks around, or checks the inventory
+    leave: float = 0.08  # walks away from what should be taken or opened
+    wrong: float = 0.08  # takes a thing that is not needed, and puts it back
+    premature: float = 0.25  # carries the target to its destination before it was cleaned, heated or cooled
+    inadmissible: float = 0.06  # gives a command that has no effect here
 
 
 class GoodExpert(Expert[HouseholdSession]):
-    """Acts near-optimally given what it has seen. Its seed decides the order in which it searches."""
+    """An expert that acts near-optimally given what it has seen. Its seed decides the order in which it searches."""
 
     def __init__(self, session: HouseholdSession, seed: int | str) -> None:
         super().__init__(session, seed)
-        # Sorting by these keys draws without replacement in proportion to the weights.
+        # Sorting by these keys draws places without replacement, with probabilities proportional to the weights.
         self.order = [self.rng.random() ** (1 / weight(name)) for name in session.world.receptacles]
 
     def best(self, session: HouseholdSession) -> str:
         return session.world.texts[self.command(session)]
 
     def command(self, session: HouseholdSession) -> Command:
-        """Returns the right command."""
+        """Returns the right command for this state."""
         return self.pursue(session) or self.search(session)
 
     def pursue(self, session: HouseholdSession) -> Command | None:
-        """Returns the next action of a shortest plan over what is known; None where that needs a search."""
+        """Returns the next action of a shortest plan that uses only what is known; None if a search is needed first."""
         world, state = session.world, session.state
         aim = known_aim(world, state)
         if aim is None:
@@ -72,10 +72,14 @@ class GoodExpert(Expert[HouseholdSession]):
                 best = command
                 if command[0] != GO:
                     break
-        return best  # of several walks the last, which has the lowest number
+        return best  # if several walks shorten the plan, this is the last one listed, which has the lowest number
 
     def search(self, session: HouseholdSession) -> Command:
-        """Put down what is in the way, open what one stands at, or walk to the likeliest place not looked into."""
+        """Returns the next command of a search.
+
+        The expert puts down a thing that is not needed, opens the closed receptacle in front of it, or walks to the
+        likeliest place that was not looked into.
+        """
         world, state = session.world, session.state
         held, at = state.held, state.at
         aimless = held != NOWHERE and not world.targets >> held & 1
@@ -99,13 +103,13 @@ class GoodExpert(Expert[HouseholdSession]):
 
     @staticmethod
     def can_hold_target(session: HouseholdSession, r: int) -> bool:
-        """Whether a target could lie there."""
+        """Returns whether a target object could lie in receptacle ``r``."""
         targets = bits(session.world.targets)
         return bool(targets) and bool(session.world.fits[targets[0]] >> r & 1)
 
     @staticmethod
     def seeks_lamp(session: HouseholdSession) -> bool:
-        """Whether the thing to look at is in hand, so that the lamp is what is missing."""
+        """Returns whether the expert holds the thing to look at, so that it now has to find the lamp."""
         held = session.state.held
         return session.world.looking and held != NOWHERE and bool(session.world.targets >> held & 1)
 
@@ -113,10 +117,10 @@ class GoodExpert(Expert[HouseholdSession]):
 class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
     """The good expert with :class:`Mistakes`, from which it recovers."""
 
-    carried = False  # the premature walk happens at most once
+    carried = False  # whether the mistake ``premature`` was made; it is made at most once
 
     def act(self, session: HouseholdSession) -> str:
-        """Returns the next action, which is now and then a mistake."""
+        """Returns the next action, which is sometimes a mistake."""
         planned = self.command(session)
         return self.mistake(session, planned) or session.world.texts[planned]
 
@@ -162,7 +166,11 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
         return self._choose(session, [(GO, 0, r) for r in bits(world.destinations) if r != state.at])
 
     def _inadmissible(self, session: HouseholdSession, planned: Command) -> str | None:
-        """A plausible command over names that were seen, whose condition fails: a door, full hands, another place."""
+        """Returns a plausible command that has no effect here.
+
+        It uses names that were seen, but its precondition fails: a door is closed, the hands are full, or the agent
+        stands elsewhere.
+        """
         world, state = session.world, session.state
         known = 0 if state.held == NOWHERE else 1 << state.held
         for r in bits(state.seen):
@@ -180,7 +188,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
 
 
 def options(session: HouseholdSession) -> list[Command]:
-    """Returns the admissible commands that a plan may use, walks last."""
+    """Returns the admissible commands that a plan may use, with walks at the end."""
     world, state = session.world, session.state
     commands = [c for c in world.nearby[state.at] if c[0] in _PLANNED and state.admits(world, c)]
     return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

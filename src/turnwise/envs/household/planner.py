@@ -1,9 +1,10 @@
-"""Exact length of the shortest plan, in closed form: no search, a minimum over what to carry, where from and where to.
+"""Computes the exact length of the shortest plan without a search, as a minimum over what to carry, where from and
+where to.
 
-A plan has few forms. With empty hands: walk to a target, open its place if need be, take it; treat it if the goal
-asks; walk to a destination, open it if need be, put it down; for a pair, again. With hands full: treat and deliver
-what is held if it is a target, or put it down somewhere on the way and go on with empty hands. Tests compare the result
-with a breadth-first search.
+A plan has only a few forms. With empty hands: walk to a target, open its place if needed, take it; treat it if the goal
+requires that; walk to a destination, open it if needed, put the target down; repeat for a second target. With full
+hands: treat and deliver the held object if it is a target; otherwise put it down somewhere on the way and continue with
+empty hands. Tests compare the result with a breadth-first search.
 """
 
 from __future__ import annotations
@@ -17,23 +18,26 @@ UNREACHABLE = 1_000_000
 
 
 class Aim(NamedTuple):
-    """What a plan may count on (targets and lamps whose places it uses), and how much of the goal it has to reach."""
+    """The part of the goal that a plan has to reach, and the things that the plan may use.
+
+    ``targets`` and ``lamps`` are masks of the objects whose places the plan may use.
+    """
 
     targets: int
     lamps: int
-    wanted: int  # things to place; for looking, whether to go on to the lamp (1) or only to take the target (0)
+    wanted: int  # number of things to place; for a task of looking: 1 to go on to the lamp, 0 to take only the target
 
 
 def full_aim(world: World) -> Aim:
-    """Returns the whole goal with full knowledge of where everything is."""
+    """Returns the whole goal, with full knowledge of where everything is."""
     return Aim(world.targets, world.toggles, world.wanted)
 
 
 def known_aim(world: World, state: State) -> Aim | None:
-    """Returns the part of the goal that can be pursued with what was observed; None where the agent has to search first.
+    """Returns the part of the goal that can be pursued with what was observed; None if the agent has to search first.
 
-    Where a pair is asked for and one was found, the aim is to place that one; where the lamp was not found yet, to take
-    the thing to look at.
+    If the goal asks for two objects and one was found, the aim is to place that one. If the lamp was not found yet, the
+    aim is to take the thing to look at.
     """
     known = 0 if state.held == NOWHERE else 1 << state.held
     for r in bits(state.seen):
@@ -52,12 +56,12 @@ def known_aim(world: World, state: State) -> Aim | None:
 
 
 def remaining(world: World, state: State) -> int:
-    """Length of the shortest plan to the goal with full knowledge; 0 where the goal holds."""
+    """Returns the length of the shortest plan to the goal with full knowledge of the room; 0 if the goal is reached."""
     return distance(world, state, full_aim(world))
 
 
 def distance(world: World, state: State, aim: Aim) -> int:
-    """Length in actions of the shortest plan for an aim, ``UNREACHABLE`` where there is none."""
+    """Returns the number of actions of the shortest plan for an aim; ``UNREACHABLE`` if there is none."""
     at, held, contents = state.at, state.held, state.contents
     closed = world.openable & ~state.opened
     treated = state.treated(world)
@@ -136,7 +140,10 @@ def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
 
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
-    """With ``o`` in hand and untreated: to an appliance, treat, to a destination, put down."""
+    """Returns the number of actions that treat and place the held, untreated object ``o``.
+
+    The agent goes to an appliance, treats the object, goes to a destination and puts the object down.
+    """
     things, stations = world.treatment
     if not things >> o & 1:
         return UNREACHABLE
@@ -158,7 +165,7 @@ def _pair(
     for r in bits(world.destinations):
         others = [p for p in sources if p != r]
         shut = closed >> r & 1
-        if contents[r] & aim.targets:  # one lies there already
+        if contents[r] & aim.targets:  # one of the two lies in this destination already
             best = min([best, *((at != p) + (closed >> p & 1) + 3 + shut for p in others)])
             continue
         for p in others:

@@ -1,8 +1,9 @@
-"""Rooms and tasks from seeds: a room seed fixes the receptacles, a task seed where things lie and what is asked.
+"""Generates rooms and tasks from seeds. A room seed determines the receptacles; a task seed determines where things lie
+and what is asked.
 
-``train`` and ``seen`` share their rooms; ``unseen`` has rooms of its own, whose layouts occur in no training room. A
-task belongs to ``seen`` where its content hashes to 0 modulo 8 and to ``train`` otherwise, so the two share no task
-whatever the seeds.
+``train`` and ``seen`` use the same rooms. ``unseen`` has other rooms, whose layouts occur in no training room. A task
+belongs to ``seen`` if the hash of its content is 0 modulo 8, and to ``train`` otherwise. So the two splits share no
+task, whatever the seeds are.
 """
 
 from __future__ import annotations
@@ -79,12 +80,14 @@ _TEMPLATES = {
 
 
 def listing(names: Iterable[str]) -> list[str]:
-    """Returns names in the order in which every printed list has them: by type, and the highest number first."""
+    """Returns names in the order of every printed list: by type, with the highest number first."""
     return sorted(names, key=lambda name: (name.split()[0], -int(name.split()[1])))
 
 
 def numbered(types: Iterable[str]) -> list[str]:
-    """``["drawer", "drawer"] -> ["drawer 2", "drawer 1"]``, in the order of ``listing``."""
+    """Returns numbered names in the order of ``listing``, for example ``["drawer", "drawer"] -> ["drawer 2", "drawer
+    1"]``.
+    """
     return listing(f"{kind} {i + 1}" for kind, count in Counter(types).items() for i in range(count))
 
 
@@ -100,7 +103,7 @@ def layout(seed: int) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def rooms(split: str) -> dict[str, tuple[int, ...]]:
-    """Room kind -> the room seeds of a split."""
+    """Returns a mapping for a split: room kind -> the seeds of its rooms."""
     train = range(TRAIN_ROOMS)
     chosen: list[int] = list(train)
     if split == "unseen":
@@ -117,12 +120,12 @@ def rooms(split: str) -> dict[str, tuple[int, ...]]:
 
 
 def weight(receptacle: str) -> float:
-    """Returns how likely a receptacle (type or name) is to hold a thing that it can hold, relative to the others."""
+    """Returns the relative probability that a receptacle (type or name) holds a thing that fits into it."""
     return WEIGHTS.get(receptacle.split()[0], 1)
 
 
 def make_task(split: str, seed: int, index: int) -> Task:
-    """Returns the task of that number; the same arguments give the same task."""
+    """Returns the task with the number ``index``. The same arguments give the same task."""
     attempt = 0
     while True:
         rng = random.Random(f"household {split} {seed} {index} {attempt}")
@@ -139,12 +142,12 @@ def make_task(split: str, seed: int, index: int) -> Task:
 
 
 def fingerprint(data: Mapping[str, Any]) -> int:
-    """Returns a stable hash of a task's content; modulo 8 it tells ``seen`` (0) from ``train``."""
+    """Returns a stable hash of a task's content. The remainder modulo 8 separates ``seen`` (0) from ``train``."""
     return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
 def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
-    """Returns one random task, or None where the draw fits no task."""
+    """Returns the data of one random task; None if the drawn room and goal allow no task."""
     goal = rng.choice(TYPES)
     room = rng.choice(rooms(split)[rng.choice(_KINDS[goal])])
     kind, receptacles = layout(room)

@@ -1,4 +1,4 @@
-"""A live episode of household."""
+"""A running episode of ``env=household``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from turnwise.types import Message, Task
 
 
 class HouseholdSession:
-    """See ``turnwise.envs.environment.Session``. An action that is unknown or not admissible answers "Nothing happens."
+    """See ``turnwise.envs.environment.Session``. An unknown or inadmissible action gets the answer "Nothing happens."
 
-    ``turns`` counts every action, such no-ops too; the episode ends when the goal holds or ``horizon`` is reached.
+    ``turns`` counts every action, also one without effect. The episode ends when the goal is reached or after
+    ``horizon`` turns.
     """
 
     __slots__ = ("done", "horizon", "state", "task", "turns", "won", "world")
@@ -26,11 +27,11 @@ class HouseholdSession:
         self.done = self.won
 
     def opening(self) -> list[Message]:
-        """Returns one user message: the room, a blank line, the task."""
+        """Returns one user message with the room, a blank line and the task."""
         return [{"role": "user", "content": self.world.opening}]
 
     def step(self, action: str) -> Step:
-        """Apply one action.
+        """Applies one action.
 
         Raises:
             RuntimeError: the episode is over.
@@ -50,7 +51,7 @@ class HouseholdSession:
         return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> HouseholdSession:
-        """Returns an independent copy, sharing only what never changes."""
+        """Returns an independent copy. It shares only objects that never change."""
         twin = HouseholdSession.__new__(HouseholdSession)
         twin.task = self.task
         twin.world = self.world
@@ -62,14 +63,15 @@ class HouseholdSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns all commands that do something now, sorted as TextWorld sorts them."""
+        """Returns all commands that have an effect now, in TextWorld's order."""
         world, state = self.world, self.state
         return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))
 
     def gains_information(self, action: str) -> bool:
-        """Whether the action shows the inside of a receptacle not looked into yet, or walks up to a closed one.
+        """Returns whether the action shows the inside of a new receptacle, or walks to a closed one.
 
-        Walking to a closed one counts only where the agent does not stand before an unopened one already.
+        A receptacle is new if the agent has not looked into it yet. A walk to a closed receptacle counts only if the
+        agent does not already stand in front of an unopened one.
         """
         world, state = self.world, self.state
         command = world.commands.get(action.strip())

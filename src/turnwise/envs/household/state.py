@@ -1,7 +1,8 @@
-"""The changing part of an episode: where the agent stands, what it holds, what is open, where things are.
+"""The changing part of an episode: where the agent stands, what it holds, what is open, and where things are.
 
-Preconditions and effects follow ALFWorld's planning domain: heating, cleaning and cooling ask only to stand at the
-appliance with the thing in hand, a lamp is used from the receptacle it stands on, and a lamp once used stays lit.
+Preconditions and effects follow ALFWorld's planning domain. Heating, cleaning and cooling require only that the agent
+stands at the appliance with the thing in hand. A lamp is used from the receptacle on which it stands, and stays lit
+once it was used.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ NOWHERE = -1
 
 
 class State:
-    """Everything that an action can change. Masks are over the numbers of ``World``.
+    """Everything that an action can change. Bit masks refer to the numbers in ``World``.
 
-    ``seen`` holds the receptacles whose inside the agent has looked at. Nobody else moves things, so what it saw there
-    stays true: a thing's place is known when that place is in ``seen`` or the thing is in hand.
+    ``seen`` holds the receptacles whose inside the agent has looked at. Only the agent moves things, so what it saw
+    stays true. The place of a thing is therefore known if that place is in ``seen``, or if the thing is in hand.
     """
 
     __slots__ = (
@@ -55,7 +56,7 @@ class State:
     def __init__(self, contents: list[int]) -> None:
         self.at = NOWHERE
         self.held = NOWHERE
-        self.contents = contents  # receptacle -> mask of objects
+        self.contents = contents  # receptacle -> mask of the objects in it
         self.opened = self.seen = 0
         self.clean = self.hot = self.cool = self.sliced = self.lit = 0
 
@@ -90,11 +91,11 @@ class State:
         )
 
     def accessible(self, world: World, r: int) -> bool:
-        """Whether things can be put in or taken from a receptacle: it is open, or has no door."""
+        """Returns whether things can be put into or taken from a receptacle: it is open or has no door."""
         return not (world.openable & ~self.opened) >> r & 1
 
     def admits(self, world: World, command: Command) -> bool:
-        """Whether the command's preconditions hold."""
+        """Returns whether the command's preconditions hold."""
         op, o, r = command
         at = self.at
         if op == GO:
@@ -102,7 +103,7 @@ class State:
         if op >= INVENTORY:
             return True
         if op == LOOK_AT:
-            return self.held == o  # as in the real engine, a thing that lies here cannot be examined
+            return self.held == o  # as in the ALFWorld engine, a thing can be examined only while it is held
         if op == USE:
             return at != NOWHERE and bool(self.contents[at] >> o & 1)
         if op == SLICE:
@@ -117,10 +118,10 @@ class State:
             return not self.opened >> r & 1
         if op == CLOSE:
             return bool(self.opened >> r & 1)
-        return op == LOOK_INTO or self.held == o  # cleaning, heating, cooling
+        return op == LOOK_INTO or self.held == o  # the remaining operations are cleaning, heating and cooling
 
     def apply(self, world: World, command: Command) -> None:
-        """The effects of an admissible command."""
+        """Applies the effects of an admissible command to this state."""
         op, o, r = command
         if op == GO:
             self.at = r
@@ -151,7 +152,7 @@ class State:
             self.sliced |= 1 << o
 
     def treated(self, world: World) -> int:
-        """Returns the objects that have had what the goal asks for before placing."""
+        """Returns a mask of the objects that were already treated as the goal requires before placing."""
         if world.goal == "pick_clean_then_place_in_recep":
             return self.clean
         if world.goal == "pick_heat_then_place_in_recep":
@@ -161,7 +162,7 @@ class State:
         return -1
 
     def won(self, world: World) -> bool:
-        """Whether the goal holds."""
+        """Returns whether the goal is reached."""
         if world.looking:
             return (
                 self.held != NOWHERE
@@ -201,13 +202,16 @@ class State:
             return f"You are carrying: a {world.objects[self.held]}."
         if op == LOOK:
             if self.at == NOWHERE:
-                return MIDDLE.format("nothing")  # only the opening lists the receptacles
+                return MIDDLE.format("nothing")  # only the first observation lists the receptacles
             return f"You are facing the {world.receptacles[self.at]}. Next to it, you see nothing."
         assert op == HELP
         return HELP_TEXT
 
     def _object(self, world: World, o: int) -> str:
-        """ALFWorld's first matching description: it says "cool" beside another adjective and "cold" alone."""
+        """Returns the description of an object, as in ALFWorld the first one that matches.
+
+        A cooled object is called "cool" beside another adjective, but "cold" alone.
+        """
         name = world.objects[o]
         if world.vessels >> o & 1:
             return f"This is a normal {name}. In it, you see nothing."

@@ -1,17 +1,18 @@
-"""The functional verifier of household: which actions are as good as an expert's (PivotRL, arXiv:2603.21383).
+"""The functional verifier of household: it accepts actions that are as good as an expert's (PivotRL, arXiv:2603.21383).
 
-Doing no harm is not enough: where that was paid, walking back and forth was as good as searching. So every accepted
-action makes progress in one of two ways, and no accepted action can be repeated for ever:
+It is not enough that an action does no harm. When such actions were rewarded, walking back and forth was as good as
+searching. So every accepted action makes progress in one of two ways, and no action is accepted again and again:
 
-- Something of the goal can be pursued with what was observed: the action shortens the shortest plan over what was
-  observed by one step, as much as any action can.
-- A search is due: the action looks into a receptacle that was not looked into, or walks up to such a closed one (not
-  from another one left unopened), or is a step of the exact remaining plan other than a walk or a take: putting down
-  what is in the way, or switching on the lamp.
+- If a part of the goal can be pursued with what was observed, the action must shorten the shortest plan over what was
+  observed by one step, which is the most that any action can do.
+- If the agent has to search first, there are three kinds of accepted actions: it looks into a receptacle for the first
+  time; it walks to such a receptacle that is closed, unless it already stands before an unopened one; or it takes a
+  step of the exact remaining plan other than a walk or a take, that is, it puts down what is in the way or switches on
+  the lamp.
 
-The expert's action does not count: a mistake of a clumsy expert cannot lower the bar, and the acceptable set of a state
-is the same whoever demonstrated there. Once everything that matters was observed, the plan over what was observed is
-the exact remaining plan.
+The expert's action has no influence. So a mistake of a clumsy expert does not lower the standard, and the accepted
+actions in a state do not depend on who demonstrated there. Once everything that matters was observed, the plan over
+what was observed is the exact remaining plan.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from turnwise.envs.household.world import MOVE, USE
 
 
 def accepts(session: HouseholdSession, action: str) -> bool:
-    """Whether the action makes progress. An inadmissible one never does; ``session`` is not changed."""
+    """Returns whether the action makes progress. An inadmissible action never does. ``session`` is not changed."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):

@@ -1,10 +1,10 @@
 """The fixed part of one task: names, affordances, the commands that have an effect, and the printed texts.
 
-Text, commands and conditions follow ALFWorld's TextWorld games (arXiv:2010.03768). Two things are left out: the banner
-line before the room's description, and rooms where several receptacles share a place.
+Texts, commands and conditions follow ALFWorld's TextWorld games (arXiv:2010.03768). Two things are left out: the banner
+line before the description of the room, and rooms in which several receptacles share a place.
 
-Receptacles and objects are numbered in the order of ``rooms.listing``; sets of either are bit masks over these numbers.
-A ``World`` is never changed after construction but for its text caches, so sessions and their forks share it.
+Receptacles and objects are numbered in the order of ``rooms.listing``. Sets of them are bit masks over these numbers. A
+``World`` does not change after construction, except for its cached texts, so sessions and their forks share it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from turnwise.envs.household.rooms import TYPES, listing
 ) = range(15)
 
 Command = tuple[int, int, int]
-"""Operation, object, receptacle; 0 where it has none. Slicing has the knife in the receptacle's place."""
+"""(operation, object, receptacle), with 0 for a missing part. When slicing, the third number is the knife."""
 
 _ANYWHERE = frozenset({GO, USE, SLICE, LOOK_AT, INVENTORY, LOOK, HELP})
 
@@ -73,7 +73,7 @@ HELP_TEXT = """Available commands:
 
 
 def bits(mask: int) -> list[int]:
-    """Returns the members of a bit mask, ascending."""
+    """Returns the numbers of the bits that are set in a mask, in ascending order."""
     found = []
     while mask:
         low = mask & -mask
@@ -83,7 +83,10 @@ def bits(mask: int) -> list[int]:
 
 
 def enumerate_names(names: Sequence[str]) -> str:
-    """``a mug 2, a mug 1, and a pan 1``; TextWorld writes "a" before vowels too, and a comma before the last "and"."""
+    """Returns names as a list in words, such as ``a mug 2, a mug 1, and a pan 1``.
+
+    Like TextWorld, it writes "a" also before vowels, and a comma before the last "and".
+    """
     if not names:
         return "nothing"
     if len(names) == 1:
@@ -99,10 +102,10 @@ class World:
     """The fixed part of a task.
 
     Args:
-        data: a task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
+        data: the task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
 
     Raises:
-        ValueError: the data names a type, a place or a goal that household does not have.
+        ValueError: the data contains a type, a place or a goal that the household world does not have.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -112,7 +115,7 @@ class World:
         self.object_types = [name.split()[0] for name in self.objects]
         unknown = set(self.receptacle_types) - set(CONTAINS)
         if unknown:
-            raise ValueError(f"task data: no receptacle type {min(unknown)!r} in the household world")
+            raise ValueError(f"task data: the household world has no receptacle type {min(unknown)!r}")
         number = {name: i for i, name in enumerate(self.receptacles)}
         self.start = [0] * len(self.receptacles)
         for i, name in enumerate(self.objects):
@@ -139,13 +142,13 @@ class World:
 
         goal = data["goal"]
         if goal["type"] not in TYPES:
-            raise ValueError(f"task data: no goal type {goal['type']!r}; use one of {', '.join(TYPES)}")
+            raise ValueError(f"task data: there is no goal type {goal['type']!r}; use one of {', '.join(TYPES)}")
         self.goal: str = goal["type"]
         self.looking = self.goal == "look_at_obj_in_light"
         self.wanted = 2 if self.goal == "pick_two_obj_and_place" else 1
         self.targets = _mask(self.object_types, {goal["object"]})
         self.destinations = _mask(self.receptacle_types, {goal["receptacle"]})
-        self.treatment = {  # what can have it, and where
+        self.treatment = {  # masks of the objects that can be treated, and of the receptacles that treat them
             "pick_clean_then_place_in_recep": (self.cleanable, self.cleaning),
             "pick_heat_then_place_in_recep": (self.heatable, self.heating),
             "pick_cool_then_place_in_recep": (self.coolable, self.cooling),
@@ -157,7 +160,7 @@ class World:
         self.commands = self._commands()
         self.texts = {command: text for text, command in self.commands.items()}
         anywhere = [c for c in self.commands.values() if c[0] in _ANYWHERE]
-        self.nearby = [  # by receptacle, and last for nowhere: what could be admissible where the agent stands
+        self.nearby = [  # place (the last entry stands for no place) -> commands that could be admissible there
             [c for c in self.commands.values() if c[0] not in _ANYWHERE and c[2] == r] + anywhere
             for r in range(len(self.receptacles))
         ]
@@ -165,7 +168,7 @@ class World:
         self._inside: dict[tuple[int, int], str] = {}
 
     def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
-        """Returns what one sees of a receptacle that holds ``mask``."""
+        """Returns the text that describes what is visible of a receptacle. ``mask`` holds the objects in it."""
         name = self.receptacles[receptacle]
         if self.openable >> receptacle & 1:
             if not is_open:
@@ -180,7 +183,7 @@ class World:
         return text
 
     def _commands(self) -> dict[str, Command]:
-        """Text -> command, for all that could ever be admissible here."""
+        """Returns a mapping from text to command for all commands that could ever be admissible in this task."""
         found: dict[str, Command] = {
             "inventory": (INVENTORY, 0, 0),
             "look": (LOOK, 0, 0),

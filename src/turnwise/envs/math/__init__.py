@@ -1,4 +1,4 @@
-"""Problems with a Python tool in the sandbox: generated ones, or public data sets."""
+"""Mathematical problems with a Python tool in the sandbox. The problems are generated or come from public data sets."""
 
 from turnwise.envs.math.environment import MathEnv
 from turnwise.envs.math.equality import Equality

@@ -1,4 +1,4 @@
-"""``env=math``: problems with a Python tool, answers compared by math-verify."""
+"""``env=math``: mathematical problems with a Python tool. The library math-verify compares the answers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from turnwise.types import Task
 
 
 class MathEnv(ToolEnv[MathSession]):
-    """Generated problems, or those of public data sets. See ``turnwise.envs.environment.Environment``.
+    """Generated problems, or problems of public data sets. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        level: ``tiny`` (sums of two steps, short commands) or ``full``.
-        horizon: turns of an episode.
-        calls: how calls are written, ``short`` or ``hermes``; None is short at the tiny level, else hermes.
-        python: whether there is a Python tool. It runs in the sandbox or not at all.
-        shown: characters of its output that are shown.
-        files: problem files by split (train, seen, unseen) instead of generated problems.
+        level: ``tiny`` (sums of two steps, short calls) or ``full``.
+        horizon: maximum number of turns of an episode.
+        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
+            level.
+        python: whether there is a Python tool. It always runs in the sandbox.
+        shown: maximum number of characters of the tool's output that the policy sees.
+        files: problem files by split (train, seen, unseen), used instead of generated problems.
         mistakes: probabilities of the clumsy expert's mistakes.
-        interpreter: the sandbox of the tool; it opens with the first code.
+        interpreter: the sandbox of the tool, which starts when it first runs code.
         equality: decides whether an answer is right.
 
     Raises:
@@ -72,12 +73,14 @@ class MathEnv(ToolEnv[MathSession]):
             return make_problems(self.level, split, count, seed)
         problems = list(self._read.get(split, ()))
         if count > len(problems):
-            raise InputError(f"math: {split} has {len(problems)} problems, {count} are wanted; give files.{split} more")
+            raise InputError(
+                f"math: {split} has {len(problems)} problems, but {count} are needed; add some to files.{split}"
+            )
         random.Random(f"problems {split} {seed}").shuffle(problems)
         return problems[:count]
 
     def ready(self) -> None:
-        """Raises NoSandboxError where there is a Python tool and nothing can hold a snippet."""
+        """Raises ``NoSandboxError`` if the Python tool is used and this machine has no sandbox for it."""
         if self.python:
             self._interpreter.open()
 

@@ -1,7 +1,8 @@
-"""Are two answers the same number, set, interval or expression? math-verify decides, in a process of its own.
+"""Compares two answers: are they the same number, set, interval or expression? The library math-verify decides, in a
+worker process.
 
-What a policy writes can make a computer-algebra system run for ever or fill the memory, so it never works in this process: a
-worker has seconds and memory, and an answer that takes more is not the right one.
+A policy can write an answer with which a computer-algebra system runs for ever or fills the memory. So the library
+never runs in this process. The worker has limits on time and memory, and an answer that exceeds them counts as wrong.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from typing import Any
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.sandbox.watch import readable
 
-LONGEST = 400  # characters of an answer that is looked at: the longest final answers have a quarter of that
-_START = 60.0  # seconds for the worker's imports
+LONGEST = 400  # maximum length of an answer in characters; the longest right answers have a quarter of that
+_START = 60.0  # seconds in which the worker must have imported its libraries
 _NUMBER = re.compile(r"[-+]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{1,18})?(/[1-9]\d{0,17})?")
 
 
 class Equality:
-    """Args:
-        seconds: for one comparison.
-        python: the interpreter; None: this one.
+    """Compares answers. The worker starts at the first comparison that needs it.
 
-    The worker starts with the first comparison that needs it.
+    Args:
+        seconds: time limit of one comparison.
+        python: the interpreter of the worker; None means this one.
 
     Raises:
         ValueError: ``seconds`` is not above 0.
@@ -41,25 +42,25 @@ class Equality:
 
     def __init__(self, seconds: float = 5.0, python: str | None = None) -> None:
         if not seconds > 0:
-            raise ValueError(f"seconds: a comparison takes time, got {seconds}")
+            raise ValueError(f"seconds: must be above 0, got {seconds}")
         self.seconds = seconds
         if python is not None and shutil.which(python) is None:
-            raise ValueError(f"python: {python} is no program; give an interpreter that has math-verify, or null")
+            raise ValueError(f"python: {python} is not a program; give an interpreter that has math-verify, or null")
         self._python = python or sys.executable
         self._worker: _Worker | None = None
         self._lock = threading.Lock()
         self._known = lru_cache(maxsize=65_536)(self._compare)
 
     def __call__(self, answer: str, reference: str) -> bool:
-        """Whether ``answer`` is right.
+        """Returns whether ``answer`` equals ``reference``.
 
         Raises:
-            EnvironmentFault: the worker cannot start. An answer at which the worker dies or is late counts as wrong.
+            EnvironmentFault: the worker cannot start. An answer that makes the worker die or time out counts as wrong.
         """
         return self._known(answer.strip(), reference.strip())
 
     def close(self) -> None:
-        """End the worker."""
+        """Ends the worker process."""
         with self._lock:
             if self._worker is not None:
                 self._worker.close()
@@ -85,7 +86,7 @@ class Equality:
 
 
 def _number(text: str) -> Fraction | None:
-    """A plain number, so that most answers need no worker."""
+    """Returns a plain number as a fraction; None for other texts. It decides most comparisons without the worker."""
     text = text.removesuffix(".")
     if not _NUMBER.fullmatch(text):
         return None
@@ -102,7 +103,7 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is for the trainer
+            start_new_session=True,  # so that Ctrl-C reaches only the trainer
         )
         self._rest = b""
         self._stop = weakref.finalize(self, _end, self._process, os.getpid())
@@ -113,7 +114,7 @@ class _Worker:
             raise EnvironmentFault(f"math-verify's worker does not start ({why}); install it: pip install math-verify")
 
     def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:
-        """Returns the reply; None where the worker died or was late."""
+        """Returns the worker's reply; None if the worker died or timed out."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -138,7 +139,7 @@ class _Worker:
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked copy of the trainer must not end what it does not own
+    if os.getpid() != owner:  # a forked copy of the trainer must not end a process of its parent
         return
     process.kill()
     process.wait()

@@ -1,6 +1,7 @@
-"""The process that holds math-verify: a request a line on standard input, a reply a line on standard output.
+"""The worker process that runs math-verify. It reads one request a line from standard input and writes one reply a
+line.
 
-It is run as a script, by whatever interpreter has math-verify, and imports nothing of turnwise.
+It is run as a script by any interpreter that has math-verify, and imports nothing of turnwise.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ MEMORY = 2 << 30
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     out = sys.stdout
-    sys.stdout = sys.stderr  # what a library prints is no reply
+    sys.stdout = sys.stderr  # so that text that a library prints is not taken for a reply
     logging.disable(logging.CRITICAL)
     try:
         from math_verify import LatexExtractionConfig, parse, verify
     except ImportError as error:
         print(json.dumps({"error": str(error)}), file=out, flush=True)
         return
-    how = [LatexExtractionConfig()]  # the other extractors end in sympy's parse_expr, which evaluates Python
+    how = [LatexExtractionConfig()]  # the only extractor: the others call sympy's parse_expr, which evaluates Python
 
     def value(text: str) -> object:
         marked = "$" in text or "\\boxed" in text or "\\(" in text or "\\[" in text
@@ -33,9 +34,9 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            # None: this process is killed from outside, since signals cannot interrupt every computation
+            # No time-out here: signals cannot interrupt every computation, so the parent kills this process instead.
             equal = verify(value(request["reference"]), value(request["answer"]), timeout_seconds=None)
-        except Exception:  # whatever an answer does to the parser, it is then not the right one
+        except Exception:  # catches all exceptions: an answer that breaks the parser is wrong
             equal = False
         print(json.dumps({"equal": bool(equal)}), file=out, flush=True)
 

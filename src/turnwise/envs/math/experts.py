@@ -1,4 +1,6 @@
-"""Scripted experts of ``env=math``: run the code that belongs to the problem, read its last line, answer."""
+"""Scripted experts of ``env=math``: they run the code that belongs to the problem, and answer with its last line of
+output.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,24 @@ from turnwise.envs.math.session import MathSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it."""
+    """Probabilities per turn of the clumsy expert's mistakes.
 
-    slip: float = 0.15  # code with a wrong number
-    broken: float = 0.12  # code that does not parse
-    repeat: float = 0.06  # run again what was just run
-    malformed: float = 0.06  # code without the call
+    It makes a mistake only while enough turns are left to correct it.
+    """
+
+    slip: float = 0.15  # runs code with a wrong number
+    broken: float = 0.12  # runs code that cannot be parsed
+    repeat: float = 0.06  # runs the same code again
+    malformed: float = 0.06  # writes code without a tool call
 
 
 class GoodExpert(Expert[MathSession]):
-    """Computes once, then answers."""
+    """An expert that runs the problem's code once, then answers."""
 
     def __init__(self, session: MathSession, seed: int | str) -> None:
         super().__init__(session, seed)
         known = "python" in map(name_of, session.calls.tools)
-        self.code = (session.problem.code or "") if known else ""  # empty: there is nothing to run
+        self.code = (session.problem.code or "") if known else ""  # empty means that there is nothing to run
 
     def best(self, session: MathSession) -> str:
         if not self.code or session.computed():

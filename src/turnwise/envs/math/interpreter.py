@@ -1,4 +1,4 @@
-"""The Python tool: snippets in the sandbox, one after the other on the names that the earlier ones left."""
+"""The Python tool: it runs code snippets in the sandbox. A snippet can use the names that earlier snippets defined."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from turnwise.envs.remembered import Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, Sandbox, SandboxFault
 
-_STATES = 96  # processes kept: the sandbox holds some hundreds, and several environments may share a machine
+# maximum number of kept Python processes: the sandbox can hold a few hundred, which several environments may share
+_STATES = 96
 
 
 @dataclass
 class Interpreter:
-    """A state is named by the snippets that led to it, so that episodes hold text and no process.
+    """Runs snippets. A Python state is identified by the snippets that led to it, so an episode holds only text, not a
+    process.
 
-    Whatever a snippet computes, it computes in the sandbox: where none works, the first snippet is refused with the remedy.
+    All snippets run in the sandbox. If no sandbox works here, the first snippet raises an error that says what to
+    install.
 
     Args:
-        backend: bubblewrap, or auto, which is the same.
-        limits: of each snippet.
-        python: the interpreter inside; None: this one where the sandbox may read it, else /usr/bin/python3.
+        backend: ``bubblewrap``, or ``auto``, which means the same.
+        limits: time, memory and other limits of each snippet.
+        python: the Python interpreter in the sandbox. None means the interpreter of this process if the sandbox may
+            read its files, otherwise /usr/bin/python3.
     """
 
     backend: Backend = "auto"
@@ -38,11 +42,12 @@ class Interpreter:
     )
 
     def run(self, before: tuple[str, ...], code: str) -> CallResult:
-        """Returns what a snippet prints after others.
+        """Runs a snippet after the snippets in ``before`` and returns its result.
 
         Raises:
-            NoSandboxError: nothing here can hold it.
-            EnvironmentFault: the sandbox failed. A snippet that raises or runs into a limit is no fault but an outcome.
+            NoSandboxError: this machine has no program that can run a sandbox.
+            EnvironmentFault: the sandbox failed. A snippet that raises or exceeds a limit raises nothing here; its
+                result says so.
         """
         key = (*before, code)
         outcome = self._outcomes.get(key)
@@ -50,21 +55,21 @@ class Interpreter:
             try:
                 outcome, state = self._state(before).run(code)
             except SandboxFault as error:
-                self._states.clear()  # of a dead server none is of use
+                self._states.clear()  # the server is dead, so all its states are lost
                 raise EnvironmentFault(f"sandbox: {error}") from error
             self._keep(key, state)
             self._outcomes.keep(key, outcome, len(outcome.output) + sum(map(len, key)))
         return outcome
 
     def close(self) -> None:
-        """End what the sandbox keeps running."""
+        """Ends the processes that the sandbox keeps running."""
         self._states.clear()
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
 
     def _state(self, snippets: tuple[str, ...]) -> PythonState:
-        """Returns the state after some snippets, from the longest beginning of them that is kept."""
+        """Returns the state after some snippets. It starts from the longest prefix of them whose state is kept."""
         if snippets in self._states:
             self._states.move_to_end(snippets)
             return self._states[snippets]
@@ -81,10 +86,10 @@ class Interpreter:
             self._states.popitem(last=False)
 
     def open(self) -> Sandbox:
-        """Returns the sandbox, tried out when it is first wanted.
+        """Returns the sandbox. The first call starts and tests it.
 
         Raises:
-            NoSandboxError: nothing here can hold a snippet; the message says what to install.
+            NoSandboxError: this machine has no program that can run a sandbox; the message says what to install.
         """
         if self._sandbox is None:
             try:
@@ -94,5 +99,7 @@ class Interpreter:
         return self._sandbox
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process opens a sandbox of its own."""
+        """Returns the state for pickling without the sandbox, because a copy in another process starts its own
+        sandbox.
+        """
         return self.__dict__ | {"_sandbox": None, "_states": OrderedDict(), "_outcomes": Remembered()}

@@ -1,6 +1,7 @@
-"""Generated problems whose answers take a computation, with the code that a good expert runs.
+"""Generates problems whose answers need a computation, with the code that a good expert runs.
 
-Each kind draws numbers, words a problem, gives code for it, and works the answer out by itself: nothing here runs that code.
+Each kind draws numbers and returns a text, the code, and the answer. The answer is computed independently: the code is
+not run here.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 
 from turnwise.envs.environment import Level
 
-_SEEN = 5  # of the problems with numbers of train, about one in five is kept for seen
+_SEEN = 5  # one in five of the problems drawn from training numbers belongs to the split seen
 
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """``code`` is None where nothing says how to compute the answer."""
+    """A problem. ``code`` is None if it is not known how to compute the answer."""
 
     kind: str
     text: str
@@ -29,19 +30,19 @@ class MathProblem:
 
     @property
     def key(self) -> str:
-        """Names the problem: the same one has the same key."""
+        """Returns a key that is the same for equal problems."""
         return hashlib.sha256(f"{self.text}\n{self.answer}".encode()).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Returns the problem as JSON values."""
         return {"kind": self.kind, "problem": self.text, "answer": self.answer, "code": self.code}
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> MathProblem:
-        """Back from a task's data.
+        """Returns the problem that a task's data describes.
 
         Raises:
-            ValueError: a key is missing.
+            ValueError: the data lacks a key.
         """
         try:
             code = data.get("code")
@@ -147,12 +148,12 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
-    """Returns ``count`` different problems of all kinds; a longer list starts with the shorter one.
+    """Returns ``count`` different problems of all kinds. A longer list starts with the shorter one.
 
-    A hash of its text says which split a problem belongs to, so no two splits share one.
+    A hash of a problem's text decides its split, so no two splits share a problem.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: there are fewer than ``count`` problems.
     """
     found: dict[str, MathProblem] = {}
     kinds = list(KINDS[level].items())

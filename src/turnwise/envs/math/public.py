@@ -1,8 +1,10 @@
-r"""Problems of DeepScaleR, AIME, AMC, MATH500, Minerva and OlympiadBench, from the files that their authors and mirrors publish.
+r"""Reads the files of DeepScaleR, AIME, AMC, MATH500, Minerva and OlympiadBench, in the form in which they are
+published.
 
-The keys tell the format, upper and lower case apart: a problem is ``problem`` or ``question``; its answer ``answer``,
-``final_answer`` (OlympiadBench, a list of one), ``expected_answer`` or ``target``, else what stands in the last ``\boxed{}`` of
-``solution`` (Minerva, MATH). Proofs, which have no final answer, and problems with pictures are left out.
+The keys of a record decide how it is read; upper and lower case matter. The problem is ``problem`` or ``question``. The
+answer is ``answer``, ``final_answer`` (OlympiadBench, a list with one element), ``expected_answer`` or ``target``;
+without these keys, it is the content of the last ``\boxed{}`` in ``solution`` (Minerva, MATH). Proofs, which have no
+final answer, and problems with pictures are left out.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ _ANSWER = ("answer", "final_answer", "expected_answer", "target")
 
 
 def read_problems(path: str | Path, key: str) -> list[MathProblem]:
-    """Returns the problems of a file, in its order, each once.
+    """Returns the problems in a file, in its order and without duplicates.
 
     Raises:
-        InputError: the file cannot be read, a record has no problem or no answer, or none is left.
+        InputError: the file cannot be read, a record has no problem or no answer, or no usable problem is left.
     """
     found: dict[str, MathProblem] = {}
     for place, record in read_records(path, key):
@@ -43,12 +45,14 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
         problem = MathProblem(str(lower.get("subject") or lower.get("type") or "file"), cleaned(text).strip(), answer)
         found.setdefault(problem.key, problem)
     if not found:
-        raise InputError(f"{path}: no problem with a final answer in it; correct {key}")
+        raise InputError(f"{path}: it contains no problem with a final answer; correct {key}")
     return list(found.values())
 
 
 def boxed(solution: str) -> str | None:
-    r"""Returns what stands in the last ``\boxed{}`` of a solution; None where there is none, or its braces do not match."""
+    r"""Returns the content of the last ``\boxed{}`` in a solution; None if there is none, or if its braces do not
+    match.
+    """
     start = solution.rfind("\\boxed{")
     if start < 0:
         return None
@@ -62,7 +66,7 @@ def boxed(solution: str) -> str | None:
 
 
 def _left_out(record: Mapping[str, Any]) -> bool:
-    """OlympiadBench's proofs and problems with pictures."""
+    """Returns whether a record is one of OlympiadBench's proofs or a problem with pictures."""
     if "olympiadbench" in str(record.get("source", "")).lower() or "final_answer" in record:
         pictures = any(record.get(name) not in (None, "", [], "[]") for name in record if str(name).startswith("image"))
         return pictures or record.get("modality") == "Multimodal" or record.get("final_answer", "") in (None, [], "[]")
@@ -73,7 +77,8 @@ def _answer(record: Mapping[str, Any]) -> str | None:
     for name in _ANSWER:
         value = record.get(name)
         if isinstance(value, str) and value.lstrip().startswith("[") and name == "final_answer":
-            with suppress(ValueError, RecursionError):  # an interval begins so, too
+            # an interval may begin with a bracket too, so the text need not be a list
+            with suppress(ValueError, RecursionError):
                 value = json.loads(value)
         if isinstance(value, list):
             value = ", ".join(map(str, value))

@@ -1,4 +1,4 @@
-"""A live episode of ``env=math``: compute, then answer."""
+"""A running episode of ``env=math``: the policy computes, then answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ SILENT = "(no output)"
 
 
 class MathSession(TextSession):
-    """``snippets`` are the code that ran, ``values`` the last line that each of them printed."""
+    """See :class:`~turnwise.envs.tool_session.TextSession`.
+
+    ``snippets`` holds the code that ran, ``values`` the last line that each snippet printed.
+    """
 
     def __init__(
         self,
@@ -43,11 +46,11 @@ class MathSession(TextSession):
         self.values: tuple[str, ...] = ()
 
     def computed(self) -> bool:
-        """Whether some snippet has printed the answer as its last line."""
+        """Returns whether a snippet has printed the answer as its last line."""
         return any(self.equal(value, self.problem.answer) for value in self.values)
 
     def value(self, code: str) -> str | None:
-        """Returns the last line that a snippet would print now; None where it fails or prints nothing."""
+        """Returns the last line that a snippet would print now; None if the snippet fails or prints nothing."""
         outcome = self.interpreter.run(self.snippets, code)
         lines = outcome.output.strip().splitlines()
         return lines[-1].strip() if outcome.ok and lines else None

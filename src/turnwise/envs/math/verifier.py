@@ -1,9 +1,11 @@
-"""The functional verifier of ``env=math``: which computations and answers are as good as an expert's.
+"""The functional verifier of ``env=math``: it accepts computations and answers that are as good as an expert's.
 
-- An answer is accepted where math-verify finds it equal to the reference, however it is written and with or without the tool.
-- Code is accepted where its last line is the problem's answer and no snippet has printed that before. For problems from files,
-  which show no steps, the value that the expert's code prints is accepted too.
-- Code that fails, prints nothing new or prints something else is refused. So is any code once the answer has been printed.
+- An answer is accepted if math-verify finds it equal to the reference, in any notation, with or without use of the
+  tool.
+- Code is accepted if its last line of output is the problem's answer and no earlier snippet has printed that. For
+  problems from files, which include no solution steps, the value that the expert's code prints is accepted too.
+- Code is refused if it fails, prints nothing new or prints something else. Once the answer was printed, all code is
+  refused.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from turnwise.envs.math.session import MathSession
 
 
 def accepts(session: MathSession, action: str, expert: str) -> bool:
-    """Returns the verdict; ``session`` is not changed.
+    """Returns whether the action is accepted. ``session`` is not changed.
 
     Raises:
-        EnvironmentFault: the sandbox or math-verify's worker failed.
+        EnvironmentFault: the sandbox or the worker of math-verify failed.
     """
     call = session.read(action)
     if session.done or call is None:

@@ -1,4 +1,4 @@
-"""``env=mcp``: tasks that are solved with the tools of servers of the Model Context Protocol."""
+"""``env=mcp``: tasks that the policy solves with tools of Model Context Protocol (MCP) servers."""
 
 from turnwise.envs.mcp.environment import McpEnv, Mistakes
 

@@ -1,4 +1,4 @@
-"""``env=mcp``: tasks of a file, solved with the tools of servers of the Model Context Protocol."""
+"""``env=mcp``: tasks from a file, which the policy solves with tools of Model Context Protocol (MCP) servers."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ from turnwise.envs.tools import check_format, played
 from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall, Trajectory
 
-_KEPT = 256  # tasks whose data stays read
+_KEPT = 256  # number of tasks whose parsed data is kept in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities, before each call of the clumsy expert. Both are refused before a server sees them, so they change nothing.
+    """Probabilities of the clumsy expert's mistakes before each call.
+
+    Neither mistake changes anything, because the call is refused before a server sees it.
 
     Attributes:
-        unknown: the call under a name that no tool has.
-        missing: the call without one of its required arguments.
+        unknown: makes the call with a tool name that does not exist.
+        missing: makes the call without one of its required arguments.
     """
 
     unknown: float = 0.1
@@ -43,23 +45,24 @@ class Mistakes(Chances):
 
 
 class McpEnv(ReplayedEnv):
-    """Tasks of a file. See ``turnwise.envs.environment.Environment``.
+    """Tasks from a file. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        file: JSON lines of tasks (``mcp/problem.py``); None: generated tasks of the shipped example server.
-        servers: how each server is reached (``mcp/servers.py``), by name; None leaves one out.
-        horizon: turns of an episode.
-        format: how calls are written.
-        system: what the policy is told first.
-        closing: the expert's last reply where a task has no answer.
-        shown: characters of a tool's answer that the policy sees.
-        timeout: seconds for a server's start and for each of its answers.
-        together: rollouts that are live at once, each with its servers; None: there is no bound.
+        file: a file of tasks as JSON lines (``mcp/problem.py``). None means generated tasks for the shipped example
+            server.
+        servers: name -> how the server is reached (``mcp/servers.py``); None leaves a server out.
+        horizon: maximum number of turns of an episode.
+        format: the format of calls.
+        system: the system message to the policy.
+        closing: the expert's last reply if a task has no answer.
+        shown: maximum number of characters of a tool's answer that the policy sees.
+        timeout: time limit in seconds of a server's start and of each of its answers.
+        together: maximum number of rollouts that run at once, each with its own servers; None means no limit.
         mistakes: probabilities of the clumsy expert's mistakes.
 
     Raises:
         ValueError: a number is too small, the format is unknown, or a server's settings cannot be used.
-        InputError: the file cannot be read, or holds no tasks.
+        InputError: the file cannot be read or holds no tasks.
     """
 
     name = "mcp"
@@ -70,7 +73,7 @@ class McpEnv(ReplayedEnv):
         servers: Mapping[str, Mapping[str, Any] | None],
         file: str | Path | None = None,
         horizon: int = 10,
-        format: str = "hermes",  # noqa: A002 - the configuration's word
+        format: str = "hermes",  # noqa: A002 - the configuration uses this name
         system: str | None = None,
         closing: str = "Done.",
         shown: int = 2000,
@@ -83,9 +86,9 @@ class McpEnv(ReplayedEnv):
             raise ValueError(f"timeout is {timeout} s; it must be above 0")
         named = {name: server_of(name, given) for name, given in servers.items() if given is not None}
         if not named:
-            raise ValueError("servers: none is left; add one as +env.servers.mine.command=[python,server.py]")
+            raise ValueError("servers: no server is left; add one as +env.servers.mine.command=[python,server.py]")
         if together is not None and together < 1:
-            raise ValueError(f"together: at least one rollout is live, got {together}")
+            raise ValueError(f"together: must be at least 1, got {together}")
         self.together = together
         self.horizon = check_horizon(horizon)
         self.format = check_format(format)
@@ -98,15 +101,15 @@ class McpEnv(ReplayedEnv):
         self._problems = LastTasks(lambda task: problem_of(task.data, f"task {task.id}"), _KEPT)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks of a split: the first ones of the file, or generated ones.
+        """Returns ``count`` tasks of a split: the first ones in the file, or generated ones.
 
         Raises:
-            ValueError: the split is unknown or the count negative.
-            InputError: the file has fewer.
+            ValueError: there is no split of this name, or the count is negative.
+            InputError: the file has fewer tasks.
         """
         check_split(split)
         if count < 0:
-            raise ValueError(f"count: cannot draw {count} tasks")
+            raise ValueError(f"count: must be at least 0, got {count}")
         if self._read is None:
             return example.tasks(self.name, split, count, seed)
         return first(self._read.get(split, []), count, f"split {split} of {self.file}")
@@ -116,7 +119,7 @@ class McpEnv(ReplayedEnv):
 
         Raises:
             ValueError: the task belongs to another environment.
-            InputError: its data is no task of this one, or a server cannot be used.
+            InputError: its data does not describe a task of this environment, or a server cannot be used.
         """
         check_task(task, self.name)
         return self.begin(task)
@@ -126,13 +129,16 @@ class McpEnv(ReplayedEnv):
         return McpEpisode(problem, self._servers, self._servers.shown(), self.format, self.system, self.shown, where)
 
     def trial(self, session: ReplayedSession, rng: random.Random) -> str:
-        """Returns the expert's next call, so that a start tries calls of the servers twice; then the closing."""
+        """Returns the expert's next call, and the closing reply after the last call.
+
+        A start-up test repeats these calls, so that differing answers of the servers are noticed.
+        """
         calls = self._problems(session.task).calls or ()
         turn = len(session.taken)
         return write_calls([calls[turn].made()], self.format) if turn < len(calls) else self.closing
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Makes the task's calls one by one and then answers. The clumsy expert errs before some calls.
+        """Makes the task's calls one by one and then answers. The clumsy expert makes mistakes before some calls.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -153,9 +159,9 @@ class McpEnv(ReplayedEnv):
         return trajectory_of(session, played(session, replies, self.format), quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Whether a reply makes the expert's calls (PivotRL, arXiv:2603.21383, App. A.2).
+        """Returns whether a reply makes the same calls as the expert (PivotRL, arXiv:2603.21383, App. A.2).
 
-        Where the expert makes none, a reply without calls is accepted that gives the task's answer.
+        If the expert makes no call, a reply without calls is accepted if it gives the task's answer.
         """
         try:
             made, shown = (read_reply(text, self.format, self._servers.shown()) for text in (action, expert))
@@ -169,7 +175,7 @@ class McpEnv(ReplayedEnv):
         return same_text(action, expert)
 
     def close(self) -> None:
-        """Ends the servers that no episode holds."""
+        """Ends the servers that are not in use by an episode."""
         self._servers.close()
 
     def _replies(

@@ -1,4 +1,4 @@
-"""Generated tasks of the example server: a thing is looked up, put into a box, or moved to another one."""
+"""Generated tasks for the example server. In a task, a thing is looked up, put into a box, or moved to another box."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ THINGS = (
     "key", "coin", "book", "lamp", "rope", "cup", "bell", "map",
     "ring", "shoe", "hat", "fork", "brush", "stone", "glove", "spoon",
 )  # fmt: skip
-NEW = ("candle", "ticket", "button", "mirror", "feather", "marble", "whistle", "ribbon")  # of split unseen
-_FILLED = 3  # boxes that hold something at the start
+# things that only the split unseen uses
+NEW = ("candle", "ticket", "button", "mirror", "feather", "marble", "whistle", "ribbon")
+_FILLED = 3  # number of boxes that hold something at the start
 
 
 def tasks(env: str, split: str, count: int, seed: int) -> list[Task]:
     """Returns ``count`` different tasks of a split. ``unseen`` has things that occur in no other split.
 
-    A hash of a task's content decides between ``train`` and ``seen``.
+    A hash of a task's content decides whether it belongs to ``train`` or to ``seen``.
     """
     rng = random.Random(f"mcp boxes {split} {seed}")
     found: dict[str, Task] = {}

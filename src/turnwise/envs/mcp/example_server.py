@@ -1,7 +1,9 @@
-"""A small server with a state: boxes that hold a thing each. ``python -m turnwise.envs.mcp.example_server`` speaks over stdio.
+"""A small MCP server with a state: boxes that hold one thing each.
 
-It shows what a server for ``env=mcp`` may offer beside the tools of the policy: ``empty`` brings it back to its start, and
-``contents`` lets a task check its end.
+``python -m turnwise.envs.mcp.example_server`` runs it over stdio.
+
+It shows what a server for ``env=mcp`` may offer besides the policy's tools: ``empty`` resets it, and ``contents`` lets
+a task check the final state.
 """
 
 from __future__ import annotations

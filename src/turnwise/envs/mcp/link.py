@@ -1,4 +1,4 @@
-"""A connection to one server: a process of its own that is spoken to over stdio, or an address."""
+"""A connection to one MCP server, which is either a process started here (over stdio) or an address."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from typing import Any
 from turnwise.envs import loop
 from turnwise.envs.environment import EnvironmentFault
 
-_SLACK = 10.0  # seconds beyond the client's own limit, after which a call is given up here
-_PAGES = 100  # of a list of tools
-_END = (
-    8.0  # seconds at the end of the program; the package waits 2 s for a server, ends it, and kills it after 2 s more
-)
+_SLACK = 10.0  # seconds after the client's own time limit at which a call is given up here
+_PAGES = 100  # maximum number of pages of a list of tools
+# Seconds for ending the servers at exit. The package waits 2 s for a server, ends it, and kills it after 2 s more.
+_END = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a tool answered."""
+    """The answer of a tool."""
 
     text: str
-    failed: bool = False  # the tool reports an error
+    failed: bool = False  # whether the tool reports an error
 
 
 class Link:
-    """An open connection. Calls may come from several threads.
+    """An open connection. Several threads may make calls at once.
 
-    The commands are those of the user's configuration, and are started without a sandbox. A server inherits the few variables
-    that the protocol's own client passes on (PATH, HOME and the like), and those that are named.
+    The commands come from the user's configuration and run without a sandbox. A server inherits only the few
+    environment variables that the protocol's client passes on (such as PATH and HOME), and those named in
+    ``variables``.
 
     Args:
-        name: of the server, for messages.
-        command: to start; ``python`` as its first word is this interpreter. Empty where there is a ``url``.
-        url: of a server over streamable HTTP.
-        folder: in which the command is started.
-        variables: names of environment variables that the server gets as well.
+        name: the name of the server, for messages.
+        command: the command that starts the server; the first word ``python`` means this interpreter. Empty if there is
+            a ``url``.
+        url: the address of a server over streamable HTTP.
+        folder: the working folder of the command.
+        variables: names of further environment variables that the server inherits.
         seconds: time limit of the start and of each answer.
 
     Raises:
@@ -57,7 +58,7 @@ class Link:
     ) -> None:
         self.name, self.seconds = name, seconds
         self.fault: str | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the server)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (the file lives as long as the server)
         held = _Held()
         self._held = held
         _open.add(held)
@@ -80,10 +81,10 @@ class Link:
             raise self._failed(f"cannot list its tools ({_told(error)})") from None
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
-        """Calls a tool. What the server answers to a call that it refuses is an answer too.
+        """Calls a tool and returns its answer. If the server refuses the call, its error message is the answer.
 
         Raises:
-            EnvironmentFault: the server died, was too late, or broke the protocol.
+            EnvironmentFault: the server died, timed out, or broke the protocol.
         """
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
@@ -99,13 +100,13 @@ class Link:
             return Answer(str(error), True)
         except Exception as error:
             raise self._failed(f"failed at {tool} ({_told(error)})") from None
-        except BaseException:  # an interrupt: the call may still be under way at the server
+        except BaseException:  # an interrupt: the server may still be working on the call
             self.close()
             raise
         return Answer(text_of(result), bool(result.is_error))
 
     def close(self) -> None:
-        """Ends the connection, and the process with it."""
+        """Ends the connection and, if there is one, the server's process."""
         self.fault = self.fault or f"server {self.name}: the connection was closed"
         self._close()
 
@@ -122,7 +123,10 @@ class Link:
 
 
 class _Held:
-    """What the loop holds of a connection; it knows nothing of its :class:`Link`, so that the link can be collected."""
+    """The part of a connection that the event loop holds.
+
+    It has no reference to its :class:`Link`, so that the link can be garbage-collected.
+    """
 
     def __init__(self) -> None:
         self.up: Future[None] = Future()
@@ -141,7 +145,10 @@ async def _hold(
     seconds: float,
     log: int,
 ) -> None:
-    """Opens a connection and keeps it until it is stopped: the client has to be left in the task that entered it."""
+    """Opens a connection and keeps it open until ``held.stop`` is set.
+
+    Opening and closing happen in one coroutine, because the client must be closed in the asyncio task that opened it.
+    """
     from mcp import Client, StdioServerParameters, stdio_client
 
     held.stop = asyncio.Event()
@@ -173,7 +180,10 @@ _open: set[_Held] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends every server of this process and waits for it: a server that ignores the end of its input would go on alone."""
+    """Ends every server of this process and waits until they have ended.
+
+    A server that ignores the end of its input would otherwise continue to run alone.
+    """
     ending = [held for held in list(_open) if held.owner == os.getpid()]
     for held in ending:
         _stop(held, held.owner)
@@ -197,21 +207,21 @@ async def _listed(client: Any) -> list[dict[str, Any]]:
 
 
 def _stop(held: _Held, owner: int) -> None:
-    if os.getpid() == owner and (stop := held.stop) is not None:  # a forked copy must not end what it does not own
+    if os.getpid() == owner and (stop := held.stop) is not None:  # a forked copy must not end a server of its parent
         loop.soon(stop.set)
 
 
 def _told(error: BaseException) -> str:
-    """Says what went wrong: the first error of a group, which asynchronous libraries raise."""
+    """Returns a description of an error; for a group of errors, as asynchronous libraries raise it, of the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def text_of(result: Any) -> str:
-    """Returns the text of a tool's result: its texts, one a line, and a word for what is no text.
+    """Returns a tool's result as text: one line for each text, and a short note for each part that is not text.
 
-    A result without content is its structured content, as JSON.
+    If a result has no content, its structured content is returned as JSON.
     """
     parts = [_part(block) for block in result.content]
     if not parts and result.structured_content is not None:

@@ -1,4 +1,4 @@
-"""The records of a task file: what is asked, how the end is judged, and the calls that solve it."""
+"""The records of a task file: the request, how the end of an episode is judged, and the calls that solve the task."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall
 
 _NUMBER = re.compile(r"([-+\u2212]?)[$\u20ac\u00a3]?((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)\s*(%?)", re.ASCII)
-_AROUND = " \t\r\n*_`'\"()[]!?:;,"  # what may stand around a number
+_AROUND = " \t\r\n*_`'\"()[]!?:;,"  # characters that may surround a number
 
 
 class Call(BaseModel):
-    """A call of a tool."""
+    """A tool call in a task file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
@@ -33,12 +33,15 @@ class Call(BaseModel):
 
 
 class Check(Call):
-    """A call that is made at the episode's end, and the text that it has to give."""
+    """A call that is made at the end of an episode, and the text that it must return."""
 
     result: str
 
     def holds(self, text: str) -> bool:
-        """Whether a text is the result: the same JSON value where both are JSON, else the same words."""
+        """Returns whether ``text`` is the expected result.
+
+        If both are JSON, they must be the same JSON value, otherwise the same words.
+        """
         try:
             return _alike(json.loads(text), json.loads(self.result))
         except (ValueError, RecursionError):
@@ -49,11 +52,11 @@ class Problem(BaseModel):
     """One task.
 
     Attributes:
-        prompt: the request.
-        setup: calls that are made before the policy's first.
-        answer: what the last reply has to say, one of several texts; None: it may say anything.
-        check: what has to hold of the servers at the end; None: nothing.
-        calls: the expert's; None where they are not known.
+        prompt: the user's request.
+        setup: calls that are made before the policy's first call.
+        answer: the right answer, or a list of them, one of which the last reply must give. None accepts any reply.
+        check: a call that must return a given text at the end; None means no check.
+        calls: the expert's calls; None if they are not known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,14 +68,14 @@ class Problem(BaseModel):
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Returns the right answers; none where the reply may say anything."""
+        """Returns the right answers; empty if any reply is right."""
         return () if self.answer is None else (self.answer,) if isinstance(self.answer, str) else self.answer
 
     def answered(self, text: str) -> bool:
-        """Whether a reply gives the answer.
+        """Returns whether a reply gives the right answer.
 
-        An answer that is a number is compared as one, with its sign and percent sign. Other texts are compared after case,
-        punctuation, articles and whitespace are normalised as in SQuAD.
+        If the answer is a number, the numbers are compared, with sign and percent sign. Other texts are compared after
+        case, punctuation, articles and whitespace are normalised as in SQuAD.
         """
         return not self.answers or any(_says(text, answer) for answer in self.answers)
 
@@ -83,7 +86,7 @@ def _says(text: str, answer: str) -> bool:
 
 
 def _number(text: str) -> tuple[Decimal, str] | None:
-    """Returns the number that a text is, and its percent sign; None where it is no number."""
+    """Returns the number in a text that is only a number, and its percent sign; None if the text is not a number."""
     found = _NUMBER.fullmatch(text.strip(_AROUND).removesuffix(".").strip(_AROUND))
     if found is None:
         return None
@@ -93,7 +96,7 @@ def _number(text: str) -> tuple[Decimal, str] | None:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same; ``true`` is no 1."""
+    """Returns whether two JSON values are equal. ``true`` does not equal 1."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
@@ -102,10 +105,10 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def problem_of(data: Mapping[str, Any], where: str) -> Problem:
-    """Reads a task's data.
+    """Returns the problem that a task's data describes.
 
     Raises:
-        InputError: a field is missing, unknown or of another type, or nothing says how the end is judged.
+        InputError: a field is missing, unknown or of another type, or neither ``answer`` nor ``check`` is given.
     """
     try:
         problem = Problem.model_validate(data)
@@ -115,37 +118,40 @@ def problem_of(data: Mapping[str, Any], where: str) -> Problem:
             f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}; see docs/environments.md"
         ) from None
     if not problem.answers and problem.check is None:
-        raise InputError(f"{where}: neither answer nor check, so that nothing says whether the task is solved; add one")
+        raise InputError(f"{where}: it has neither answer nor check, so the task cannot be judged; add one")
     if empty := [answer for answer in problem.answers if not normalise(answer)]:
-        raise InputError(f"{where}: answer: {empty[0]!r} has no word or number that a reply could give; correct it")
+        raise InputError(
+            f"{where}: answer: {empty[0]!r} contains no word or number to compare a reply with; correct it"
+        )
     return problem
 
 
 def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
-    """Returns the tasks of a file by split, in its order.
+    """Returns the tasks in a file by split, in the order of the file.
 
     Args:
-        path: JSON lines; each has ``id``, ``split``, maybe ``subset``, and the fields of :class:`Problem`.
+        path: a file of JSON lines. Each line has ``id``, ``split``, optionally ``subset``, and the fields of
+            :class:`Problem`.
         env: the name of the environment.
 
     Raises:
-        InputError: the file cannot be read, a record is no task, or an id occurs twice.
+        InputError: the file cannot be read, a record does not describe a task, or an id occurs twice.
     """
     tasks: dict[str, list[Task]] = {}
     seen: dict[str, str] = {}
     for place, record in read_records(path, "env.file"):
         head = {key: record.pop(key, "") for key in ("id", "split", "subset")}
         if not all(isinstance(value, str) for value in head.values()) or not head["id"]:
-            raise InputError(f"{place}: id, split and subset are texts, and id and split are needed")
+            raise InputError(f"{place}: id, split and subset must be texts, and id and split are required")
         try:
             check_split(head["split"])
         except ValueError as error:
             raise InputError(f"{place}: {error}") from None
         if head["id"] in seen:
-            raise InputError(f"{place}: the id {head['id']!r} is that of {seen[head['id']]} too; rename one")
+            raise InputError(f"{place}: the id {head['id']!r} is used by {seen[head['id']]} too; rename one")
         seen[head["id"]] = place
         problem_of(record, place)
         tasks.setdefault(head["split"], []).append(Task(env, head["id"], head["split"], record, head["subset"]))
     if not tasks:
-        raise InputError(f"{path}: no task in it")
+        raise InputError(f"{path}: it contains no task")
     return tasks

@@ -1,4 +1,4 @@
-"""The servers of a run: how each is reached, and which connections wait for the next episode."""
+"""The servers of a run: how each is reached, and which open connections are kept for the next episode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTALL = "`make mcp` installs it (pip install -r requirements-mcp.txt)"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """How one server is reached. ``conf/env/mcp.yaml`` says what the keys mean."""
+    """The settings of one server. ``conf/env/mcp.yaml`` explains the keys."""
 
     command: tuple[str, ...] = ()
     url: str = ""
@@ -33,10 +33,10 @@ class Server:
 
 
 def server_of(name: str, given: Mapping[str, Any]) -> Server:
-    """Reads the settings of a server.
+    """Returns the settings of a server after checking them.
 
     Raises:
-        ValueError: a key is unknown or has a value of another type, or there is not exactly one of command and url.
+        ValueError: a key is unknown or has a value of another type, or not exactly one of command and url is given.
     """
     known = [field.name for field in fields(Server)]
     if unknown := [str(key) for key in given if key not in known]:
@@ -51,7 +51,7 @@ def server_of(name: str, given: Mapping[str, Any]) -> Server:
         raise ValueError(f"servers.{name}.shared: must be true or false, got {given['shared']!r}")
     if given.get("reset") and (given.get("shared") or given.get("url")):
         raise ValueError(
-            f"servers.{name}.reset: other episodes may use a server that is shared or has a url; reset is for commands alone"
+            f"servers.{name}.reset: only an unshared server with a command can be reset; episodes may share others"
         )
     return Server(
         lists["command"] or (),
@@ -76,7 +76,7 @@ class Servers:
     """All servers of a run.
 
     Args:
-        servers: by name.
+        servers: name -> settings of the server.
         seconds: time limit of a server's start and of each of its answers.
     """
 
@@ -88,10 +88,10 @@ class Servers:
         self._tools: dict[str, Tools] = {}
 
     def ready(self) -> None:
-        """Checks that the package and the commands are there.
+        """Checks that the package and the servers' commands are installed.
 
         Raises:
-            InputError: one is not; the message says which and the remedy.
+            InputError: something is missing; the message says what, and how to install it.
         """
         if find_spec("mcp") is None:
             raise InputError(f"env=mcp needs the package mcp, which is not installed here; {INSTALL}")
@@ -102,7 +102,7 @@ class Servers:
                 )
 
     def tools(self) -> dict[str, Tools]:
-        """Returns the tools of each server as definitions for the chat template, asked once.
+        """Returns the tools of each server as definitions for the chat template. Each server is asked only once.
 
         Raises:
             InputError: the package is missing, a server cannot be reached, or one of its tools cannot be used.
@@ -114,7 +114,9 @@ class Servers:
             return self._tools
 
     def shown(self) -> Tools:
-        """Returns the tools that the policy may call: all, or those that ``tools`` of a server names, and never its ``reset``.
+        """Returns the tools that the policy may call.
+
+        These are all tools of a server, or those that its setting ``tools`` names, but never its ``reset``.
 
         Raises:
             InputError: ``tools`` or ``reset`` names a tool that its server lacks, or two servers show one name.
@@ -139,22 +141,23 @@ class Servers:
         return tuple(tool for _, tool in found.values())
 
     def holder(self, tool: str) -> str:
-        """Returns the server that has a tool: the one that shows it, else the only one that has it.
+        """Returns the name of the server that has a tool: the one that shows it to the policy, or else the only one
+        that has it.
 
         Raises:
-            InputError: there is none, or there are several.
+            InputError: no server has the tool, or several have it.
         """
         holders = [n for n, tools in self.tools().items() if any(t["function"]["name"] == tool for t in tools)]
         showing = [n for n in holders if (named := self.servers[n].tools) is None or tool in named]
         if len(found := showing or holders) != 1:
-            raise InputError(f"the tool {tool!r} is of {len(found)} servers of env.servers, and must be of one")
+            raise InputError(f"{len(found)} servers of env.servers have the tool {tool!r}; exactly one must have it")
         return found[0]
 
     def take(self, name: str) -> Link:
-        """Returns a connection for one episode. Its server is fresh, was reset, or is shared.
+        """Returns a connection for one episode. Its server was just started, was reset, or is shared.
 
         Raises:
-            EnvironmentFault: the server cannot be reached, or refuses its reset.
+            EnvironmentFault: the server cannot be reached, or its reset fails.
         """
         server = self.servers[name]
         if server.shared:
@@ -166,7 +169,7 @@ class Servers:
         while server.reset and self._idle[name]:
             try:
                 link = self._idle[name].pop()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread took the last one
                 break
             if not link.fault:
                 answer = link.call(server.reset, {})
@@ -177,10 +180,13 @@ class Servers:
         return self._open(name)
 
     def give(self, name: str, link: Link, busy: bool = False) -> None:
-        """Takes a connection back. A server that can be reset waits for the next episode, and another one is ended.
+        """Takes a connection back after an episode.
+
+        A server with a reset is kept for the next episode; any other unshared one is ended.
 
         Args:
-            busy: a call may be under way, so that the server is ended: it would change the next episode.
+            busy: whether a call may still be running. If so, the server is ended, because the call would affect the
+                next episode.
         """
         server = self.servers[name]
         if server.reset and not link.fault and not busy:
@@ -189,7 +195,7 @@ class Servers:
             link.close()
 
     def close(self) -> None:
-        """Ends the servers that no episode holds. Without it they end with this process."""
+        """Ends the servers that are not in use by an episode. If it is not called, they end with this process."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()

@@ -1,4 +1,7 @@
-"""A live episode: calls of a reply go to the servers, and a reply without a call ends it."""
+"""A running episode of ``env=mcp``.
+
+The calls in a reply go to the servers, and a reply without a call ends the episode.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,15 @@ from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall
 
 HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
-_SHOWN = 160  # characters of an error message
+_SHOWN = 160  # maximum length of an error message in characters
 
 
 def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> Reply:
-    """Returns a reply in its parts; its calls fit the tools.
+    """Returns a reply in its parts, after checking that its calls fit the tools.
 
     Raises:
-        ToolCallError: it cannot be read, is empty, or a call does not fit. The message is for the policy.
+        ToolCallError: the reply cannot be parsed, is empty, or has a call that does not fit. The policy sees the
+            message.
     """
     reply = PARSERS[form](text, tools)
     if not (reply.calls or reply.content):
@@ -37,15 +41,18 @@ def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> R
 
 
 class McpEpisode:
-    """See ``turnwise.envs.replay.Episode``. A server is taken when it is first called, so that an opening costs nothing.
+    """See ``turnwise.envs.replay.Episode``.
+
+    A server is taken only when it is first called, so opening an episode is cheap.
 
     Args:
-        problem: of the task.
-        servers: of the run; this episode takes some of them for itself.
-        tools: that the policy may call.
-        form: how the policy writes calls.
-        system: what the policy is told first; may be empty.
-        shown: characters of a tool's answer that the policy sees.
+        problem: the content of the task.
+        servers: the servers of the run; this episode takes some of them for itself.
+        tools: the tools that the policy may call.
+        form: the format in which the policy writes calls.
+        system: the system message to the policy; it may be empty.
+        shown: maximum number of characters of a tool's answer that the policy sees.
+        where: the task's name, for messages.
     """
 
     def __init__(
@@ -61,11 +68,14 @@ class McpEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns what the chat template shows; nothing where the opening lists the functions."""
+        """Returns the tools that the chat template shows; empty if the first message lists the functions instead."""
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the system message with, where no chat template shows them, the functions; then the request."""
+        """Returns the system message and the request.
+
+        If no chat template shows the functions, the system message lists them.
+        """
         system = [self.system]
         if not templated(self.form):
             system += ["\n".join(map(signature, self._tools)), HOW]
@@ -74,11 +84,11 @@ class McpEpisode:
         return [{"role": "system", "content": told}, user] if told else [user]
 
     def act(self, text: str) -> Step:
-        """Makes the calls of a reply one after the other, or judges the episode where it has none.
+        """Makes the calls in a reply one after the other. A reply without calls ends the episode, which is then judged.
 
         Raises:
             EnvironmentFault: a server failed, or the episode was closed.
-            InputError: the servers refuse the task's own ``setup`` or ``check``.
+            InputError: a call of the task's own ``setup`` or ``check`` failed.
         """
         with self._lock:
             self._check_open()
@@ -89,7 +99,10 @@ class McpEpisode:
             self._acting = False
 
     def close(self) -> None:
-        """Gives the servers back, and ends those of a call that is under way. The episode cannot act any more."""
+        """Gives the servers back. A server with a running call is ended.
+
+        After this, the episode cannot act any more.
+        """
         with self._lock:
             self._closed = True
             links, self._links = self._links, {}

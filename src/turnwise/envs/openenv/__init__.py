@@ -1,4 +1,4 @@
-"""``env=openenv``: environments behind OpenEnv servers."""
+"""``env=openenv``: environments that an OpenEnv server provides."""
 
 from turnwise.envs.openenv.environment import OpenenvEnv
 

@@ -1,4 +1,4 @@
-"""``env=openenv``: an environment behind an OpenEnv server, one session an episode."""
+"""``env=openenv``: an environment that an OpenEnv server provides. Each episode is one session of the server."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from turnwise.envs.tools import Tools, check_format
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
-_SEEDS = 1_000_000  # of a split
+_SEEDS = 1_000_000  # number of seeds of each split
 
 
 class OpenenvEnv(ReplayedEnv):
-    """An environment behind a server. See ``turnwise.envs.environment.Environment``.
+    """An environment that an OpenEnv server provides. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        url: of the server, http or ws.
-        reset: arguments of each reset, beside its seed.
-        field: the action's field that takes a reply's text; None: the reply is a call of the tool ``act``, whose parameters are
-            those of the server's action.
-        shows: fields of the observation that the policy sees; None: all.
-        horizon: turns of an episode.
-        threshold: the sum of rewards from which an episode is won.
-        format: how calls are written.
-        system: what the policy is told first.
-        timeout: seconds for each answer of the server.
-        together: rollouts that are live at once, each in a session of the server; None: there is no bound.
-        key_variable: the environment variable that holds the server's token; None: none is sent.
+        url: the server's address, beginning with http or ws.
+        reset: arguments of each reset, besides its seed.
+        field: the field of an action that holds the reply's text. None means that a reply is a call of the tool
+            ``act``, whose parameters are the fields of the server's actions.
+        shows: fields of the observation that the policy sees; None means all.
+        horizon: maximum number of turns of an episode.
+        threshold: minimum sum of rewards of a won episode.
+        format: the format of calls.
+        system: the system message to the policy.
+        timeout: time limit in seconds of each answer of the server.
+        together: maximum number of rollouts that run at once, each in its own session of the server; None means no
+            limit.
+        key_variable: name of the environment variable that holds the server's token; None means that no token is sent.
 
     Raises:
-        ValueError: a number is too small, the format is unknown, or the address is none.
+        ValueError: a number is too small, the format is unknown, or the address is invalid.
     """
 
     name = "openenv"
@@ -51,7 +52,7 @@ class OpenenvEnv(ReplayedEnv):
         shows: Sequence[str] | None = None,
         horizon: int = 10,
         threshold: float = 1.0,
-        format: str = "hermes",  # noqa: A002 - the configuration's word
+        format: str = "hermes",  # noqa: A002 - the configuration uses this name
         system: str | None = None,
         timeout: float = 60.0,
         together: int | None = 64,
@@ -63,7 +64,7 @@ class OpenenvEnv(ReplayedEnv):
             raise ValueError(f"timeout is {timeout} s; it must be above 0")
         self.url, self.field, self.threshold, self.timeout = url, field, threshold, timeout
         if together is not None and together < 1:
-            raise ValueError(f"together: at least one session is opened, got {together}")
+            raise ValueError(f"together: must be at least 1, got {together}")
         self.together = together
         self.horizon = check_horizon(horizon)
         self.format = check_format(format)
@@ -73,25 +74,25 @@ class OpenenvEnv(ReplayedEnv):
         self._tools: Tools | None = () if field is not None else None
 
     def ready(self) -> None:
-        """Checks that the package is there and that the server answers, and opens a few tasks twice.
+        """Checks that the package is installed and that the server answers. Opens a few tasks twice and compares.
 
         Raises:
-            InputError: the package is missing, or the server does not tell its actions.
-            ReplayDiffersError: a task begins otherwise the second time: the environment does not use the seed.
+            InputError: the package is missing, or the server does not describe its actions.
+            ReplayDiffersError: a task begins differently the second time, because the environment ignores the seed.
         """
         check_package()
         self._action_tools()
         super().ready()
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks: seeds for the server's reset. Splits share none.
+        """Returns ``count`` tasks. A task is a seed for the server's reset; different splits have different seeds.
 
         Raises:
-            ValueError: the split is unknown or the count is no number of seeds.
+            ValueError: there is no split of this name, or the count is negative or above the number of seeds.
         """
         check_split(split)
         if not 0 <= count <= _SEEDS:
-            raise ValueError(f"count: cannot draw {count} tasks of {_SEEDS} seeds")
+            raise ValueError(f"count: must be from 0 to {_SEEDS}, got {count}")
         first = SPLITS.index(split) * _SEEDS
         order = random.Random(f"openenv {split} {seed}")
         numbers: dict[int, None] = {}
@@ -118,20 +119,23 @@ class OpenenvEnv(ReplayedEnv):
         )
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """There is no expert.
+        """Raises an error, because there is no expert.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
-            InputError: always.
+            InputError: in all other cases.
         """
         check_quality(quality)
         raise InputError(
-            f"env=openenv, {self.url}: a server has no experts, so nothing demonstrates its tasks; give trajectories as "
+            f"env=openenv, {self.url}: there is no expert for a server's tasks; give trajectories as "
             "data.file, or choose a method that needs none (method=grpo)"
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Whether a reply is the expert's: what else is as good is not known of a server."""
+        """Returns whether a reply equals the expert's.
+
+        What else would be as good is not known for a server's environment.
+        """
         return same_text(action, expert)
 
     def same(self, action: str, expert: str) -> bool:

@@ -1,4 +1,4 @@
-"""A live episode of an OpenEnv server."""
+"""A running episode on an OpenEnv server."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from turnwise.types import Message
 
 ACT = "act"
 HOW = "Write the action as act(parameter=value)."
-_OWN = ("done", "reward", "metadata")  # of the package, beside what an observation says
-_SHOWN = 160  # characters of an error message
+_OWN = ("done", "reward", "metadata")  # fields of an observation that the package itself adds
+_SHOWN = 160  # maximum length of an error message in characters
 
 
 class OpenenvEpisode:
     """See ``turnwise.envs.replay.Episode``.
 
     Args:
-        link: a session, just reset.
-        tools: the action as a tool, where replies are calls; none where ``field`` takes the text.
-        field: of the action, which takes a reply's text; None: replies are calls.
-        shows: fields of the observation that the policy sees; none: all.
-        form: how calls are written.
-        system: what the policy is told first.
-        horizon: turns, after which the episode is judged though the environment would go on.
-        threshold: the sum of rewards from which the episode is won.
+        link: a session that was just reset.
+        tools: the action as a tool definition; empty if ``field`` takes the reply's text.
+        field: the field of an action that holds the reply's text; None means that replies are calls.
+        shows: fields of the observation that the policy sees; empty means all.
+        form: the format of calls.
+        system: the system message to the policy.
+        horizon: maximum number of turns. Then the episode is judged even if the environment would continue.
+        threshold: minimum sum of rewards of a won episode.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class OpenenvEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns what the chat template shows; nothing where the opening lists the action."""
+        """Returns the tools that the chat template shows; empty if the first message describes the action instead."""
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the system message, if any, and the observation of the reset."""
+        """Returns the system message, if there is one, and the observation after the reset."""
         system = [self.system]
         if self._tools and not templated(self.form):
             system += ["\n".join(map(signature, self._tools)), HOW]
@@ -66,7 +66,7 @@ class OpenenvEpisode:
         return [{"role": "system", "content": told}, user] if told else [user]
 
     def act(self, text: str) -> Step:
-        """Takes the action of a reply. One that cannot be read, or that the server refuses, costs a turn.
+        """Takes the action in a reply. A reply that cannot be parsed, or that the server refuses, counts as a turn.
 
         Raises:
             EnvironmentFault: the server failed.
@@ -105,7 +105,11 @@ class OpenenvEpisode:
         return dict(calls[0].arguments)
 
     def _text(self, observation: Any) -> str:
-        """Returns an observation as text: the fields that are shown, or the only one, or all as JSON."""
+        """Returns an observation as text.
+
+        The text has the fields that are to be shown. If none are named, it is the only field's value, or all fields as
+        JSON.
+        """
         if not isinstance(observation, dict):
             return str(observation)
         said = {name: value for name, value in observation.items() if name not in _OWN}

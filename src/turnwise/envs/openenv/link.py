@@ -1,4 +1,4 @@
-"""A session of an OpenEnv server, over the package's own client."""
+"""A session on an OpenEnv server, opened with the package's own client."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
 
 INSTALL = "`make openenv` installs it (pip install --no-deps -r requirements-openenv.txt after requirements-mcp.txt)"
-_LARGEST = 4  # mebibytes of an answer
-_WAIT = 5.0  # seconds for which a full server is asked again
+_LARGEST = 4  # maximum size of an answer in mebibytes
+_WAIT = 5.0  # seconds during which a full server is asked again
 _AGAIN = 0.1
 _REFUSED = "(code: VALIDATION_ERROR)"
 _FULL = "(code: CAPACITY_REACHED)"
 
 
 class RefusedActionError(ValueError):
-    """The server says that an action does not fit its schema."""
+    """The server answers that an action does not fit its schema."""
 
 
 def check_package() -> None:
-    """Raises ``InputError`` where the package is missing."""
+    """Raises ``InputError`` if the package openenv is not installed."""
     if find_spec("openenv") is None:
         raise InputError(f"env=openenv needs the package openenv, which is not installed here; {INSTALL}")
 
 
 def headers(variable: str | None) -> dict[str, str] | None:
-    """Returns the headers with the token that an environment variable holds; None where no variable is named.
+    """Returns the HTTP headers with the token that the environment variable holds; None if no variable is named.
 
     Raises:
         InputError: the variable is not set.
@@ -49,10 +49,10 @@ def headers(variable: str | None) -> dict[str, str] | None:
 
 
 def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, Any]:
-    """Returns the JSON schema of the server's actions, without the package's own ``metadata``.
+    """Returns the JSON schema of the server's actions, without the field ``metadata`` that the package adds.
 
     Raises:
-        InputError: the server cannot be reached, or does not tell it.
+        InputError: the server cannot be reached, or does not provide the schema.
     """
     parts = urlsplit(url.rstrip("/"))
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
@@ -71,20 +71,20 @@ def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, A
         schema = dict(loop.run(asked(), seconds + 1, address)["action"])
     except (EnvironmentFault, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"env.url: {address} does not tell the schema of actions ({type(error).__name__}: {error})"
+            f"env.url: {address} does not provide the schema of its actions ({type(error).__name__}: {error})"
         ) from None
     properties = {name: about for name, about in (schema.get("properties") or {}).items() if name != "metadata"}
     return {**schema, "type": "object", "properties": properties}
 
 
 class Link:
-    """One session of a server, from its reset on.
+    """One session on a server. It starts with a reset.
 
     Args:
-        url: of the server, http or ws.
-        reset: arguments of its reset.
+        url: the server's address, beginning with http or ws.
+        reset: arguments of the reset.
         seconds: time limit of each answer.
-        variable: names the environment variable with the token; None: no token is sent.
+        variable: name of the environment variable that holds the token; None means that no token is sent.
 
     Raises:
         EnvironmentFault: the server cannot be reached, is full, or fails.
@@ -97,7 +97,7 @@ class Link:
         self._socket = getattr(self._client, "_ws", None)
 
     def step(self, action: Mapping[str, Any]) -> Any:
-        """Returns the package's result of a step.
+        """Takes a step and returns the package's result.
 
         Raises:
             RefusedActionError: the action does not fit the server's schema.
@@ -109,12 +109,12 @@ class Link:
         return result
 
     def close(self) -> None:
-        """Ends the session. A forked process leaves it to its parent."""
+        """Ends the session. In a forked process it does nothing, because the session belongs to the parent."""
         if os.getpid() == self._owner:
             loop.start(_closed(self._client))
 
     def _check_session(self) -> None:
-        """Raises where the client has connected again: that session is another one, and was never reset."""
+        """Raises ``EnvironmentFault`` if the client has reconnected, because the new session was never reset."""
         if getattr(self._client, "_ws", None) is not self._socket:
             raise EnvironmentFault(f"{self.url}: the session was lost")
 
@@ -150,7 +150,7 @@ async def _opened(url: str, reset: Mapping[str, Any], seconds: float, given: dic
             await _closed(client)
             if _FULL not in str(error) or asyncio.get_running_loop().time() > deadline:
                 raise
-            await asyncio.sleep(_AGAIN)  # sessions that were just closed are given back a moment later
+            await asyncio.sleep(_AGAIN)  # the server frees sessions a moment after they are closed
         except BaseException:
             await _closed(client)
             raise

@@ -1,4 +1,4 @@
-"""Procedural reasoning tasks of the package reasoning-gym, with its own answers and scores."""
+"""Procedurally generated reasoning tasks of the package reasoning-gym, with the package's own answers and scores."""
 
 from turnwise.envs.reasoning_gym.environment import ReasoningGymEnv
 from turnwise.envs.reasoning_gym.experts import Mistakes

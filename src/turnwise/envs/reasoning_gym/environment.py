@@ -1,4 +1,6 @@
-"""``env=reasoning_gym``: procedural tasks of the package reasoning-gym (arXiv:2505.24760), scored by it."""
+"""``env=reasoning_gym``: generated tasks of the package reasoning-gym (arXiv:2505.24760), which also scores the
+answers.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,27 @@ NAME = "reasoning_gym"
 EASY: Mapping[str, Mapping[str, Any]] = {
     "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 }
-_MISSES = 2000  # items in a row that are no new question of a split, after which a data set counts as used up
-_SHARES = ("train", "train", "seen", "unseen")  # of the questions
+_MISSES = 2000  # number of items in a row without a new question of the split, after which a data set counts as used up
+_SHARES = ("train", "train", "seen", "unseen")  # the splits of the four quarters of all questions
 
 
 class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
-    """Questions of several data sets in turn. See ``turnwise.envs.environment.Environment``.
+    """Questions of several data sets in rotation. See ``turnwise.envs.environment.Environment``.
 
-    A hash of its text decides a question's split, so that no question of one split occurs in another, whatever the seeds.
+    A hash of a question's text decides its split, so that no question occurs in two splits, whatever the seeds are.
 
     Args:
-        tasks: name of a data set -> its settings; ``level`` stands for a level of its curriculum. None: ``EASY``.
-        unseen: other data sets or settings for the split ``unseen``; None: those of ``tasks``.
-        horizon: answers that may be given to a question.
-        threshold: score from which an answer wins.
+        tasks: name of a data set -> its settings. The setting ``level`` means a level of the data set's curriculum.
+            None means ``EASY``.
+        unseen: other data sets or settings for the split ``unseen``; None means those of ``tasks``.
+        horizon: maximum number of answers to a question.
+        threshold: minimum score of a winning answer.
         reply: ``bare`` or ``tags``, see :class:`~turnwise.envs.reasoning_gym.session.ReasoningSession`.
-        kept: how many questions are kept in memory.
-        mistakes: probabilities of the clumsy expert.
+        kept: number of questions that are kept in memory.
+        mistakes: probabilities of the clumsy expert's mistakes.
 
     Raises:
-        MissingReasoningGymError: the package is not installed; the message says how.
+        MissingReasoningGymError: the package is not installed; the message says how to install it.
         InputError: a data set or setting cannot be used.
         ValueError: a number is out of its range.
     """
@@ -59,7 +62,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         mistakes: Mistakes | None = None,
     ) -> None:
         if not 0 < threshold <= 1:
-            raise ValueError(f"threshold: scores lie in [0, 1], so it lies in (0, 1], got {threshold}")
+            raise ValueError(f"threshold: must be in (0, 1], because scores are in [0, 1], got {threshold}")
         if reply not in get_args(Form):
             raise ValueError(f"reply: must be {' or '.join(get_args(Form))}, got {reply!r}")
         if kept < 1:
@@ -81,10 +84,10 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return [next(streams[place % len(streams)]) for place in range(count)]
 
     def _new(self, dataset: Dataset, split: str, seed: int) -> Iterator[Task]:
-        """Yields tasks of different questions.
+        """Yields tasks with different questions of a split.
 
         Raises:
-            InputError: there are no more.
+            InputError: no further question was found.
         """
         rng = random.Random(f"{NAME} {dataset.name} {seed}")
         seen: set[str] = set()
@@ -108,21 +111,21 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         """Opens an episode.
 
         Raises:
-            ValueError: the task's data is no question of this package at this version.
+            ValueError: the task's number is invalid, or this version of the package has another question under it.
         """
         item = self._items(task)
         return ReasoningSession(task, self._of(task), item, self.horizon, self.threshold, self.form)
 
     def _of(self, task: Task) -> Dataset:
-        """Returns the data set of a task, which is one of this environment's.
+        """Returns the data set of a task. It must be one of this environment's data sets.
 
         Raises:
-            InputError: the task, which a file may hold, names another data set or other settings.
+            InputError: the task, which may come from a file, names another data set or other settings.
         """
         name, settings = task.data.get("dataset"), task.data.get("settings") or {}
         if (place := _place(name, settings)) not in self._own:
             raise InputError(
-                f"task {task.id}: {place} is none of this run's data sets and settings; add it to env.tasks or env.unseen"
+                f"task {task.id}: {place} is not among this run's data sets and settings; add it to env.tasks or env.unseen"
             )
         return self._datasets[place]
 
@@ -132,7 +135,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
             raise ValueError(f"task {task.id}: number: items have numbers from 0 to {NUMBERS}, got {number!r}")
         item = self._of(task).item(number)
         if item.question != task.data.get("question", item.question):
-            raise ValueError(f"task {task.id}: this version of reasoning-gym asks something else under its number")
+            raise ValueError(f"task {task.id}: this version of reasoning-gym has another question under its number")
         return item
 
     def _dataset(self, name: str, settings: Mapping[str, Any], key: str) -> Dataset:
@@ -148,15 +151,15 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return "" if score >= self.threshold else f"reasoning-gym gives an answer that scores {score:.2f}"
 
     def accepts(self, session: ReasoningSession, action: str, expert: str) -> bool:
-        """Whether the package's score of the answer reaches the threshold; the expert's action does not count."""
+        """Returns whether the score of the answer reaches the threshold. The expert's action has no influence."""
         return session.score(action) >= self.threshold
 
 
 def _place(name: Any, settings: Any) -> str:
-    """Returns a data set's name and settings as one text."""
+    """Returns a data set's name and settings as one text, by which they are compared."""
     return json.dumps([name, settings], sort_keys=True, default=str)
 
 
 def split_of(question: str) -> str:
-    """Returns the split of a question: one half of all questions is train, a quarter seen and a quarter unseen."""
+    """Returns the split of a question. Half of all questions are train, a quarter are seen and a quarter are unseen."""
     return _SHARES[hashlib.sha256(question.encode()).digest()[0] % len(_SHARES)]

@@ -11,14 +11,17 @@ from turnwise.envs.reasoning_gym.session import ReasoningSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert. It never errs in the last turn, and so never where there is only one."""
+    """Probabilities per turn of the clumsy expert's mistakes.
 
-    slip: float = 0.25  # the answer with one letter or digit changed
-    empty: float = 0.05  # a reply without an answer
+    It makes no mistake in the last turn, so with a horizon of one turn it never makes any.
+    """
+
+    slip: float = 0.25  # gives the answer with one letter or digit changed
+    empty: float = 0.05  # gives a reply without an answer
 
 
 class GoodExpert(Expert[ReasoningSession]):
-    """Gives the package's answer."""
+    """An expert that gives the package's answer."""
 
     def best(self, session: ReasoningSession) -> str:
         return session.write(str(session.item.answer))

@@ -1,4 +1,7 @@
-"""Scores of data sets whose own scorer would evaluate the answer as Python. A policy wrote the answer: it is only parsed here."""
+"""Replacements for those scorers of reasoning-gym that would evaluate the answer as Python.
+
+The policy writes the answer, so these scorers only parse it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-LONGEST = 200  # characters of an expression
-_BELOW = 10**9  # of each number in it
+LONGEST = 200  # maximum length of an expression in characters
+_BELOW = 10**9  # upper bound of each number in an expression
 _SIGNS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -19,7 +22,10 @@ _SIGNS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = 
 
 
 def countdown(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 where the answer is an expression of each of the question's numbers once, with its target as value; else 0."""
+    """Returns 1 if the answer is a right expression, else 0.
+
+    It must use each of the question's numbers once, and its value must be the target.
+    """
     try:
         value, used = calculated(answer)
     except (ValueError, ZeroDivisionError):
@@ -29,21 +35,22 @@ def countdown(answer: str, entry: Mapping[str, Any]) -> float:
 
 
 def same(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 where the answer is the package's, else 0."""
+    """Returns 1 if the answer equals the package's answer, else 0."""
     return float(answer.strip() == entry["answer"].strip())
 
 
 def n_queens(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 where the answer is one of the boards that solve the question, else 0."""
+    """Returns 1 if the answer is one of the boards that solve the question, else 0."""
     return float(answer.strip() in {board.strip() for board in entry["metadata"]["valid_answers"]})
 
 
 def calculated(text: str) -> tuple[Fraction, list[int]]:
-    """Returns the value of a sum, difference, product or quotient of whole numbers, and these numbers.
+    """Returns the value of an expression of whole numbers with + - * /, and the numbers in it.
 
     Raises:
-        ValueError: the text is anything else, a power among it, is longer than ``LONGEST``, or has a number that is too large.
-        ZeroDivisionError: it divides by zero.
+        ValueError: the text is not such an expression (powers are refused too), is longer than ``LONGEST``, or has a
+            number that is too large.
+        ZeroDivisionError: the expression divides by zero.
     """
     if len(text) > LONGEST or "#" in text:
         raise ValueError(f"an expression has at most {LONGEST} characters and no comment")
@@ -74,4 +81,4 @@ OWN_SCORES: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
     "spiral_matrix": same,
     "string_insertion": same,
 }
-"""Name of a data set -> its score of an answer to an entry."""
+"""Name of a data set -> function that returns the score of an answer to an entry."""

@@ -1,8 +1,9 @@
-"""Reads from the installed reasoning-gym: data sets by name and settings, items by number, scores of answers.
+"""Reads from the installed package reasoning-gym: data sets by name and settings, items by number, scores of answers.
 
-Some of its scorers evaluate the answer as Python (``eval``, sympy's ``parse_expr``), and a policy wrote that answer. None of
-these is ever called: ``OWN_SCORES`` stand in for some, and the other data sets of that kind are refused. So are data sets whose
-scorer accepts nearly anything or works without a bound, and those whose items cannot be made again (as of reasoning-gym 0.1.25).
+Some of its scorers evaluate the answer as Python (``eval``, sympy's ``parse_expr``). This would be unsafe, because the
+policy writes the answer, so they are never called. ``OWN_SCORES`` replaces some of them, and the other data sets of
+this kind are refused. Two more kinds are refused: data sets whose scorer accepts almost anything or works without a
+bound, and data sets whose items cannot be generated again (as of reasoning-gym 0.1.25).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from turnwise.envs.reasoning_gym.own_scores import OWN_SCORES
 from turnwise.errors import InputError
 
 INSTALL = "`make reasoning_gym` installs it (pip install -r requirements-reasoning-gym.txt)"
-NUMBERS = 2**31 - 1  # items of a data set have numbers below this
-LONGEST = 10_000  # characters of an answer that is scored
+NUMBERS = 2**31 - 1  # upper bound of the items' numbers
+LONGEST = 10_000  # maximum length of an answer in characters; a longer one scores 0
 _EVALUATES = "its scorer evaluates the answer as Python"
 _UNBOUNDED = "its scorer repeats a move as often as the answer says, without a bound"
 _AGAIN = "its items cannot be made again one by one"
@@ -44,21 +45,24 @@ REFUSED: Mapping[str, str] = {
     "list_functions": _AGAIN,
     "composite": "it is a mixture; name its data sets in env.tasks",
 }
-"""Data sets that cannot be played, and why."""
+"""Data sets that cannot be used -> the reason."""
 LETTERS = ("spell_backward", "figlet_font")
-"""Data sets whose scorer counts letters in their places; what follows them costs nothing there, and scores 0 here."""
+"""Data sets whose scorer compares the letters at each position.
+
+It ignores letters after the expected end; here, an answer with such letters scores 0.
+"""
 OWN_TEXT = ("basic_arithmetic", "bitwise_arithmetic", "number_sorting")
-"""Data sets whose modules evaluate the package's own text alone."""
+"""Data sets whose modules evaluate text as Python, but only text that the package itself wrote."""
 _EVALUATING = re.compile(r"(?<![\w.])(eval|exec)\(|\b(parse_expr|sympify)\(")
 
 
 class MissingReasoningGymError(InputError):
-    """reasoning-gym, or something that it imports, is not installed."""
+    """The package reasoning-gym, or a library that it imports, is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A question of a data set. ``answer`` is the package's own; None where the data set has none."""
+    """A question of a data set. ``answer`` is the package's answer; None if the data set has none."""
 
     question: str
     answer: str | None
@@ -66,10 +70,10 @@ class Item:
 
 
 def package() -> Any:
-    """Returns the imported package.
+    """Imports and returns the package.
 
     Raises:
-        MissingReasoningGymError: it cannot be imported.
+        MissingReasoningGymError: the package cannot be imported.
     """
     if find_spec("reasoning_gym") is None:
         raise MissingReasoningGymError(f"env=reasoning_gym needs reasoning-gym, not installed here; {INSTALL}")
@@ -83,15 +87,16 @@ def package() -> Any:
 
 
 class Dataset:
-    """One data set at given settings.
+    """One data set with given settings.
 
     Args:
-        name: the package's name of it.
-        settings: of its configuration; ``level`` stands for the settings of that level of its curriculum.
-        key: of the configuration, for messages.
+        name: the data set's name in the package.
+        settings: settings of its configuration. ``level`` means the settings of that level of its curriculum.
+        key: the configuration's key, for messages.
 
     Raises:
-        InputError: there is no such data set or setting, a setting has a bad value, or it is one of ``REFUSED``.
+        InputError: there is no such data set or setting, a setting has an invalid value, or the data set is in
+            ``REFUSED``.
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any], key: str = "tasks") -> None:
@@ -99,11 +104,12 @@ class Dataset:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3)
             raise InputError(
-                f"{key}.{name}: reasoning-gym has no such data set" + (f"; {', '.join(near)}?" if near else "")
+                f"{key}.{name}: reasoning-gym has no such data set"
+                + (f"; did you mean {', '.join(near)}?" if near else "")
             )
         made_by, configured_by = known[name]
         if reason := REFUSED.get(name) or _evaluates(name, made_by):
-            raise InputError(f"{key}.{name}: cannot be played: {reason}; leave it out")
+            raise InputError(f"{key}.{name}: cannot be used: {reason}; leave it out")
         self.name, self.settings = name, dict(settings)
         config = self._config(configured_by, f"{key}.{name}")
         try:
@@ -124,26 +130,30 @@ class Dataset:
             raise InputError(f"{key}: {error}") from error
 
     def _at(self, level: Any, key: str) -> Any:
-        """Returns the configuration of a level of the curriculum; attributes with fewer levels stand at their last."""
+        """Returns the configuration at a level of the curriculum.
+
+        An attribute that has fewer levels is set to its last one.
+        """
         if self.name not in package().CURRICULA:
-            raise InputError(f"{key}.level: reasoning-gym has no levels of it; name its own settings")
+            raise InputError(f"{key}.level: reasoning-gym has no levels for this data set; give its settings instead")
         if not isinstance(level, int) or level < 0:
-            raise InputError(f"{key}.level: a whole number from 0 on is needed, got {level!r}")
+            raise InputError(f"{key}.level: must be a whole number of at least 0, got {level!r}")
         curriculum = package().create_curriculum(self.name)
         for name, attribute in curriculum.attributes.items():
             curriculum.set_attr_level(name, min(level, len(attribute.levels) - 1))
         return curriculum.generate_configuration()
 
     def item(self, number: int) -> Item:
-        """Returns the item of that number, from 0 to ``NUMBERS``; the same number gives the same item."""
+        """Returns the item with a number from 0 to ``NUMBERS``. The same number always gives the same item."""
         entry = self._made[number]
         answer = entry["answer"]
         return Item(str(entry["question"]), None if answer is None else str(answer), entry)
 
     def score(self, item: Item, answer: str) -> float:
-        """Returns the score of an answer, in [0, 1]: the package's, or that of ``OWN_SCORES``.
+        """Returns the score of an answer in [0, 1], from the package's scorer or from ``OWN_SCORES``.
 
-        An answer at which the scorer fails gets 0, and so does one that is scored above 1: some scorers add up by mistake.
+        An answer scores 0 if the scorer fails on it. It also scores 0 if the scorer returns more than 1, because some
+        scorers add up points by mistake.
         """
         if len(answer) > LONGEST or (self.name in LETTERS and len("".join(answer.split())) > len(item.answer or "")):
             return 0.0
@@ -152,14 +162,18 @@ class Dataset:
         try:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                score = float(self._made.score_answer(answer, copy.deepcopy(item.entry)))  # some scorers write into it
-        except Exception:  # it could not read the answer
+                # a copy, because some scorers change the entry
+                score = float(self._made.score_answer(answer, copy.deepcopy(item.entry)))
+        except Exception:  # the scorer could not read the answer
             return 0.0
-        return max(0.0, score) if score <= 1 else 0.0  # a score that is no number is not below 1
+        return max(0.0, score) if score <= 1 else 0.0  # NaN scores 0 too, because the comparison with 1 is false
 
 
 def _evaluates(name: str, made_by: type) -> str:
-    """Says that the module of a data set evaluates text and nobody has looked at whose; empty where it is known or does not."""
+    """Returns the reason to refuse a data set whose module evaluates text as Python; empty if the data set can be used.
+
+    Modules in ``OWN_TEXT`` were inspected by hand and evaluate only the package's own text.
+    """
     if name in OWN_SCORES or name in OWN_TEXT:
         return ""
     source = inspect.getsource(inspect.getmodule(made_by) or made_by)

@@ -1,4 +1,4 @@
-"""A live episode of ``env=reasoning_gym``: one question, answered once or with further tries."""
+"""A running episode of ``env=reasoning_gym``: one question, which the policy answers once or several times."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ReasoningSession:
-    """See ``turnwise.envs.environment.Session``. Each reply is an answer and is paid its score; all state is numbers.
+    """See ``turnwise.envs.environment.Session``. Each reply is an answer, and its score is the reward.
 
     Args:
-        horizon: answers that may be given; the first that reaches ``threshold`` ends the episode.
-        threshold: score from which an answer wins.
-        form: ``bare``, the whole reply is the answer, or ``tags``, what stands between the last <answer> and </answer>.
+        horizon: maximum number of answers. The first answer that reaches ``threshold`` ends the episode.
+        threshold: minimum score of a winning answer.
+        form: ``bare`` means that the whole reply is the answer; ``tags`` means that the answer is the text between the
+            last <answer> and </answer>.
     """
 
     def __init__(self, task: Task, dataset: Dataset, item: Item, horizon: int, threshold: float, form: Form) -> None:
@@ -32,12 +33,12 @@ class ReasoningSession:
         self.done = self.won = False
 
     def opening(self) -> list[Message]:
-        """Returns the package's question; with ``tags`` a system message before it says how to answer."""
+        """Returns the package's question. With ``tags``, a system message before it explains how to answer."""
         system: list[Message] = [{"role": "system", "content": HOW}] if self.form == "tags" else []
         return [*system, {"role": "user", "content": self.item.question}]
 
     def answer(self, action: str) -> str:
-        """Returns the answer in a reply, without thinking and outer whitespace; empty where there is none."""
+        """Returns the answer in a reply without thinking blocks and outer whitespace; empty if there is none."""
         try:
             text = split_thinking(action)[1]
         except ToolCallError:
@@ -48,16 +49,16 @@ class ReasoningSession:
         return str(found[-1]).strip() if found else ""
 
     def write(self, answer: str) -> str:
-        """Returns an answer as a reply."""
+        """Returns the text of a reply that gives the answer."""
         return answer if self.form == "bare" else f"<answer>{answer}</answer>"
 
     def score(self, action: str) -> float:
-        """Returns the package's score of a reply, in [0, 1]; no answer scores 0."""
+        """Returns the package's score of a reply in [0, 1]; a reply without an answer scores 0."""
         answer = self.answer(action)
         return self.dataset.score(self.item, answer) if answer else 0.0
 
     def step(self, action: str) -> Step:
-        """Scores a reply.
+        """Scores a reply and returns the score as the reward.
 
         Raises:
             RuntimeError: the episode is over.
@@ -71,9 +72,9 @@ class ReasoningSession:
         return Step(text, score, self.done, self.won, {"score": score})
 
     def fork(self) -> ReasoningSession:
-        """Returns an independent copy; the question is only read."""
+        """Returns an independent copy. Both use the same question, which never changes."""
         return copy.copy(self)
 
     def admissible(self) -> list[str]:
-        """Returns nothing: answers are free text."""
+        """Returns an empty list, because answers are free text."""
         return []

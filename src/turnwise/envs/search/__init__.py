@@ -1,4 +1,7 @@
-"""Multi-hop questions that are answered by searching pages: a generated encyclopaedia, or public data sets."""
+"""Multi-hop questions that the policy answers by searching pages.
+
+They come from a generated encyclopaedia or public data sets.
+"""
 
 from turnwise.envs.search.environment import SearchEnv
 from turnwise.envs.search.experts import Mistakes

@@ -1,12 +1,15 @@
-"""The verifier of ``env=search`` that compares with the demonstrated step (PivotRL, arXiv:2603.21383, App. A.2).
+"""The verifier of ``env=search`` that compares an action with the demonstrated one (PivotRL, arXiv:2603.21383, App.
 
-A step is accepted where it has the effect of the demonstrated one:
+A.2).
 
-- a search that shows the same pages in the same order, whichever words found them;
-- an answer that is the same after normalisation (``search.scoring``).
+An action is accepted if it has the effect of the demonstrated one:
 
-Whether the demonstrated step was a good one does not count. One that is no call, or a search that finds no page, has
-no effect to compare with: nothing is accepted in its place, itself included.
+- A search must show the same pages in the same order; its words do not matter.
+- An answer must be the same after normalisation (``search.scoring``).
+
+The verifier does not ask whether the demonstrated action was good. If the demonstrated action is not a valid call, or
+is a search that finds no page, there is no effect to compare with. Then nothing is accepted, not even the demonstrated
+action itself.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from turnwise.envs.search.session import SearchSession
 
 
 def accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Whether the step has the effect of the demonstrated one; ``session`` is not changed.
+    """Returns whether the action has the effect of the demonstrated one. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the search failed.

@@ -1,7 +1,9 @@
-"""A generated encyclopaedia: countries of things that stand in relations, a page for each, and questions over them.
+"""A generated encyclopaedia.
 
-Countries share nothing: whoever knows one knows nothing of another. That makes splits disjoint in what they ask about and in
-what they read, not only in the wording of questions.
+It consists of countries; each has things with relations between them, a page for each thing, and questions.
+
+Countries have no names or facts in common. Splits use different countries or questions, so for ``unseen`` not only the
+wording of the questions is new, but also what they ask about and the pages that have to be read.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from turnwise.envs.search.names import Names
 from turnwise.envs.search.pages import Fact, Page, Pages, Question
 from turnwise.envs.search.schema import SCHEMAS, Comparison, Relation, Schema
 
-_UNSEEN = 5  # every fifth country is kept for unseen
-_SEEN = 5  # of the questions about the others, about one in five is kept for seen
+_UNSEEN = 5  # every fifth country is reserved for unseen
+_SEEN = 5  # about one in five questions on the other countries is reserved for seen
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One thing: what stands in each relation to it, and the sentence of its page that says so."""
+    """One thing: for each relation the other thing or number, and the sentence of its page that states it."""
 
     kind: str
     name: str
@@ -31,7 +33,7 @@ class Thing:
     sentences: dict[str, str] = field(default_factory=dict)
 
     def fact(self, relation: str) -> Fact:
-        """Where the relation stands."""
+        """Returns the fact of a relation: the title of the page and the sentence on it."""
         return self.name, self.sentences[relation]
 
 
@@ -39,16 +41,18 @@ Country = Mapping[str, Thing]
 
 
 class Encyclopaedia:
-    """Args:
+    """A generated encyclopaedia with its questions.
+
+    Args:
         level: ``tiny`` (short sentences, few words) or ``full``.
-        edition: another number is another encyclopaedia.
-        countries: how many; None is the level's own number.
-        hops: relations that a question follows, one kind of question for each number; None is the level's own (1 and 2, or
-            2 and 3). The longer ones widen the spread of difficulty.
+        edition: seed; each number gives another encyclopaedia.
+        countries: number of countries; None means the level's default.
+        hops: numbers of relations that a question follows, one kind of question for each number. None means the level's
+            default (1 and 2, or 2 and 3). Larger numbers widen the range of difficulty.
 
     Raises:
-        ValueError: the level is unknown, the edition is negative, there are fewer than two countries, or a number of hops is
-            below 1 or comes twice.
+        ValueError: the level is unknown, the edition is negative, there are fewer than two countries, or a number of
+            hops is below 1 or occurs twice.
     """
 
     def __init__(
@@ -61,14 +65,14 @@ class Encyclopaedia:
         if level not in SCHEMAS:
             raise ValueError(f"level must be one of {', '.join(SCHEMAS)}, got {level!r}")
         if edition < 0:
-            raise ValueError(f"edition: a number from 0 up, got {edition}")
+            raise ValueError(f"edition: must be at least 0, got {edition}")
         self.schema = SCHEMAS[level]
         count = self.schema.countries if countries is None else countries
         if count < 2:
-            raise ValueError(f"countries: one to learn from and one to keep apart, so at least 2, got {count}")
+            raise ValueError(f"countries: must be at least 2, because one is held out, got {count}")
         self.hops = self.schema.hops if hops is None else tuple(hops)
         if min(self.hops, default=0) < 1 or len(set(self.hops)) < len(self.hops):
-            raise ValueError(f"hops: name at least one number from 1 up, each once, got {list(self.hops)}")
+            raise ValueError(f"hops: must be different numbers of at least 1, got {list(self.hops)}")
         rng = random.Random(f"encyclopaedia {level} {edition}")
         names = Names(level, rng)
         drawn = [_country(self.schema, names, rng) for _ in range(count)]
@@ -76,7 +80,7 @@ class Encyclopaedia:
         self.pages = Pages(page for _, pages in drawn for page in pages)
 
     def questions(self, split: str, seed: int) -> list[Question]:
-        """Returns all questions of a split, kinds in turn, in an order that ``seed`` decides."""
+        """Returns all questions of a split, with their kinds in rotation, in an order that depends on ``seed``."""
         by_kind: dict[str, list[Question]] = {}
         for number, country in enumerate(self.countries):
             if (number % _UNSEEN == 1) == (split == "unseen"):
@@ -94,7 +98,7 @@ def _kept(question: Question) -> bool:
 
 
 def _in_turn(lists: list[list[Question]]) -> list[Question]:
-    """Returns one of each list, round after round; a list that has ended is passed over."""
+    """Merges lists by taking one question from each in rotation. Lists that have ended are skipped."""
     longest = max(map(len, lists), default=0)
     return [questions[i] for i in range(longest) for questions in lists if i < len(questions)]
 
@@ -115,7 +119,10 @@ def _country(schema: Schema, names: Names, rng: random.Random) -> tuple[Country,
 
 
 def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random) -> Page:
-    """A page: the definition, then facts and asides in random order. Writes the sentences of facts into ``thing``."""
+    """Returns the page of a thing: its definition, then facts and asides in random order.
+
+    It also stores the sentences of the facts in ``thing.sentences``.
+    """
     relations = schema.relations.get(thing.kind, {})
     for name, value in thing.facts.items():
         thing.sentences[name] = rng.choice(relations[name].says).format(x=thing.name, y=value)
@@ -143,7 +150,10 @@ def _questions(schema: Schema, numbers: Sequence[int], country: Country) -> Iter
 
 
 def _chains(schema: Schema, country: Country, start: Thing, hops: int) -> Iterator[Question]:
-    """Questions that follow ``hops`` relations from a thing, no thing twice, none that names its own answer."""
+    """Yields questions that follow ``hops`` relations, beginning at a thing.
+
+    No question visits a thing twice or contains its own answer.
+    """
     paths: list[tuple[Thing, str, tuple[Fact, ...], frozenset[str]]] = [
         (start, start.name, (), frozenset({start.name}))
     ]
@@ -169,7 +179,7 @@ def _relations(schema: Schema, thing: Thing) -> Iterator[tuple[str, Relation]]:
 
 
 def _compare(country: Country, comparison: Comparison, a: Thing, b: Thing) -> Question | None:
-    """Returns the comparison of two things; None where they tie or share what is compared."""
+    """Returns a question that compares two things by a number; None if their numbers are equal."""
     numbers, evidence = [], []
     for thing in (a, b):
         if comparison.via is not None:

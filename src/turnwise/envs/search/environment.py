@@ -1,4 +1,4 @@
-"""``env=search``: multi-hop questions that are answered by searching pages."""
+"""``env=search``: multi-hop questions that the policy answers by searching pages."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from turnwise.types import Task
 
 
 class SearchEnv(QuestionEnv[SearchSession]):
-    """Questions over generated pages, or over the files of public data sets. See ``turnwise.envs.environment.Environment``.
+    """Questions on generated pages, or from the files of public data sets.
+
+    See ``turnwise.envs.environment.Environment``.
 
     Args:
-        level: ``tiny`` (short pages, few words, short commands) or ``full``.
-        edition: another number is another encyclopaedia.
-        countries: its size; None is the level's own (24, 100).
-        hops: relations that its questions follow; None is the level's own (tiny 1 and 2, full 2 and 3).
-        results: pages that a search shows; None is the level's own (tiny 1, full 3).
-        horizon: turns of an episode.
-        calls: how calls are written, ``short`` or ``hermes``; None is short at the tiny level, else hermes.
-        floor: F1 from which a partly right answer is paid.
-        files: question files by split (train, seen, unseen) instead of the encyclopaedia's questions.
-        corpus: a file of pages to search, instead of those that come with the questions.
-        retriever: a retrieval server's address instead of BM25 in this process.
-        mistakes: probabilities of the clumsy expert.
+        level: ``tiny`` (short pages, few words, short calls) or ``full``.
+        edition: seed of the generated encyclopaedia; each number gives another one.
+        countries: size of the encyclopaedia; None means the level's default (tiny 24, full 100).
+        hops: numbers of relations that a question follows; None means the level's default (tiny 1 and 2, full 2 and 3).
+        results: number of pages that a search shows; None means the level's default (tiny 1, full 3).
+        horizon: maximum number of turns of an episode.
+        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
+            level.
+        floor: minimum F1 at which a partly right answer gets a reward.
+        files: question files by split (train, seen, unseen), used instead of the encyclopaedia's questions.
+        corpus: a file of pages to search, used instead of those that come with the questions.
+        retriever: address of a retrieval server, used instead of BM25 in this process.
+        mistakes: probabilities of the clumsy expert's mistakes.
         verifier: ``oracle`` (``search.verifier``) or ``demonstrated`` (``search.demonstrated``).
 
     Raises:
-        ValueError: a number is out of range, there is no such verifier, or the questions' files bring no pages and
-            there is no other source of them.
+        ValueError: a number is out of range, the verifier is unknown, or the question files contain no pages and
+            neither ``corpus`` nor ``retriever`` is given.
         InputError: a file cannot be used.
     """
 
@@ -59,7 +62,7 @@ class SearchEnv(QuestionEnv[SearchSession]):
         hops: Sequence[int] | None = None,
     ) -> None:
         if results is not None and results < 1:
-            raise ValueError(f"results: a search shows at least one page, got {results}")
+            raise ValueError(f"results: must be at least 1, got {results}")
         super().__init__(TOOLS, level, edition, countries, horizon, calls, floor, files, corpus, retriever, hops)
         self.verifier = check_verifier(verifier)
         self.results, self.mistakes = results or (1 if level == "tiny" else 3), mistakes or Mistakes()

@@ -1,4 +1,4 @@
-"""Scripted experts of ``env=search``. They know where the evidence stands and look it up page by page."""
+"""Scripted experts of ``env=search``. They know which pages hold the evidence and look them up one by one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from turnwise.envs.search.session import SearchSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to correct it."""
+    """Probabilities per turn of the clumsy expert's mistakes.
 
-    repeat: float = 0.06  # ask again what was just asked
-    stray: float = 0.12  # follow a page that has nothing to do with the question
-    vague: float = 0.12  # ask with the question's ordinary words and no name
-    malformed: float = 0.06  # a reply that is no call
+    It makes a mistake only while enough turns are left to correct it.
+    """
+
+    repeat: float = 0.06  # repeats the last search
+    stray: float = 0.12  # searches for a page that has nothing to do with the question
+    vague: float = 0.12  # searches with ordinary words of the question and without a name
+    malformed: float = 0.06  # writes a reply that is not a valid call
 
 
 class GoodExpert(Expert[SearchSession]):
-    """Looks up what is missing by its name, then answers. Its seed decides with which of two things compared it begins."""
+    """An expert that searches for each missing page by its name, then answers.
+
+    If the question compares two things, the seed decides which one comes first.
+    """
 
     def __init__(self, session: SearchSession, seed: int | str) -> None:
         super().__init__(session, seed)
@@ -29,7 +35,10 @@ class GoodExpert(Expert[SearchSession]):
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def plan(self, session: SearchSession) -> list[str]:
-        """Returns titles to look up, the next one first. A title that a search did not bring is not asked for again."""
+        """Returns the titles to search for, the next one first.
+
+        A title is left out if a search for it did not show it.
+        """
         missing = [title for title in session.missing() if title not in self.asked]
         return missing[::-1] if self.swap else missing
 

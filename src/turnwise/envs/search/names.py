@@ -1,4 +1,4 @@
-"""Names that occur once in an encyclopaedia, drawn without replacement."""
+"""Draws names for an encyclopaedia. Each name is used only once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CODAS = ("", "l", "m", "n", "r", "s", "th", "nd", "rk")
 
 
 class Names:
-    """Fresh names by kind.
+    """A generator of new names for each kind of thing.
 
     Args:
-        level: ``tiny`` combines a hundred ordinary words; ``full`` makes words up.
-        rng: decides all of them.
+        level: ``tiny`` combines a hundred ordinary words; ``full`` invents words.
+        rng: random generator that decides all names.
     """
 
     def __init__(self, level: str, rng: random.Random) -> None:
@@ -36,15 +36,15 @@ class Names:
             self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
 
     def __call__(self, kind: str) -> str:
-        """Returns a name that none had before.
+        """Returns a name that was not returned before.
 
         Raises:
-            ValueError: the words of the kind are used up.
+            ValueError: all names of this kind are used up.
         """
         if kind in self._kinds:
             pair = next(self._kinds[kind], None)
             if pair is None:
-                raise ValueError(f"countries: the tiny level has no more names for a {kind}; make fewer countries")
+                raise ValueError(f"countries: the tiny level has no more names for a {kind}; set fewer countries")
             return pair
         while (name := self._made_up(kind)) in self._used:
             pass

@@ -1,4 +1,4 @@
-"""The pages that search and browse read, and questions over them."""
+"""The pages of ``env=search`` and ``env=browse``, and the questions about them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from turnwise.envs.search.records import cleaned
 
 Fact = tuple[str, str]
-"""Where a fact stands: a page's title, and the sentence."""
+"""A fact: the title of the page that states it, and the sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page. The first sentence says what it is about."""
+    """One page. Its first sentence says what the page is about."""
 
     title: str
     sentences: tuple[str, ...]
@@ -26,12 +26,12 @@ class Page:
 
 
 class Pages:
-    """Pages by number and by title; two pages of one title become one with the sentences of both.
+    """Pages by number and by title. Two pages with the same title are merged into one with the sentences of both.
 
-    Text is freed of control characters and of the marks of calls and answers here (``records.cleaned``).
+    Control characters and the markers of calls and answers are removed from all texts (``records.cleaned``).
 
     Raises:
-        ValueError: there is no page.
+        ValueError: there are no pages.
     """
 
     def __init__(self, pages: Iterable[Page]) -> None:
@@ -44,7 +44,7 @@ class Pages:
                 sentences = known.sentences + tuple(s for s in sentences if s not in known.sentences)
             found[title] = Page(title, sentences)
         if not found:
-            raise ValueError("there is no page to search: the files hold none")
+            raise ValueError("the files contain no page to search")
         self.pages: Sequence[Page] = tuple(found.values())
         self._named: Mapping[str, Page] = {page.title.casefold(): page for page in self.pages}
 
@@ -55,15 +55,16 @@ class Pages:
         return iter(self.pages)
 
     def named(self, title: str) -> Page | None:
-        """Returns the page of that title, upper and lower case apart."""
+        """Returns the page with a title; None if there is none. Upper and lower case matter."""
         return self._named.get(title.strip().casefold())
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its references, and the facts that it takes, in the order in which they can be found.
+    """A question with its right answers and its evidence, the facts that it needs, in the order in which they can be
+    found.
 
-    ``evidence`` is empty where nothing says which pages hold the answer.
+    ``evidence`` is empty if it is not known which pages hold the answer.
     """
 
     kind: str
@@ -73,25 +74,25 @@ class Question:
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Returns the pages of the evidence, each once, in order."""
+        """Returns the titles of the pages with evidence, in order and without duplicates."""
         return tuple(dict.fromkeys(title for title, _ in self.evidence))
 
     @property
     def key(self) -> str:
-        """Names the question: the same one has the same key, whatever list it stands in."""
+        """Returns a key that is the same for equal questions."""
         return hashlib.sha256("\n".join([self.text, *self.answers]).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Returns the question as JSON values."""
         evidence = [list(fact) for fact in self.evidence]
         return {"kind": self.kind, "question": self.text, "answers": list(self.answers), "evidence": evidence}
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Question:
-        """Back from a task's data.
+        """Returns the question that a task's data describes.
 
         Raises:
-            ValueError: a key is missing.
+            ValueError: the data lacks a key.
         """
         try:
             evidence = tuple((str(title), str(sentence)) for title, sentence in data["evidence"])

@@ -1,11 +1,12 @@
-"""Questions of HotpotQA, 2WikiMultiHopQA, MuSiQue and Bamboogle, from the files that their authors and mirrors publish.
+"""Reads the question files of HotpotQA, 2WikiMultiHopQA, MuSiQue and Bamboogle, in the form in which they are
+published.
 
-The format is read from a record's keys, so that the same reader takes original files, Hugging Face exports (Parquet, or JSON
-inside of text) and FlashRAG's JSON lines:
+The keys of a record decide its format. So the same reader takes original files, Hugging Face exports (Parquet, or JSON
+inside text) and FlashRAG's JSON lines:
 
 - HotpotQA, 2WikiMultiHopQA: ``question``, ``answer``, ``context``, ``supporting_facts``;
-- MuSiQue: ``question``, ``answer``, ``answer_aliases``, ``paragraphs``, ``question_decomposition``; of the full version the
-  unanswerable questions are left out;
+- MuSiQue: ``question``, ``answer``, ``answer_aliases``, ``paragraphs``, ``question_decomposition``; the unanswerable
+  questions of the full version are left out;
 - Bamboogle: ``Question``, ``Answer``, no pages;
 - FlashRAG's edition of any of them: ``question``, ``golden_answers``, no pages.
 """
@@ -24,15 +25,15 @@ from turnwise.errors import InputError
 _FORMATS = "HotpotQA, 2WikiMultiHopQA, MuSiQue, Bamboogle or FlashRAG"
 
 
-# what a record of another shape makes of code that reads it as if it had the right one
+# exceptions that a record of another format causes when it is read in this format
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
 
 
 def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
-    """Returns the questions of a file, in its order, each once, and the pages that come with them.
+    """Returns the questions in a file, in its order and without duplicates, and the pages that come with them.
 
     Raises:
-        InputError: the file cannot be read, a record is in none of the formats, or no question is left.
+        InputError: the file cannot be read, a record has none of the formats, or no usable question is left.
     """
     questions: dict[str, Question] = {}
     pages: list[Page] = []
@@ -47,15 +48,17 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
             questions.setdefault(found[0].key, found[0])
             pages += found[1]
     if not questions:
-        raise InputError(f"{path}: no question in it; {key} takes files of {_FORMATS}")
+        raise InputError(f"{path}: it contains no question; {key} takes files of {_FORMATS}")
     return list(questions.values()), pages
 
 
 def read_pages(path: str | Path, key: str) -> list[Page]:
-    """Returns a corpus: records with ``title`` and ``text`` (as DPR's), or ``contents`` whose first line is the title.
+    """Returns the pages of a corpus file.
+
+    A record has ``title`` and ``text`` (as in DPR), or ``contents`` whose first line is the title.
 
     Raises:
-        InputError: the file cannot be read, or a record has neither.
+        InputError: the file cannot be read, or a record has none of these keys.
     """
     pages = []
     for place, record in read_records(path, key):
@@ -66,12 +69,12 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
             raise InputError(f"{place}: a page needs a title and a text, got the keys {sorted(map(str, record))}")
         pages.append(Page(title.strip().strip('"'), (text,)))
     if not pages:
-        raise InputError(f"{path}: no page in it; {key} takes records with title and text")
+        raise InputError(f"{path}: it contains no page; {key} takes records with title and text")
     return pages
 
 
 def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
-    """Returns one question and its pages; None where the record says that it has no answer."""
+    """Returns one question and its pages; None if the record is marked as unanswerable."""
     if "paragraphs" in record:
         return _musique(record)
     if "supporting_facts" in record and "context" in record:
@@ -91,7 +94,8 @@ def _hotpot(record: Mapping[str, Any]) -> tuple[Question, list[Page]]:
     evidence = []
     for title, number in _pairs(record["supporting_facts"], "title", "sent_id"):
         sentences = pages[title].sentences
-        at = int(number) if 0 <= int(number) < len(sentences) else 0  # some published numbers point past the page
+        # some published sentence numbers lie beyond the end of the page
+        at = int(number) if 0 <= int(number) < len(sentences) else 0
         evidence.append((title, sentences[at]))
     kind = str(record.get("type") or "hotpot")
     return _made(kind, record["question"], [record["answer"]], evidence), list(pages.values())
@@ -116,13 +120,16 @@ def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]
         raise ValueError(f"the answers must be text, got {answers!r} (test files come without them)")
     text, answers = cleaned(text).strip(), [cleaned(answer).strip() for answer in answers]
     if not text or not all(answers):
-        raise ValueError("the question or an answer holds nothing but control characters")
+        raise ValueError("the question or an answer contains only control characters")
     facts = tuple((cleaned(title).strip(), cleaned(sentence).strip()) for title, sentence in evidence)
     return Question(kind, text, tuple(dict.fromkeys(answers)), facts)
 
 
 def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:
-    """Pairs from ``[[a, b], ...]`` or from the columns ``{a: [...], b: [...]}``, either maybe as JSON text."""
+    """Returns a list of pairs from ``[[a, b], ...]`` or from the columns ``{a: [...], b: [...]}``.
+
+    Either may also be given as JSON text.
+    """
     value = _value(value)
     if isinstance(value, Mapping):
         second = next(key for key in keys[1:] if key in value)

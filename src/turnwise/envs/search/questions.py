@@ -1,4 +1,6 @@
-"""What ``env=search`` and ``env=browse`` share: questions over pages, a retriever, and an answer that ends the episode."""
+"""The shared base of ``env=search`` and ``env=browse``: questions on pages, a retriever, and an answer that ends the
+episode.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,10 @@ class QuestionSession(TextSession):
     """An episode that ends with an answer.
 
     Args:
-        question: of the task.
+        question: the question of the task.
         retriever: finds pages.
-        results: how many pages a search shows.
-        floor: F1 from which a partly right answer is paid.
+        results: number of pages that a search shows.
+        floor: minimum F1 at which a partly right answer gets a reward.
     """
 
     def __init__(
@@ -51,16 +53,23 @@ class QuestionSession(TextSession):
 
     @abstractmethod
     def missing(self) -> Sequence[Any]:
-        """Returns the evidence that no observation has shown yet, in the order in which it can be found."""
+        """Returns the part of the evidence that no observation has shown yet, in the order in which it can be found."""
 
     def answered(self, answer: str) -> Step:
-        """Ends the episode. An exact match pays 1, another answer its F1 from ``floor`` on; only the exact one has won."""
+        """Ends the episode with an answer.
+
+        An exact match gets the reward 1 and wins. Another answer gets its F1 as reward if that is at least ``floor``,
+        otherwise 0.
+        """
         result = score(answer, self.question.answers)
         info = {"exact": float(result.exact), "f1": result.f1}
         return Step(ANSWERED, result.reward(self.floor), True, result.exact, info)
 
     def accepts_answer(self, answer: str, expert: tuple[str, str] | None) -> bool:
-        """Whether an answer is right and supported: all evidence was shown, or the expert's call is an answer too."""
+        """Returns whether an answer is right and supported.
+
+        It is supported if all evidence was shown. This is not required if the expert's call is an answer too.
+        """
         supported = not self.missing() or (expert is not None and expert[0] == "answer")
         return supported and score(answer, self.question.answers).exact
 
@@ -69,11 +78,11 @@ Q = TypeVar("Q", bound=QuestionSession)
 
 
 class QuestionEnv(ToolEnv[Q]):
-    """An environment of questions. ``turnwise.envs.search.SearchEnv`` documents the arguments.
+    """An environment of questions. ``turnwise.envs.search.SearchEnv`` describes the arguments.
 
     Attributes:
-        opens: whether the policy opens pages, so that a retriever alone is not enough.
-        evidence: what question files have to name for the experts.
+        opens: whether the policy opens pages. If so, a retriever alone is not enough.
+        evidence: what a question file has to name so that the experts can act, for messages.
 
     Raises:
         ValueError: a number is out of range, or there are no pages.
@@ -98,7 +107,7 @@ class QuestionEnv(ToolEnv[Q]):
         hops: Sequence[int] | None = None,
     ) -> None:
         if not 0 <= floor <= 1:
-            raise ValueError(f"floor: F1 lies in [0, 1], got {floor}")
+            raise ValueError(f"floor: must be in [0, 1], as F1 is, got {floor}")
         super().__init__(level, horizon, calls, tools)
         self.floor = floor
         self._source = Source(level, edition, countries, files, corpus, hops)
@@ -106,7 +115,7 @@ class QuestionEnv(ToolEnv[Q]):
         self._pages = self._source.pages
         if self._pages is None and (self.opens or retriever is None):
             other = "" if self.opens else ", or a retriever's address"
-            raise ValueError(f"corpus: these question files bring no pages; name a file of pages{other}")
+            raise ValueError(f"corpus: these question files contain no pages; name a file of pages{other}")
         self._retriever: Retriever
         if retriever is not None:
             self._retriever = Served(retriever)
@@ -121,5 +130,5 @@ class QuestionEnv(ToolEnv[Q]):
 
 
 def malformed(session: QuestionSession, action: str, short: str) -> str:
-    """Returns a call without its end, or the ``short`` text where calls are short."""
+    """Returns a call without its end; if calls are in the short form, returns the text ``short`` instead."""
     return action.replace("</tool_call>", "").strip() if isinstance(session.calls, Hermes) else short

@@ -1,4 +1,7 @@
-"""Records of question files in the formats that data sets are published in, one at a time, each with its place."""
+"""Reads records of question files in the formats in which data sets are published.
+
+Yields each record with its place in the file.
+"""
 
 from __future__ import annotations
 
@@ -22,26 +25,24 @@ ENDINGS = ".json, .jsonl, .parquet, .csv or .tsv"
 
 
 def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """``("file:record", record)`` of every record; records count from 1, and of JSON lines, lines do.
+    """Yields ``("file:number", record)`` for every record. The number counts records from 1 or, in JSON lines, lines.
 
     Args:
         path: a JSON array or JSON lines (``.json``, ``.jsonl``), Parquet, or a table with a header line.
-        key: the configuration's key that named the file, for messages.
+        key: the configuration's key that names the file, for messages.
 
     Raises:
-        InputError: the file is missing, unreadable, or not in the format that its ending says.
+        InputError: the file is missing, unreadable, or not in the format that its file name ending says.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: a folder, a pipe or a device, no file; {key} takes {ENDINGS}")
+        raise InputError(f"{path}: not a regular file but a folder, a pipe or a device; {key} takes {ENDINGS}")
     try:
         for number, record in enumerate(_read(path), start=1):
             if record is None:
                 continue
             if not isinstance(record, dict):
-                raise InputError(
-                    f"{path}:{number}: not an object but {type(record).__name__}; write one object a record"
-                )
+                raise InputError(f"{path}:{number}: the record is not an object but {type(record).__name__}")
             yield f"{path}:{number}", record
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; correct {key} (read from {Path.cwd()})") from None
@@ -50,7 +51,7 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
 
 
 def cleaned(text: str) -> str:
-    """Returns a file's text without control characters, and with the marks of chats and calls broken up."""
+    """Returns a text from a file without control characters, and with the markers of chats and calls broken up."""
     return _MARK.sub("< ", _CONTROL.sub(" ", text))
 
 
@@ -94,5 +95,5 @@ def _refuse(constant: str) -> None:
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text[:40]} is beyond all numbers")
+        raise ValueError(f"{text[:40]} is too large for a number")
     return number

@@ -1,4 +1,4 @@
-"""Finding pages by a query: BM25 in this process, or any retrieval server over HTTP."""
+"""Finds pages for a query, with BM25 in this process or with a retrieval server over HTTP."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ from turnwise.text import parse_json, said
 
 logger = logging.getLogger(__name__)
 
-_TITLE = 3  # how often a title counts: a page is about its title, and only mentions what it links to
-KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable that holds the server's token; unset, none is sent
-MAX_BODY = 16 * 2**20  # bytes of an answer
-MAX_QUERY = 4096  # characters of a query that are sent; encoders read fewer
-_OURS = "city"  # a query of our own
-_LOGGED = 8  # different faults that are logged
-_KEPT = 16_384  # queries remembered: the rollouts of a group ask much the same
-logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every index that it builds
+_TITLE = 3  # weight of a title's words: a page is about its title, but only mentions the pages it links to
+KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable with the server's token; if it is not set, no token is sent
+MAX_BODY = 16 * 2**20  # maximum size of an answer in bytes
+MAX_QUERY = 4096  # maximum number of characters of a query that are sent; encoders read fewer
+_OURS = "city"  # a query that tests whether the server works
+_LOGGED = 8  # maximum number of different faults that are logged
+_KEPT = 16_384  # size of the query cache; it helps because the rollouts of a group ask similar queries
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s logs every index that it builds
 
 
 class Retriever(Protocol):
-    """Query -> the best pages, best first, none where nothing fits."""
+    """A function: query -> the best pages, best first; empty if no page fits."""
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Raises ``EnvironmentFault`` where the search itself fails."""
+        """Returns at most ``k`` pages. Raises ``EnvironmentFault`` if the search itself fails."""
         ...
 
 
 class Bm25:
-    """Lucene's BM25 over titles and sentences (bm25s, arXiv:2407.03618). Equal scores are ordered by page number."""
+    """Lucene's BM25 over titles and sentences (bm25s, arXiv:2407.03618).
+
+    Pages with equal scores are ordered by page number.
+    """
 
     def __init__(self, pages: Pages) -> None:
         self.pages = pages
@@ -66,22 +69,24 @@ class Bm25:
 
 
 class Served:
-    r"""A retrieval server with the ``/retrieve`` protocol of Search-R1: ``scripts/serve_retrieval.py`` is one.
+    r"""A retrieval server with the ``/retrieve`` protocol of Search-R1. ``scripts/serve_retrieval.py`` is such a
+    server.
 
     POST ``{"queries": [...], "topk": k, "return_scores": true}`` answers ``{"result": [[{"document": {"contents":
     "title\ntext"}, "score": s}, ...]]}``.
 
-    A search that fails is a fault of the environment, and the first of each kind is logged. As long as no search has worked, a
-    failing one is followed by a query of our own: where that fails too, the server cannot be used and the run ends.
+    A search that fails is a fault of the environment, and the first fault of each kind is logged. Until a search has
+    worked, each failed search is followed by a test query. If the test query fails too, the server cannot be used and
+    the run ends.
 
     Args:
-        url: of the server's ``/retrieve``.
-        timeout: seconds of one attempt, from the connection to the last byte of the answer.
-        retries: further attempts when no answer came.
-        pause: seconds before the second attempt, twice as long before each further one.
+        url: address of the server's ``/retrieve``.
+        timeout: time limit in seconds of one attempt, from the connection to the last byte of the answer.
+        retries: number of further attempts if no answer came.
+        pause: seconds before the second attempt. The pause doubles before each further attempt.
 
     Raises:
-        ValueError: the url is not an http one, or holds a secret.
+        ValueError: the url does not begin with http, or contains a secret.
     """
 
     def __init__(self, url: str, timeout: float = 30.0, retries: int = 2, pause: float = 0.25) -> None:
@@ -96,7 +101,10 @@ class Served:
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Raises ``InputError`` where the server has never answered and does not answer our own query either."""
+        """Returns at most ``k`` pages.
+
+        Raises ``InputError`` if no search has ever worked and the test query fails too.
+        """
         return self._search(query[:MAX_QUERY].encode(errors="replace").decode(), k)
 
     def _search_uncached(self, query: str, k: int) -> tuple[Page, ...]:
@@ -141,7 +149,7 @@ class Served:
             try:
                 status, answer = await self._attempt(body)
             except TimeoutError:
-                reason = f"the answer is not whole in time, {self._timeout:g} s"
+                reason = f"the answer was not complete within {self._timeout:g} s"
             except (aiohttp.ClientError, OSError, TooLargeError) as error:
                 reason = f"{type(error).__name__}: {said(str(error), key_from(KEY))}"
             else:
@@ -156,7 +164,7 @@ class Served:
         limit = aiohttp.ClientTimeout(total=self._timeout)
         async with (
             open_session(self._url, key_from(KEY), connections=1) as session,
-            # a redirect would carry the key elsewhere
+            # a redirect could send the token to another server
             session.post(self._url, json=body, timeout=limit, allow_redirects=False) as response,
         ):
             return response.status, await bounded(response, MAX_BODY)
@@ -164,25 +172,25 @@ class Served:
     def _log(self, fault: str) -> None:
         if fault not in self._logged and len(self._logged) < _LOGGED:
             self._logged.add(fault)
-            logger.warning("a search failed: %s; its rollout is begun again", fault)
+            logger.warning("a search failed: %s; its rollout is started again", fault)
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
-    """Returns the first ``k`` pages of a server's answer.
+    """Returns the first ``k`` pages in a server's answer.
 
     Raises:
-        ValueError: it is not in the format.
+        ValueError: the answer is not in the format.
     """
     try:
         given = parse_json(answer)
-        (hits,) = given["result"]  # of one query
+        (hits,) = given["result"]  # the list for the only query
         if given.get("error") or not isinstance(hits, list):
-            raise ValueError("an error, or no list of pages")
+            raise ValueError("it holds an error, or no list of pages")
         found = [hit.get("document", hit)["contents"] for hit in hits]
         if not all(contents.strip() for contents in found):
-            raise ValueError("a page without a title and a text")
+            raise ValueError("a page has neither a title nor a text")
         pages = [contents.partition("\n") for contents in found[:k]]
-        # as Pages does, a page is freed of marks before anybody sees it
+        # Pages removes markers of chats and calls, so each page passes through it before the policy sees it.
         return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(said(repr(error), key_from(KEY))) from error
@@ -193,6 +201,6 @@ def _tokens(texts: list[str]) -> Any:
 
 
 def _words(query: str) -> list[str]:
-    """Returns the query's words as the index knows them."""
+    """Returns the words of a query in the form that the index uses."""
     found = bm25s.tokenize([query], stopwords="en", show_progress=False, return_ids=False)
     return list(found[0])

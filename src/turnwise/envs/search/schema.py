@@ -1,4 +1,6 @@
-"""What the encyclopaedia knows of each kind of thing, in two sizes: of short sentences, and of ordinary ones."""
+"""The kinds of things, relations and sentences of the generated encyclopaedia, in two sizes: short sentences and
+ordinary ones.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One fact of a kind. ``{x}`` is the thing, ``{y}`` what stands in the relation to it.
+    """A relation of a kind of thing. In the texts, ``{x}`` is the thing, and ``{y}`` is the other thing or number.
 
-    ``target`` is a kind, or a range of whole numbers.
+    ``target`` is the kind of the other thing, or the range of the whole number.
     """
 
-    says: Sequence[str]  # sentences, one of which a page uses
-    of: str  # the other thing, described: "the author of {x}"
+    says: Sequence[str]  # sentences that state the relation; a page uses one of them
+    of: str  # a description of the other thing, such as "the author of {x}"
     asks: str
     target: str | tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two things of a kind by a number; ``via`` compares what stands in that relation to them instead."""
+    """A question that compares two things of a kind by a number.
+
+    If ``via`` names a relation, it compares the numbers of the things that stand in this relation to the two.
+    """
 
     kind: str
     number: str
@@ -32,9 +37,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Kinds with what a country has of each, their definitions, facts, and asides that tell nothing.
+    """The contents of an encyclopaedia: for each kind of thing its count per country, its definition, its relations,
+    and asides.
 
-    ``aside`` mentions another thing ``{y}`` of the country: a page found by a name need not be that name's own.
+    An aside is a sentence without useful facts that mentions another thing ``{y}`` of the country. Because of asides, a
+    page that a search for a name finds is not always the page of that name.
     """
 
     counts: Mapping[str, int]
@@ -45,7 +52,8 @@ class Schema:
     asides_per_page: int = 0
     countries: int = 24
     hops: tuple[int, ...] = (2, 3)
-    chains: int = 6  # kept of each thing and number of hops, or the longest would outnumber all others
+    # maximum number of questions for each thing and number of hops; otherwise long chains would outnumber all others
+    chains: int = 6
 
 
 TINY = Schema(

@@ -1,4 +1,4 @@
-"""Exact match and token F1 of short answers, as SQuAD and HotpotQA (arXiv:1809.09600) define them."""
+"""Exact match and token F1 of short answers, as defined by SQuAD and HotpotQA (arXiv:1809.09600)."""
 
 from __future__ import annotations
 
@@ -8,39 +8,42 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-F1_FLOOR = 0.3  # TRACE (arXiv:2606.11119), App. E.1.2: partial credit begins here
+F1_FLOOR = 0.3  # TRACE (arXiv:2606.11119), App. E.1.2: partial reward begins at this F1
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_CLOSED = frozenset({"yes", "no", "noanswer"})  # answers of which a part is no partial answer
+_CLOSED = frozenset({"yes", "no", "noanswer"})  # answers for which there is no partial reward
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """An answer held against the references: the best of each over all of them."""
+    """The score of an answer: exact match and F1, each the best over all right answers."""
 
     exact: bool
     f1: float
 
     def reward(self, floor: float = F1_FLOOR) -> float:
-        """1 for an exact match, else F1 where it reaches ``floor``, else 0."""
+        """Returns 1 for an exact match, otherwise F1 if it is at least ``floor``, otherwise 0."""
         if self.exact:
             return 1.0
         return self.f1 if self.f1 >= floor else 0.0
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and surplus whitespace."""
+    """Returns a text in lower case, without punctuation, articles and surplus whitespace."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def score(answer: str, references: Sequence[str]) -> Score:
-    """``answer`` against every reference."""
+    """Returns the score of an answer against all right answers."""
     exact = any(normalise(answer) == normalise(reference) for reference in references)
     return Score(exact, max((f1(answer, reference) for reference in references), default=0.0))
 
 
 def f1(answer: str, reference: str) -> float:
-    """Harmonic mean of precision and recall over words, in [0, 1]; a closed answer (yes, no) is whole or 0."""
+    """Returns the harmonic mean of precision and recall over words, in [0, 1].
+
+    If one of the two is a closed answer (yes, no), they must be equal, otherwise the result is 0.
+    """
     given, wanted = normalise(answer), normalise(reference)
     if given != wanted and (given in _CLOSED or wanted in _CLOSED):
         return 0.0

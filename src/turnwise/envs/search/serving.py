@@ -1,4 +1,7 @@
-"""The HTTP side of ``scripts/serve_retrieval.py``: requests of bounded size and time, few connections, one search at a time."""
+"""The HTTP part of ``scripts/serve_retrieval.py``.
+
+It limits the size and time of requests and the number of connections, and runs one search at a time.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from turnwise.envs.search.retrieval import KEY, MAX_BODY, MAX_QUERY
 from turnwise.text import parse_json, plain
 
 _logger = logging.getLogger(__name__)
-_logger.addFilter(  # text of a client that is not HTTP is answered with 400 and not logged as an error
+_logger.addFilter(  # a client's text that is not HTTP is answered with 400 and not logged as an error
     lambda record: (
         not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
     )
@@ -29,28 +32,31 @@ _logger.addFilter(  # text of a client that is not HTTP is answered with 400 and
 
 
 class Searcher(Protocol):
-    """Queries -> for each of them its ``k`` best pages with their scores, best first."""
+    """Finds pages: for each query its ``k`` best pages with their scores, best first."""
 
     def search(self, queries: list[str], k: int) -> list[list[tuple[Page, float]]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a client may ask for and hold.
+    """The limits for requests and connections of clients.
 
     Args:
-        body: bytes of a request; ``answer``: characters of the pages that answer it.
-        queries: of a request; ``k``: pages of a query; ``hits``: pages of a request, all its queries together.
-        part: queries that are searched together, which bounds the memory of their scores.
-        connections: that are open at once; later ones are closed.
-        waiting: requests that are searched for or wait for their turn; others get 503.
-        arrive: seconds until a request has come whole.
-        search: seconds that a request may wait and be searched for, looked at between its parts.
-        open: seconds that a connection may be open.
+        body: maximum size of a request in bytes.
+        answer: maximum number of characters of the pages in an answer.
+        queries: maximum number of queries of a request.
+        k: maximum number of pages of a query.
+        hits: maximum number of pages of a request, over all its queries.
+        part: number of queries that are searched together, which bounds the memory of their scores.
+        connections: maximum number of open connections; further ones are closed.
+        waiting: maximum number of requests that are searched or wait; further ones get status 503.
+        arrive: seconds within which a request must have arrived completely.
+        search: seconds that a request may wait and be searched. The limit is checked between the parts of a search.
+        open: seconds that a connection may stay open.
     """
 
     body: int = 4 * 2**20
-    answer: int = MAX_BODY // 4  # a character takes up to four bytes
+    answer: int = MAX_BODY // 4  # a quarter, because a character takes up to four bytes
     queries: int = 512
     k: int = 1000
     hits: int = 2048
@@ -62,7 +68,7 @@ class Limits:
     open: float = 60.0
 
 
-_ASKED: web.AppKey[set[Any]] = web.AppKey("asked", set)  # connections whose request has come whole
+_ASKED: web.AppKey[set[Any]] = web.AppKey("asked", set)  # connections whose request has arrived completely
 _LIMITS: web.AppKey[Limits] = web.AppKey("limits", Limits)
 
 
@@ -73,15 +79,16 @@ class _Refused(Exception):
 
 
 def make_app(index: Searcher, key: str | None = None, limits: Limits | None = None) -> web.Application:
-    """Returns the server over an index. What is no request in the format is answered with 400 and the reason.
+    """Returns the web application that serves an index. A request in another format gets status 400 and the reason.
 
     Args:
-        key: token that every request must carry (``Authorization: Bearer``), or it is answered with 401; None: none.
-        limits: of requests and connections.
+        key: token that every request must carry (``Authorization: Bearer``); requests without it get status 401. None
+            means that no token is needed.
+        limits: limits for requests and connections.
     """
     limits = limits or Limits()
     wanted = f"Bearer {key}".encode()
-    thread = ThreadPoolExecutor(1, "search")  # the loop goes on answering while a search runs
+    thread = ThreadPoolExecutor(1, "search")  # a separate thread, so that the event loop can answer while a search runs
     waiting = 0
 
     async def answer(request: web.Request) -> web.Response:
@@ -109,7 +116,7 @@ def make_app(index: Searcher, key: str | None = None, limits: Limits | None = No
             response = await answer(request)
         except _Refused as refused:
             response = web.json_response({"error": plain(str(refused), 300)}, status=refused.status)
-        response.force_close()  # a connection is a request, so that none is held idle
+        response.force_close()  # one request per connection, so that no connection stays open idle
         return response
 
     async def end(_: web.Application) -> None:
@@ -155,7 +162,9 @@ async def _read(request: web.Request, limits: Limits) -> tuple[list[str], int, b
 async def _search(
     index: Searcher, queries: Sequence[str], k: int, limits: Limits, thread: ThreadPoolExecutor
 ) -> list[list[tuple[Page, float]]]:
-    """Part by part, so that others get their turn between, and one that takes too long ends."""
+    """Searches the queries in parts, so that other requests get their turn between parts and a slow search can be
+    ended.
+    """
     found: list[list[tuple[Page, float]]] = []
     try:
         async with asyncio.timeout(limits.search):
@@ -169,10 +178,10 @@ async def _search(
 
 @asynccontextmanager
 async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """Listen; gives the address. Connections that send nothing whole, or are too many or too old, are closed.
+    """Listens and yields the server's address. Connections are closed if they are too slow, too old or too many.
 
     Raises:
-        OSError: the address cannot be had.
+        OSError: the address cannot be used.
     """
     runner = web.AppRunner(app, access_log=None, logger=_logger)
     await runner.setup()
@@ -191,11 +200,12 @@ async def _guard(runner: web.AppRunner, asked: set[Any], limits: Limits) -> None
     since: dict[Any, float] = {}
     while True:
         now = time.monotonic()
-        there = list(runner.server.connections) if runner.server is not None else []  # the oldest first
+        there = list(runner.server.connections) if runner.server is not None else []  # the oldest connections first
         since = {connection: since.get(connection, now) for connection in there}
         asked &= set(there)
         late = [one for one in there if now - since[one] > (limits.open if one in asked else limits.arrive)]
-        # Above the limit, connections without a complete request are closed first, the oldest of them first.
+        # If there are too many connections, those without a complete request are closed first, beginning with the
+        # oldest.
         order = [one for one in there if one not in asked] + [one for one in reversed(there) if one in asked]
         for connection in {*late, *order[: max(0, len(there) - limits.connections)]}:
             if connection.transport is not None:

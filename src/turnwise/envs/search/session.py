@@ -1,4 +1,4 @@
-"""A live episode of ``env=search``: search, read, answer."""
+"""A running episode of ``env=search``: the policy searches, reads and answers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ TOOLS = (
     tool("search", "Find pages. Returns the best matches with their text.", query=("string", "what to look for")),
     ANSWER,
 )
-SHOWN = 2_000  # characters of one page in a result
+SHOWN = 2_000  # maximum number of characters of one page in a result
 
 
 class SearchSession(QuestionSession):
-    """``seen`` holds the titles of all pages that results have shown, in order."""
+    """See :class:`~turnwise.envs.search.questions.QuestionSession`.
+
+    ``seen`` holds the titles of all pages that results have shown, in order.
+    """
 
     seen: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
-        """Returns the titles of the evidence that no result has shown yet, in the order in which they can be found."""
+        """Returns the titles of evidence pages that no result has shown yet, in the order in which they can be
+        found.
+        """
         return [title for title in self.question.titles if title not in self.seen]
 
     def find(self, query: str) -> tuple[Page, ...]:
-        """Returns the pages that a search would show."""
+        """Returns the pages that a search for the query would show."""
         return self.retriever(query, self.most)
 
     def use(self, name: str, argument: str) -> Step:

@@ -1,4 +1,4 @@
-"""Where questions and pages come from: the encyclopaedia, or files that a person gives; one place for search and browse."""
+"""The source of questions and pages for search and browse: the generated encyclopaedia, or files of the user."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class Source:
     """Questions by split, and the pages that belong to them.
 
     Args:
-        level, edition, countries, hops: of the encyclopaedia; see there.
-        files: split -> question file, instead of the encyclopaedia's. A split without a file has no tasks.
-        corpus: a file of pages, instead of those that come with the questions.
+        level, edition, countries, hops: arguments of :class:`~turnwise.envs.search.encyclopaedia.Encyclopaedia`.
+        files: split -> question file, used instead of the encyclopaedia's questions. A split without a file has no
+            tasks.
+        corpus: a file of pages, used instead of those that come with the questions.
 
     Raises:
-        ValueError: a split of ``files`` is unknown.
+        ValueError: ``files`` names an unknown split.
         InputError: a file cannot be used, or there are no pages at all.
     """
 
@@ -53,22 +54,22 @@ class Source:
         self.name = f"files {_digest(files)}" if files else made
 
     def tasks(self, env: str, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` different tasks. With a larger ``count`` the same tasks come first, and new ones follow.
+        """Returns ``count`` different tasks. A longer list starts with the shorter one.
 
         Raises:
-            ValueError: the split has no questions, or fewer than ``count``.
+            InputError: the split has fewer than ``count`` questions.
         """
         questions = self._lists.get((split, seed))
         if questions is None:
             questions = self._lists[split, seed] = self._ordered(split, seed)
         if count > len(questions):
-            remedy = f"give files.{split} more" if self._made is None else "set countries to more, or level to full"
-            raise InputError(f"{env}: {split} has {len(questions)} questions, {count} are wanted; {remedy}")
+            remedy = f"add some to files.{split}" if self._made is None else "set countries to more, or level to full"
+            raise InputError(f"{env}: {split} has {len(questions)} questions, but {count} are needed; {remedy}")
         source = {"source": self.name}
         return [Task(env, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
 
     def question(self, task: Task) -> Question:
-        """Returns a task's question.
+        """Returns the question of a task.
 
         Raises:
             ValueError: the task was made from other pages.
@@ -76,7 +77,7 @@ class Source:
         made = task.data.get("source")
         if made is not None and made != self.name:
             raise ValueError(
-                f"task {task.id}: made from {made!r}, but these pages are {self.name!r}; use its own settings"
+                f"task {task.id}: made from {made!r}, but these pages are {self.name!r}; use the settings that it was made with"
             )
         return Question.of(task.data)
 

@@ -1,14 +1,18 @@
-"""The functional verifier of ``env=search``: it accepts searches that show needed evidence, and answers that this supports.
+"""The functional verifier of ``env=search``.
 
-PivotRL (arXiv:2603.21383, App. A.2) asks of a browsing step whether it is a next useful step towards the evidence. Here what
-the step shows decides that, and not its words:
+It accepts searches that show new evidence, and answers that the evidence supports.
 
-- A search is accepted where its results show a page of the evidence that no result has shown before, whichever page it is.
-- An answer is accepted where it is right *and* all evidence was shown, or the expert answers here too. A lucky guess is refused.
-- Everything else is refused: a search for what was seen, a search that finds nothing needed, an answer that is partly right.
+PivotRL (arXiv:2603.21383, App. A.2) accepts a browsing step if it is a useful next step towards the evidence. Here, the
+pages that a step shows decide this, not its words:
 
-Every accepted search leaves less to be found, so accepted actions cannot go on for ever. Where a question file does not name the
-supporting pages, a search is accepted that shows the new page that the expert's search shows first.
+- A search is accepted if its results show any page of the evidence that no result has shown before.
+- An answer is accepted if it is right *and* either all evidence was shown or the expert answers here too. Otherwise it
+  could be a lucky guess, and is refused.
+- Everything else is refused: a search for pages that were seen, a search that finds nothing needed, an answer that is
+  partly right.
+
+Every accepted search leaves less to be found, so no search is accepted again and again. If a question file does not
+name the supporting pages, a search is accepted if it shows the first new page that the expert's search shows.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from turnwise.envs.search.session import SearchSession
 
 
 def accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns the verdict; ``session`` is not changed.
+    """Returns whether the action is accepted. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the search failed.
@@ -40,5 +44,5 @@ def accepts(session: SearchSession, action: str, expert: str) -> bool:
 
 
 def new_titles(session: SearchSession, query: str) -> list[str]:
-    """Returns the titles that a search would show and no result has shown before."""
+    """Returns the titles that a search would show and that no result has shown before."""
     return [page.title for page in session.find(query) if page.title not in session.seen]

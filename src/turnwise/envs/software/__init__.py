@@ -1,4 +1,4 @@
-"""The software environment: generated repositories with a seeded fault."""
+"""The software environment: the policy repairs generated repositories in which one line is wrong."""
 
 from turnwise.envs.software.environment import SoftwareEnv
 from turnwise.envs.software.experts import Slips

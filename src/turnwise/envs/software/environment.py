@@ -1,4 +1,7 @@
-"""``env=software``: small repositories with one wrong line, repaired through tools and judged in the sandbox."""
+"""``env=software``: small repositories with one wrong line, which the policy repairs with tools.
+
+The sandbox judges the repair.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,23 @@ from turnwise.envs.software.tasks import make_task
 from turnwise.envs.workspace import WorkspaceEnv
 from turnwise.types import Task
 
-_SHOWN: Mapping[Level, int] = {"tiny": 400, "full": 2000}  # characters of an observation
+_SHOWN: Mapping[Level, int] = {"tiny": 400, "full": 2000}  # default of ``shown`` for each level, in characters
 
 
 class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
     """See ``turnwise.envs.environment.Environment``.
 
     Args:
-        level: tiny or full; how many modules and functions a repository has.
-        horizon: turns of an episode.
-        calls: how calls are written, ``short`` or ``hermes``. None: short at the tiny level.
-        shown: characters of an observation. None: 400 at the tiny level, 2000 at full.
-        verifier: ``effect``, ``call`` or ``name``; see ``software.verifier``. None: effect at the tiny level, name at full.
-        slips: probabilities of the clumsy expert.
-        box: the sandbox; it opens with the first run of code.
+        level: ``tiny`` or ``full``; decides how many modules and functions a repository has.
+        horizon: maximum number of turns of an episode.
+        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
+            level.
+        shown: maximum length of an observation in characters. None means 400 at the tiny level and 2000 at the full
+            level.
+        verifier: ``effect``, ``call`` or ``name``; see ``software.verifier``. None means effect at the tiny level and
+            name at the full level.
+        slips: probabilities of the clumsy expert's mistakes.
+        box: the sandbox, which starts when it first runs code.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -47,7 +53,7 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
         box: Box | None = None,
     ) -> None:
         if verifier not in (None, "effect", "call", "name"):
-            raise ValueError(f"verifier: effect, call or name, got {verifier!r}")
+            raise ValueError(f"verifier: must be effect, call or name, got {verifier!r}")
         super().__init__(level, horizon, calls, TOOLS, False, shown, _SHOWN, slips or Slips(), box)
         self.verifier = verifier or ("effect" if level == "tiny" else "name")
 

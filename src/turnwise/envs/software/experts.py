@@ -1,4 +1,7 @@
-"""Scripted experts. They read before they write: the tests name the function, a search its file, the file the line."""
+"""Scripted experts, which read before they write.
+
+The tests show the failing function, a search shows its file, and the file shows the wrong line.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from turnwise.envs.software.session import SoftwareSession
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """Probabilities per turn of the clumsy expert."""
+    """Probabilities per turn of the clumsy expert's mistakes."""
 
-    again: float = 0.08  # run the tests once more
-    astray: float = 0.12  # open another file, or one that is not there
-    lost: float = 0.06  # search for what is nowhere
-    wrong: float = 0.35  # a wrong edit of the right line, where an edit is due; the next action puts it right
+    again: float = 0.08  # runs the tests once more
+    astray: float = 0.12  # opens another file, or one that does not exist
+    lost: float = 0.06  # searches for a text that no file contains
+    wrong: float = 0.35  # makes a wrong edit of the right line when an edit is due; the next action corrects it
 
 
 class GoodExpert(Expert[SoftwareSession]):
-    """Runs the tests, searches the function, opens its file and corrects the line.
+    """An expert that runs the tests, searches the function, opens its file and corrects the line.
 
-    Its seed draws whether it searches where the tests name the module already.
+    If the tests already show the module, the seed decides whether it searches nevertheless.
     """
 
     def __init__(self, session: SoftwareSession, seed: int | str) -> None:

@@ -1,7 +1,8 @@
-"""The functions that generated repositories are made of, each with the ways in which it may be broken.
+"""The functions of which generated repositories consist, each with the ways in which it can be broken.
 
-A line of a body that may be broken is written as a tuple: the right line first, then wrong ones. Cases are arguments
-with the right value: one of them stands in the repository's tests, the others are held back for the judgement.
+A body line that can be broken is written as a tuple: the right line first, then wrong ones. A case is a pair of
+arguments and right value. One case is shown in the repository's tests; the others are hidden and decide whether the
+task is solved.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ Line = str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One function."""
+    """One function with its broken forms and its cases."""
 
     name: str
-    head: str  # its parameters
+    head: str  # its parameters, as written in the source
     body: tuple[Line, ...]
-    cases: tuple[tuple[str, str], ...]  # arguments, right value; both as Python text
+    cases: tuple[tuple[str, str], ...]  # (arguments, right value), both as Python text
 
     def text(self, broken: tuple[int, int] | None = None) -> str:
-        """Returns the source; ``broken`` is (line, which wrong form)."""
+        """Returns the source. ``broken`` is (line, index of its wrong form); None means the right source."""
         lines = []
         for i, line in enumerate(self.body):
             forms = (line,) if isinstance(line, str) else line
@@ -30,7 +31,7 @@ class Program:
         return "\n".join([f"def {self.name}({self.head}):", *lines]) + "\n"
 
     def faults(self) -> list[tuple[int, int]]:
-        """Every way to break it."""
+        """Returns all ways to break the function, as (line, index of its wrong form)."""
         return [
             (i, form) for i, line in enumerate(self.body) if isinstance(line, tuple) for form in range(1, len(line))
         ]

@@ -1,4 +1,4 @@
-"""A live episode in a repository: search, open, edit, run."""
+"""A running episode in a repository. The policy can search, open and edit files and run the tests."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TOOLS = (
     tool("run", "Run the tests."),
 )
 _RULES = "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
-_LIST = 8  # lines that a search shows
-_FEW = 3  # lines of a search that has found something: a letter that stands everywhere has not
+_LIST = 8  # maximum number of lines that a search shows
+_FEW = 3  # maximum number of matching lines for which a search counts as specific; a single letter, for example, is not
 
 _MARK = "found: "
-# Prints one JSON list: what each call gives, as text. The values to compare with never enter the sandbox.
+# Prints one JSON list with the result of each call as text. The right values never enter the sandbox.
 _JUDGE = """
 import importlib, json, sys
 sys.path.insert(0, "")
@@ -49,10 +49,13 @@ print({mark!r} + json.dumps(found))
 
 
 class SoftwareSession(WorkspaceSession):
-    """See ``turnwise.envs.environment.Session``. The task is done when every case, shown or held back, comes out right.
+    """See ``turnwise.envs.environment.Session``.
 
-    ``found`` says how much of the way to the fault observations have shown: 1 the function that fails, 2 where it stands, 3 its
-    faulty line. As long as the function is not known, 2 and 3 are not counted, even if they stand in an observation.
+    The task is solved when every case, shown or hidden, gives the right value.
+
+    ``found`` says how much of the way to the fault the observations have shown: 1 means the failing function, 2 the
+    place of this function, 3 its wrong line. Until the function is known, 2 and 3 do not count, even if an observation
+    shows them.
     """
 
     def __init__(self, task: Task, box: Box, calls: Calls, horizon: int, shown: int) -> None:
@@ -61,14 +64,14 @@ class SoftwareSession(WorkspaceSession):
             self.cases = dict(task.data["cases"])
             self.fault = {key: task.data["fault"][key] for key in ("path", "line", "function")}
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"task data: a software task has files, cases and a fault ({error!r})") from None
+            raise ValueError(f"task data: a software task needs files, cases and a fault ({error!r})") from None
         files = " ".join(path for path, entry in tree.items() if isinstance(entry, File))
         request = f"repair the code so that the tests pass\nfiles: {files}"
         super().__init__(task, tree, box, calls, horizon, shown, _RULES, request)
         self.found = 0
 
     def act(self, call: ToolCall) -> Step:
-        """Makes a call; after an edit the cases are tried."""
+        """Makes a call. After an edit, all cases are run."""
         observation = cut(getattr(self, f"_{call.name}")(call.arguments), self.shown)
         shows = self._shows(call, observation)
         if shows == 1 or self.found:
@@ -83,7 +86,7 @@ class SoftwareSession(WorkspaceSession):
         """Returns the lines of a file.
 
         Raises:
-            ToolCallError: there is no such file.
+            ToolCallError: there is no file with this path.
         """
         entry = self.tree.get(path.removeprefix("./"))
         if not isinstance(entry, File):
@@ -91,7 +94,7 @@ class SoftwareSession(WorkspaceSession):
         return entry.content.decode().splitlines()
 
     def _shows(self, call: ToolCall, answer: str) -> int:
-        """Returns what an observation shows of the fault; see ``found``."""
+        """Returns how much of the way to the fault an observation shows, as a number like ``found``."""
         path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
         lines = answer.splitlines()
         if call.name == "run":
@@ -146,7 +149,7 @@ class SoftwareSession(WorkspaceSession):
         return text.splitlines()[-1] if not outcome.ok and text else text or "all tests pass"
 
     def _judged(self) -> bool:
-        """Whether every case comes out right. Nothing else that the code prints counts."""
+        """Returns whether every case gives the right value. Everything else that the code prints is ignored."""
         script = _JUDGE.format(calls=json.dumps(list(self.cases)), mark=_MARK)
         tree = {**self.tree, "judge.py": File(script.encode())}
         outcome, _ = self.box.run("python3 judge.py", tree)

@@ -1,7 +1,7 @@
-"""Patches scored on real SWE-bench instances by the benchmark's own harness (arXiv:2310.06770), where Docker runs.
+"""Scores patches on real SWE-bench instances with the benchmark's own harness (arXiv:2310.06770), which needs Docker.
 
-The harness (``swebench``, MIT) is an extra, ``requirements-swebench.txt``, best in an environment of its own. It runs as a
-program; nothing of it is imported here.
+The harness (package ``swebench``, MIT licence) is an extra, ``requirements-swebench.txt``, best installed in a Python
+environment of its own. It runs as a separate program; nothing of it is imported here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write
 
 INSTALL = "pip install -r requirements-swebench.txt"
-_LOGS = Path("logs/run_evaluation")  # where the harness writes, below the folder that it runs in
+_LOGS = Path("logs/run_evaluation")  # the folder of the harness's logs, below the folder in which it runs
 _PATCH_FAILED, _TIMED_OUT = ">>>>> Patch Apply Failed", "Timeout error:"
 _PROBE = """
 import importlib.util, sys
@@ -34,37 +34,39 @@ except Exception as error:
 
 
 class NoHarnessError(InputError):
-    """The harness cannot run here. The message says why, and what to install."""
+    """The harness cannot run on this machine. The message says why, and what to install."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The harness's results of each instance that a patch was submitted for.
+    """The harness's result for each instance for which a patch was submitted.
 
-    A fault says nothing about the patch, and is no failure of it: the harness's own rate counts it as one.
+    A fault is an error of the test system, so it says nothing about the patch. The harness's own success rate counts
+    faults as failures; ``rate`` leaves them out.
     """
 
     resolved: tuple[str, ...]
-    failed: tuple[str, ...]  # tests fail, the patch is empty or does not apply, or the tests ran out of time under it
-    faults: Mapping[str, str]  # instance -> what broke: the container, the network, the harness
+    # instances whose tests fail or time out with the patch, or whose patch is empty or does not apply
+    failed: tuple[str, ...]
+    faults: Mapping[str, str]  # instance -> what broke: the container, the network, or the harness
 
     @property
     def rate(self) -> float | None:
-        """Share of resolved instances among those that could be judged; None where none could."""
+        """Returns the share of resolved instances among those that could be judged; None if none could be judged."""
         judged = len(self.resolved) + len(self.failed)
         return len(self.resolved) / judged if judged else None
 
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """How the harness is run.
+    """The settings with which the harness is run.
 
     Attributes:
-        dataset: a data set of the hub, or a file of instances (``.json``, ``.jsonl``, ``.parquet``).
-        split: of it.
-        workers: containers at once.
-        timeout: seconds for the tests of one instance.
-        python: the interpreter that has swebench; None: this one.
+        dataset: a data set of the Hugging Face Hub, or a file of instances (``.json``, ``.jsonl``, ``.parquet``).
+        split: the split of the data set.
+        workers: number of containers that run at once.
+        timeout: time limit in seconds of the tests of one instance.
+        python: the interpreter that has swebench installed; None means this one.
 
     Raises:
         ValueError: a number is below 1.
@@ -81,7 +83,7 @@ class Harness:
             raise ValueError(f"workers and timeout must be at least 1, got {self.workers} and {self.timeout}")
 
     def check(self) -> None:
-        """Raises ``NoHarnessError`` where swebench is not installed or no Docker daemon answers."""
+        """Raises ``NoHarnessError`` if swebench is not installed or no Docker daemon answers."""
         python = self.python or sys.executable
         try:
             found = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=False)
@@ -97,7 +99,7 @@ class Harness:
             )
 
     def command(self, predictions: Path, run: str, instances: Sequence[str]) -> list[str]:
-        """Returns the harness's command line; it writes into the folder that it runs in."""
+        """Returns the harness's command line. The harness writes its files into its working folder."""
         return [
             *(self.python or sys.executable, "-m", "swebench.harness.run_evaluation"),
             *("--dataset_name", self.dataset, "--split", self.split),
@@ -107,22 +109,23 @@ class Harness:
         ]
 
     def score(self, patches: Mapping[str, str], model: str, folder: Path) -> Verdicts:
-        """Score one patch an instance.
+        """Scores one patch for each instance.
 
         Args:
-            patches: instance id -> a patch in git's format; empty where the policy made none.
-            model: whose patches they are.
-            folder: for predictions, logs and report. The same patches are not run twice there.
+            patches: instance id -> a patch in git's format; empty if the policy made no patch.
+            model: name of the model that wrote the patches.
+            folder: folder for predictions, logs and report. If it already holds results of the same patches, they are
+                not run again.
 
         Raises:
-            NoHarnessError: swebench or Docker is not there.
-            InputError: there is no patch, or the harness wrote no report.
+            NoHarnessError: swebench or Docker is missing.
+            InputError: there are no patches, or the harness wrote no report.
         """
         if not patches:
-            raise InputError("swebench: no patch to score")
+            raise InputError("swebench: there are no patches to score")
         self.check()
         folder = folder.resolve()
-        # The harness keeps verdicts by run and instance, whatever the patch was: other patches are another run.
+        # The harness stores verdicts by run name and instance, not by patch. So other patches need another run name.
         text = json.dumps([self.dataset, self.split, model, sorted(patches.items())])
         run = f"turnwise-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         predictions = folder / f"{run}.jsonl"
@@ -138,24 +141,24 @@ class Harness:
 
 
 def write_predictions(path: Path, patches: Mapping[str, str], model: str) -> None:
-    """The file that the harness reads: JSON lines of instance, model and patch."""
+    """Writes the file that the harness reads: JSON lines with instance, model and patch."""
     rows = [{"instance_id": key, "model_name_or_path": model, "model_patch": patch} for key, patch in patches.items()]
     with atomic_write(path) as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def read_report(path: Path, logs: Path) -> Verdicts:
-    """Returns the verdicts of a report (schema version 2) of the harness.
+    """Returns the verdicts in a report (schema version 2) of the harness.
 
-    An instance that ended in an error is told apart by its log: a patch that does not apply, or under which the tests run out of
-    time, has failed; anything else is a fault.
+    The log of an instance that ended in an error decides its kind: if the patch does not apply or makes the tests time
+    out, the patch has failed; anything else is a fault.
 
     Args:
-        path: of the report.
-        logs: the folder of the run's logs, one folder an instance; a missing log gives no information.
+        path: the report file.
+        logs: the folder of the run's logs, with one folder for each instance. A missing log gives no information.
 
     Raises:
-        InputError: it is no such report.
+        InputError: the file is not such a report.
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
@@ -165,7 +168,7 @@ def read_report(path: Path, logs: Path) -> Verdicts:
         known = {*resolved, *report["unresolved_ids"], *report["empty_patch_ids"], *errors}
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise InputError(f"{path}: no report of swebench 5 ({what}); {INSTALL} and run again") from error
+        raise InputError(f"{path}: not a report of swebench 5 ({what}); {INSTALL} and run again") from error
     faults = {key: reasons.get(key, "the environment broke") for key in broken - resolved}
     faults |= {
         key: reasons.get(key, "the harness failed") for key in errors - broken if not _patch_at_fault(logs / key)
@@ -186,10 +189,10 @@ def _patch_at_fault(logs: Path) -> bool:
 
 
 def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Returns the change between two trees of text files as a patch that ``git apply`` reads; empty where nothing changed.
+    """Returns the change between two trees of text files as a patch for ``git apply``; empty if nothing changed.
 
     Args:
-        before, after: path -> text; a path that stands on one side only was made or deleted.
+        before, after: path -> text. A path that only one of the two contains was created or deleted.
     """
     parts: list[str] = []
     for path in sorted({*before, *after}):
@@ -206,6 +209,9 @@ def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def _lines(text: str | None) -> list[str]:
-    """Lines with their ends; the last may lack it. Only a newline ends one, as for git."""
+    """Returns the lines of a text with their line ends, which the last line may lack.
+
+    As in git, only a newline ends a line.
+    """
     *ended, rest = (text or "").split("\n")
     return [*(line + "\n" for line in ended), *[rest] * bool(rest)]

@@ -1,4 +1,4 @@
-"""Repositories with one seeded fault and a test that fails because of it."""
+"""Generates repositories with one wrong line and a test that fails because of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from turnwise.envs.environment import Level
 from turnwise.envs.software.programs import PROGRAMS, Program
 from turnwise.types import Task
 
-SHAPES: Mapping[Level, tuple[int, int]] = {"tiny": (2, 1), "full": (4, 3)}  # modules, functions of each
-MODULES = ("bag", "box", "core", "data", "item", "num", "part", "shop", "tool", "unit")  # no names of the library
+# number of modules, number of functions in each
+SHAPES: Mapping[Level, tuple[int, int]] = {"tiny": (2, 1), "full": (4, 3)}
+# none of them is a module of Python's library
+MODULES = ("bag", "box", "core", "data", "item", "num", "part", "shop", "tool", "unit")
 TEST = "tests.py"
 
 _RUNNER = """
@@ -28,10 +30,11 @@ for call, want in CASES:
 
 
 def make_task(level: Level, split: str, seed: int, index: int) -> Task:
-    """Task number ``index`` of a split.
+    """Returns task number ``index`` of a split.
 
-    ``train`` and ``seen`` share faults and no repository: its hash decides which of the two it belongs to. ``unseen`` has
-    wrong forms of a line that no training task has; what is right there, training tasks with other forms have shown.
+    ``train`` and ``seen`` use the same faults in different repositories: a hash of a repository decides its split.
+    ``unseen`` uses wrong forms of a line that no training task contains. The right forms of these lines are known from
+    training tasks that break them in other ways.
     """
     attempt = 0
     while True:
@@ -43,22 +46,24 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def held_out(program: Program) -> list[tuple[int, int]]:
-    """Returns the faults of ``unseen`` alone: of each line that can be wrong in several ways the last, as (line, form)."""
+    """Returns the faults that only ``unseen`` uses, as (line, form): the last form of each line with several wrong
+    forms.
+    """
     forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
     return [(i, last) for i, last in forms.items() if last > 1]
 
 
 BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(program)))
-"""Functions that ``unseen`` breaks."""
+"""Names of the functions that ``unseen`` can break."""
 
 
 def _is_seen(data: Mapping[str, Any]) -> bool:
-    """A tenth of the repositories with known faults."""
+    """Returns whether a repository belongs to ``seen``, as a tenth of the repositories with training faults do."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
 
 
 def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
-    """Returns a repository: modules of functions, one of them broken, and the tests of all."""
+    """Returns a repository: modules of functions, one of which is broken, and tests of all functions."""
     names = [f"{name}.py" for name in rng.sample(MODULES, modules)]
     broken = PROGRAMS[rng.choice(BREAKABLE if unseen else sorted(PROGRAMS))]
     chosen = [broken.name, *rng.sample(sorted(set(PROGRAMS) - {broken.name}), modules * functions - 1)]
@@ -87,7 +92,7 @@ def _module(programs: list[Program], broken: Program, fault: tuple[int, int]) ->
 
 
 def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns the first case that the fault gets wrong. Our own text is run here, never a policy's."""
+    """Returns the first case for which the fault gives a wrong value. Only code of this file's programs is run here."""
     names: dict[str, Any] = {}
     exec(program.text(fault), names)
     for (given, value), case in zip(program.cases, cases, strict=True):
@@ -96,7 +101,7 @@ def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, st
                 return [case]
         except Exception:
             return [case]
-    raise ValueError(f"{program.name}: no case tells the fault {fault} from the right form")
+    raise ValueError(f"{program.name}: no case distinguishes the fault {fault} from the right form")
 
 
 def _tests(names: list[str], cases: list[tuple[str, str]]) -> str:

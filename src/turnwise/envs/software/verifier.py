@@ -1,10 +1,12 @@
-"""The functional verifiers of software: which calls are as good as an expert's (PivotRL, arXiv:2603.21383, Eq. 6).
+"""The functional verifiers of software, which accept calls that are as good as an expert's (PivotRL, arXiv:2603.21383,
+Eq. 6).
 
-``name``: a call that fits its tool, and the tool is the one that the expert calls: the paper's choice for software.
-``call``: the same arguments too.
-``effect``: a call is accepted if it repairs the code, or if it shows more of the way to the fault than was shown so far: first
-which function fails, and then where that function or its faulty line stands, among few other lines. The expert's call does not
-count, so a clumsy expert's mistake cannot lower the bar, and accepted calls cannot go on for ever.
+- ``name`` accepts a call that fits its tool if the expert calls the same tool. This is the paper's choice for software.
+- ``call`` requires the same arguments too.
+- ``effect`` accepts a call if it repairs the code, or if it shows more of the way to the fault than was shown so far:
+  first which function fails, then the place of this function or its wrong line, among few other lines. The expert's
+  call has no influence, so a mistake of a clumsy expert does not lower the standard. No call is accepted again and
+  again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ Verifier = Literal["effect", "call", "name"]
 
 
 def effective(session: SoftwareSession, action: str) -> bool:
-    """Whether the action brings the repair forward; ``session`` is not changed.
+    """Returns whether the action brings the repair forward. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox failed.
@@ -31,7 +33,7 @@ def effective(session: SoftwareSession, action: str) -> bool:
 
 
 def alike(session: SoftwareSession, action: str, expert: str, whole: bool) -> bool:
-    """Whether both are calls that fit their tool, of one tool; with ``whole`` of the same arguments too."""
+    """Returns whether both are valid calls of the same tool and, if ``whole``, have the same arguments."""
     try:
         ours, theirs = session.call(action), session.call(expert)
     except ToolCallError:

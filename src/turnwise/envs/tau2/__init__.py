@@ -1,4 +1,7 @@
-"""tau2-bench: the tasks, policies, tools and databases of inspect-evals, with a user by rule or behind an endpoint."""
+"""tau2-bench: its tasks, policies, tools and databases as packaged in inspect-evals.
+
+The user is simulated by rules or by a model behind an endpoint.
+"""
 
 from turnwise.envs.dialogues import Mistakes
 from turnwise.envs.tau2.endpoint import EndpointUser

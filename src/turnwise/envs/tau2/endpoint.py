@@ -1,4 +1,6 @@
-"""A model behind any OpenAI-compatible chat endpoint as the user, with the benchmark's own instructions to it."""
+"""Simulates the user with a model behind any OpenAI-compatible chat endpoint, with the benchmark's own instructions to
+the user.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ _OURS = ("model", "messages", "temperature", "max_tokens", "stream", "n")
 class EndpointUser:
     """See ``turnwise.envs.tau2.user.User``.
 
-    Answers are kept by the content of their questions, so that repeating a conversation gives the same answers. Without an answer
-    the environment has failed: an ``EnvironmentFault``, never a lost episode.
+    Answers are cached by the content of their questions, so that repeating a conversation gives the same answers. If no
+    answer can be obtained, an ``EnvironmentFault`` is raised; the episode does not count as lost.
 
     Args:
-        client: where and how to ask.
-        model: its name there; part of every question's address.
-        cache: the file that keeps answers; null: none, and episodes that are repeated differ where the model does.
-        temperature, max_tokens: of an answer.
+        client: address and settings of the requests.
+        model: the model's name at the endpoint. It is part of the cache key.
+        cache: the file of cached answers. None means no cache; repeated episodes then differ if the model's answers do.
+        temperature, max_tokens: sampling temperature and maximum length of an answer.
         extra: further keys of the request.
 
     Raises:
@@ -59,16 +61,19 @@ class EndpointUser:
             raise ValueError(f"extra must not set {', '.join(taken)}: the user sets them itself")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns the model's first message.
+        """Returns a conversation with the model's first message.
 
         Raises:
-            EnvironmentFault: no answer could be had, as of ``reply``.
-            InputError: the cache cannot be opened, as of ``reply``.
+            EnvironmentFault: no answer could be obtained. :meth:`reply` raises it too.
+            InputError: the cache cannot be opened. :meth:`reply` raises it too.
         """
         return self._go_on(Talk(scenario))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """Returns the model's answer; that a transfer was called, or all is done, it has to read in the message."""
+        """Returns the conversation with the agent's message and the model's answer.
+
+        ``transferred`` and ``satisfied`` are ignored: the model has to conclude both from the messages.
+        """
         return self._go_on(Talk(talk.scenario, (*talk.messages, ("agent", message))))
 
     def _go_on(self, talk: Talk) -> Talk:
@@ -79,7 +84,8 @@ class EndpointUser:
     def _request(self, talk: Talk) -> dict[str, Any]:
         scenario = of_package("data_model.tasks", "UserScenario").model_validate(dict(talk.scenario))
         guidelines = of_package("utils", "USER_SIMULATOR_GUIDELINES")
-        roles = {"user": "assistant", "agent": "user"}  # the model is the user: its own messages are the assistant's
+        # the model plays the user, so the user's messages get the role "assistant"
+        roles = {"user": "assistant", "agent": "user"}
         return {
             "model": self.model,
             "messages": [
@@ -131,11 +137,11 @@ class EndpointUser:
 
     def _tell(self, error: CacheError) -> None:
         if not self._told:
-            logger.warning("tau2 user: the cache fails (%s); answers are used and not kept", error)
+            logger.warning("tau2 user: the cache fails (%s); answers are used but not cached", error)
         self._told = True
 
     def close(self) -> None:
-        """End what is running. The user can be asked again afterwards."""
+        """Ends running requests. The user can be asked again afterwards."""
         if self._background is not None:
             self._background.close(self.client.close())
             self._background = None

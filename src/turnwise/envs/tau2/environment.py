@@ -1,4 +1,4 @@
-"""``env=tau2``: customers of an airline, a shop and a phone company, after tau2-bench (arXiv:2506.07982)."""
+"""``env=tau2``: customer service of an airline, a shop and a phone company, after tau2-bench (arXiv:2506.07982)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,27 @@ NAME = "tau2"
 
 
 class Tau2Env(ScriptedEnv[Tau2Session]):
-    """The benchmark's base set without the tasks that pay for doing nothing. See ``turnwise.envs.environment.Environment``.
+    """The benchmark's base set, without the tasks that reward doing nothing.
+
+    See ``turnwise.envs.environment.Environment``.
 
     Args:
-        domains: of ``airline``, ``retail`` and ``telecom``; the last runs solo, with a ticket instead of a user.
-        free: whether to keep the tasks that pay for doing nothing.
-        horizon: turns of an episode.
-        format: how calls are written.
-        rules: whether the system message holds the domain's policy; without it an episode is short, and unlike the benchmark's.
-        user: the user, ``scripted`` by rule or ``endpoint``.
-        patience: replies without anything new, after which the scripted user ends the conversation.
-        endpoint: the model that acts as the user.
-        mistakes: probabilities of the clumsy expert.
-        kept: how many tasks' states are kept in memory.
+        domains: the domains to use, out of ``airline``, ``retail`` and ``telecom``. In ``telecom`` the policy works
+            alone (solo mode): it gets a ticket instead of a user.
+        free: whether to keep the tasks that reward doing nothing.
+        horizon: maximum number of turns of an episode.
+        format: the format of calls.
+        rules: whether the system message contains the company's rules. Without them, episodes are shorter but differ
+            from the benchmark.
+        user: how the user is simulated: ``scripted`` by rules, or ``endpoint`` by a model.
+        patience: number of replies without anything new after which the scripted user ends the conversation.
+        endpoint: the model that simulates the user.
+        mistakes: probabilities of the clumsy expert's mistakes.
+        kept: number of tasks whose states are kept in memory.
 
     Raises:
-        MissingTau2Error: the package is not installed; the message says how.
-        ValueError: a number below 1, an unknown domain, format or user, or mistakes of a kind that tau2 does not have.
+        MissingTau2Error: the package is not installed; the message says how to install it.
+        ValueError: a number is below 1, a domain, format or user is unknown, or ``mistakes.early`` is above 0.
     """
 
     name = NAME
@@ -51,7 +55,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         domains: Sequence[str] = DOMAINS,
         free: bool = False,
         horizon: int = 60,
-        format: str = "hermes",  # noqa: A002 - the configuration's word
+        format: str = "hermes",  # noqa: A002 - the configuration uses this name
         rules: bool = True,
         user: Literal["scripted", "endpoint"] = "scripted",
         patience: int = 3,
@@ -60,7 +64,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         kept: int = 256,
     ) -> None:
         if not domains or set(domains) - set(DOMAINS):
-            raise ValueError(f"domains: name some of {', '.join(DOMAINS)}, got {list(domains)}")
+            raise ValueError(f"domains: name one or more of {', '.join(DOMAINS)}, got {list(domains)}")
         if user not in ("scripted", "endpoint"):
             raise ValueError(f"user: must be scripted or endpoint, got {user!r}")
         if user == "endpoint" and endpoint is None:
@@ -69,9 +73,9 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
             raise ValueError(f"kept must be at least 1, got {kept}")
         if mistakes is not None and mistakes.early:
             raise ValueError(
-                "mistakes.early: tau2's expert has none, an early goodbye ends the conversation; set it to 0"
+                "mistakes.early: tau2's expert does not make it, because an early goodbye ends the conversation; set it to 0"
             )
-        root()  # says how to install what is missing, before anything is asked of it
+        root()  # raises an error with the install command if the package is missing, before the package is used
         self.domains, self.free, self.rules = tuple(dict.fromkeys(domains)), free, rules
         self.horizon = check_horizon(horizon)
         self.format = check_format(format)
@@ -82,14 +86,17 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     @property
     def left_out(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the tasks of each domain that are not among ``tasks``: those that the benchmark pays for doing nothing."""
+        """Returns the tasks of each domain that ``tasks`` leaves out, because the benchmark rewards doing nothing in
+        them.
+        """
         return {domain: () if self.free else FREE[domain] for domain in self.domains}
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns tasks in the order that the seed gives.
+        """Returns ``count`` tasks of a split, in an order that depends on the seed.
 
-        ``train`` is the shipped training split. The tasks of the shipped test split belong to ``seen`` and ``unseen`` in turn:
-        an evaluation takes half of its tasks from each, so it is one of the test split.
+        ``train`` is the shipped training split. The tasks of the shipped test split are divided alternately between
+        ``seen`` and ``unseen``. An evaluation takes half of its tasks from each of these, so it evaluates on the test
+        split.
         """
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
         random.Random(f"{seed}/{NAME}").shuffle(found)
@@ -115,7 +122,9 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         return self._kept[domain, name]
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Returns the benchmark's calls as chat messages. The clumsy expert errs without harm; ``success`` is the benchmark's.
+        """Returns the benchmark's calls as chat messages. The clumsy expert adds mistakes that do no harm.
+
+        ``success`` of the trajectory is the benchmark's verdict.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -132,19 +141,20 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
 
 def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns the benchmark's success: of each domain, and ``overall``, their unweighted mean.
+    """Returns the benchmark's success rate for each domain, and ``overall``, the unweighted mean of the domains.
 
     Args:
-        success: task -> its outcomes, 0 or 1 (``Evaluation.success``). A task's outcomes are averaged first.
+        success: name of a task -> its outcomes, each 0 or 1 (``Evaluation.success``). The outcomes of a task are
+            averaged first.
 
     Raises:
-        ValueError: there is no task, one is of no domain, or one has no outcome.
+        ValueError: there are no tasks, a task is of no tau2 domain, or a task has no outcomes.
     """
     found: dict[str, list[float]] = {}
     for name, outcomes in success.items():
         domain = name.partition("/")[0]
         if domain not in DOMAINS:
-            raise ValueError(f"{name!r} is no task of tau2")
+            raise ValueError(f"{name!r} is not a task of tau2")
         found.setdefault(domain, []).append(fmean(outcomes))
     if not found:
         raise ValueError("no task of tau2 was played")

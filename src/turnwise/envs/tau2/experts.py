@@ -1,8 +1,8 @@
-"""Experts: the benchmark's calls in the way that the policy demands, and the same with mistakes that are corrected at once.
+"""Scripted experts: one makes the benchmark's calls by the company's rules, the other also makes and corrects mistakes.
 
-The benchmark lists what has to be done, and often not how it was found. The expert asks the user for all it knows, looks up what
-it needs and has not seen, has the changes confirmed before the first one, makes the calls one by one, says what has to be said
-and ends.
+The benchmark lists the calls that have to be made, but often not how their arguments are found. So the expert first
+asks the user for everything that the user knows. It looks up what it needs and has not seen, asks for confirmation
+before the first change, makes the calls one by one, gives the required information, and ends the conversation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from turnwise.envs.tau2.session import ENDING, Tau2Session
 ASK = "I will help you with that. Could you tell me who you are, and everything else that I should know?"
 CLOSE = "All of this is done."
 HOLD = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
-_ROOM = 4  # turns that are kept free of mistakes
+_ROOM = 4  # number of turns that are kept free of mistakes
 
 
 def good(session: Tau2Session) -> Iterator[Reply]:
-    """Yields the calls with what belongs to them. ``session`` is the episode that they are made in."""
+    """Yields the benchmark's calls and the messages and look-ups around them.
+
+    ``session`` is the episode that they are used in.
+    """
     solo = session.talk is None
     if not solo:
         yield [], ASK
@@ -46,16 +49,17 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 
 def closing(session: Tau2Session) -> str:
-    """Returns the last message with everything that still has to be said."""
+    """Returns the last message, with all required information that was not given yet."""
     moved = any(call.name == TRANSFER for call in session.made)
     told = missing(session.reference.problem.said, session.said)
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
 
 
 def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
-    """:func:`good`, with a mistake now and then before a call."""
-    planned = 2 * len(session.reference.steps)  # each with a look
-    tools = toolbox(session.reference.problem.domain).tools  # to end the episode would be no harmless mistake
+    """Yields the replies of :func:`good` with occasional mistakes before a call."""
+    planned = 2 * len(session.reference.steps)  # twice, because a look-up may precede each call
+    # these tools do not include ``done``, because ending the episode would not be harmless
+    tools = toolbox(session.reference.problem.domain).tools
     for calls, text in good(session):
         if calls and calls[0] != ENDING and session.horizon - session.turns - planned > _ROOM:
             last = session.made[-1] if session.made else None
@@ -66,20 +70,20 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
 
 
 def _new(session: Tau2Session, gold: Gold) -> bool:
-    """Whether a read of the benchmark's list shows something new or is required."""
+    """Returns whether a read in the benchmark's list shows something new or is required."""
     required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
     return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
 
 
 def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
-    """Yields what is to be looked at before these calls."""
+    """Yields look-ups that an agent should make before these calls."""
     for gold, writes in steps:
         while found := lookup(session, gold.call, writes):
             yield [found], ""
 
 
 def _confirm(changes: Sequence[Gold]) -> str:
-    """Returns the changes in words, and the question whether to make them."""
+    """Returns a message that describes the changes and asks whether to make them."""
     lines = [
         f"- {gold.call.name.replace('_', ' ')}: "
         + ", ".join(f"{name} {_plain(value)}" for name, value in gold.call.arguments.items())

@@ -1,4 +1,4 @@
-"""What an agent should look at before it acts: identifiers that were not named yet, and the state that a call will change."""
+"""Look-ups before a call: identifiers that were not named yet, and the state that the call will change."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from turnwise.envs.tau2.problem import Tau2Problem
     from turnwise.envs.tau2.session import Tau2Session
 
-_IDENTIFIERS = ("_id", "_ids", "flight_number")  # endings of the parameters whose values come from a database
+_IDENTIFIERS = ("_id", "_ids", "flight_number")  # parameters with these endings take their values from a database
 _PHONE = re.compile(r"\d{3}-\d{3}-\d{4}")
-_PHONE_CHECKS = (  # of the customer's phone, the most telling ones first
+_PHONE_CHECKS = (  # calls that check the customer's phone, with the most informative ones first
     "check_network_status", "check_sim_status", "check_network_mode_preference", "check_data_restriction_status",
     "check_apn_settings", "check_wifi_calling_status", "check_vpn_status", "check_payment_request", "check_status_bar",
     "can_send_mms", "run_speed_test",
@@ -24,7 +24,9 @@ _PHONE_CHECKS = (  # of the customer's phone, the most telling ones first
 
 
 def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
-    """Returns the identifiers in ``calls``, and that of the customer, which neither a message nor an answer has named."""
+    """Returns the identifiers in ``calls``, and the customer's identifier, that no message or answer has contained so
+    far.
+    """
     needed = {value for call in calls for value in identifiers(call.arguments)}
     if session.reference.customer:
         needed.add(session.reference.customer)
@@ -32,12 +34,12 @@ def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
 
 
 def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
-    """Returns what a careful agent reads before ``call``; None where nothing is left to read.
+    """Returns a read that a careful agent makes before ``call``; None if there is nothing left to read.
 
-    That is a read whose answer names an unknown identifier, and before a change the first one in whose answer the change will be
-    seen, unless it has been read.
+    It is a read whose answer contains an unknown identifier. Before a change it may also be the first read whose answer
+    the change will alter, unless the agent has seen that answer already.
     """
-    before = session.world.fork()  # reads leave it as it is
+    before = session.world.fork()  # a single copy is enough, because reads do not change it
     reads = [read for read in _reads(session, call) if read != call]
     if wanted := unknown(session, [call]):
         for read in reads:
@@ -56,12 +58,12 @@ def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | Non
 
 
 def seen(session: Tau2Session, answer: str) -> bool:
-    """Whether the agent has read this answer."""
+    """Returns whether the agent has already seen this answer."""
     return any(answer in text for text in session.shown)
 
 
 def identifiers(arguments: Mapping[str, Any]) -> set[str]:
-    """Returns the values of a call that name something in a database."""
+    """Returns the values in a call that identify something in a database."""
     found: set[str] = set()
     for name, value in arguments.items():
         if isinstance(value, list):
@@ -73,7 +75,7 @@ def identifiers(arguments: Mapping[str, Any]) -> set[str]:
 
 
 def customer_of(problem: Tau2Problem) -> str:
-    """Returns the identifier of the customer whom the task is about; empty where it is not known."""
+    """Returns the identifier of the customer in a task; empty if it is not known."""
     if problem.solo:
         answers = (problem.start.fork().call(read) for read in _by_phone(problem))
         return next((json.loads(answer)["customer_id"] for answer in answers if not answer.startswith(FAILED)), "")
@@ -88,7 +90,9 @@ def customer_of(problem: Tau2Problem) -> str:
 
 
 def _reads(session: Tau2Session, call: ToolCall) -> Iterator[ToolCall]:
-    """Yields the reads that may tell something about a call and its customer, of which the agent knows all identifiers."""
+    """Yields reads that may give information about a call and its customer, with only identifiers that the agent
+    knows.
+    """
     found = {"airline": _airline, "retail": _retail, "telecom": _telecom}[session.reference.problem.domain]
     for name, arguments in found(session, call.arguments):
         read = ToolCall(name, arguments)

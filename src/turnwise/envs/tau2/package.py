@@ -1,7 +1,7 @@
-"""Reads from the installed inspect-evals: tasks, splits, policies, the tools and how they are opened.
+"""Reads from the installed package inspect-evals: tasks, splits, policies, and tools with the functions that open them.
 
-The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. Its tools are coroutines that find their databases in a
-store of the running context; here each episode has a store of its own (``world``).
+The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. Its tools are coroutines that find their databases
+in a store that belongs to the running context. Here, each episode has its own store (``world``).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from turnwise.errors import InputError
 
 INSTALL = "`make tau2` installs it (pip install --no-deps -r requirements-tau2.txt)"
 DOMAINS = ("airline", "retail", "telecom")
-SOLO = ("telecom",)  # a ticket instead of a user; the agent has the customer's phone in its own hands
+SOLO = ("telecom",)  # domains with a ticket instead of a user; the agent itself operates the customer's phone
 FREE: Mapping[
     str, tuple[str, ...]
-] = {  # what the benchmark pays for doing and saying nothing: its calls change no state
+] = {  # tasks that the benchmark rewards for doing and saying nothing, because their calls change no state
     "airline": tuple(map(str, (0, 1, 4, 5, 6, 10, 13, 26, 28, 31, 34, 36, 41, 43, 45, 46, 47, 48, 49))),
     "retail": tuple(map(str, (10, 12, 25, 50, 57, 65, 105))),
     "telecom": (),
 }
 
-_LISTS = {  # domain -> where its lists of tools stand
+_LISTS = {  # domain -> (module, function) of its lists of tools
     "airline": (("airline.tools", "all_airline_tools"),),
     "retail": (("retail.tools", "all_retail_tools"),),
     "telecom": (("telecom.tools", "all_telecom_agent_tools"), ("telecom.user_tools", "all_telecom_user_tools")),
 }
-_OPENERS = {  # domain -> what puts its databases into the current store
+_OPENERS = {  # domain -> (module, function) that puts its databases into the current store
     "airline": ("airline.AirlineAgentTools", "get_airline_tools"),
     "retail": ("retail.tools", "get_retail_tools"),
     "telecom": ("telecom.environment", "get_environment"),
@@ -48,7 +48,7 @@ _POLICIES = {
 
 
 class MissingTau2Error(InputError):
-    """inspect-evals, or something that it imports, is not installed."""
+    """The package inspect-evals, or a library that it imports, is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def root() -> Path:
     """Returns the folder of the benchmark in the installed package.
 
     Raises:
-        MissingTau2Error: it is not installed.
+        MissingTau2Error: the package is not installed.
     """
     missing = [name for name in ("inspect_evals", "inspect_ai") if find_spec(name) is None]
     if missing:
@@ -78,10 +78,10 @@ def root() -> Path:
 
 
 def of_package(module: str, name: str) -> Any:
-    """Returns an object of the benchmark's modules, as ``("retail.tools", "get_retail_tools")``.
+    """Returns an object of the benchmark's modules, for example ``of_package("retail.tools", "get_retail_tools")``.
 
     Raises:
-        MissingTau2Error: it cannot be imported.
+        MissingTau2Error: the object cannot be imported.
     """
     root()
     try:
@@ -92,10 +92,12 @@ def of_package(module: str, name: str) -> Any:
 
 @lru_cache(maxsize=len(DOMAINS))
 def toolbox(domain: str) -> Toolbox:
-    """Returns the tools of a domain; those of telecom include the customer's own, as in the benchmark's solo mode.
+    """Returns the tools of a domain.
+
+    For telecom they include the customer's phone tools, as in the benchmark's solo mode.
 
     Raises:
-        MissingTau2Error: they cannot be imported.
+        MissingTau2Error: the tools cannot be imported.
     """
     makers = [maker for place in _LISTS[domain] for maker in of_package(*place)]
     from inspect_ai.tool import ToolDef
@@ -116,14 +118,19 @@ def toolbox(domain: str) -> Toolbox:
 
 
 def opener(domain: str) -> Callable[[], Any]:
-    """Returns what puts a domain's databases into the current store, and then answers its tools."""
+    """Returns the function that puts a domain's databases into the current store and returns the object that runs its
+    tools.
+    """
     found: Callable[[], Any] = of_package(*_OPENERS[domain])
     return found
 
 
 @lru_cache(maxsize=len(DOMAINS))
 def policy(domain: str) -> str:
-    """Returns the domain's policy; for telecom that of solo mode and the manual of technical support."""
+    """Returns the text of the company's rules, which the benchmark calls its policy.
+
+    For telecom it is the policy of solo mode and the technical support manual.
+    """
     return "\n\n".join(_text(domain, name).strip() for name in _POLICIES[domain])
 
 

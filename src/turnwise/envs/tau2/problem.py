@@ -15,7 +15,7 @@ from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
 TRANSFER = "transfer_to_human_agents"
-DONE: Mapping[str, Any] = {  # of solo mode, where only the agent can end the episode
+DONE: Mapping[str, Any] = {  # a tool of solo mode, in which only the agent can end the episode
     "type": "function",
     "function": {
         "name": "done",
@@ -28,13 +28,16 @@ DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "actio
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """A call that the benchmark demonstrates; ``compared`` are the arguments that must agree, None where all must."""
+    """A call that the benchmark demonstrates. ``compared`` names the arguments that must agree; None means all."""
 
     call: ToolCall
     compared: tuple[str, ...] | None = None
 
     def matches(self, call: ToolCall) -> bool:
-        """The benchmark's rule for required actions: lists may be in any order, and of a transfer the name is enough."""
+        """Returns whether a call counts as this required action by the benchmark's rule.
+
+        Lists may be in any order, and for a transfer the tool's name is enough.
+        """
         if call.name != self.call.name:
             return False
         if call.name == TRANSFER or self.compared == ():
@@ -51,13 +54,14 @@ class Tau2Problem:
 
     Attributes:
         domain: one of ``DOMAINS``.
-        start: the databases that it begins with. They are never changed.
+        start: the databases at the start; they are never changed.
         gold: the benchmark's calls, in order.
         scenario: the record of the user's instructions.
-        ticket: what the agent reads in solo mode.
-        said: what the agent has to tell the user.
-        required: whether all of ``gold`` has to be called.
-        assertions: what must hold in the end; None where the state must be the one that ``gold`` leads to.
+        ticket: the text that the agent gets in solo mode.
+        said: information that the agent has to give the user.
+        required: whether all calls in ``gold`` have to be made.
+        assertions: conditions that must be true at the end. None means that the state must equal the one that ``gold``
+            leads to.
     """
 
     domain: str
@@ -71,24 +75,24 @@ class Tau2Problem:
 
     @property
     def solo(self) -> bool:
-        """Whether there is a ticket instead of a user."""
+        """Returns whether there is a ticket instead of a user."""
         return self.domain in SOLO
 
     @property
     def tools(self) -> Tools:
-        """Returns what can be called."""
+        """Returns the tools that can be called."""
         return (*toolbox(self.domain).tools, DONE) if self.solo else toolbox(self.domain).tools
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The expert's calls, run once. It is never changed.
+    """The result of running the expert's calls once. It is never changed.
 
     Attributes:
-        problem: of the task.
+        problem: the content of the task.
         goal: the state that the calls lead to.
-        steps: the calls that get an answer, and whether each changes the state. Others the benchmark passes over.
-        customer: the identifier of the customer; empty where it is not known.
+        steps: the calls that succeed or change the state, and whether each changes it. The benchmark ignores others.
+        customer: the identifier of the customer; empty if it is not known.
     """
 
     problem: Tau2Problem
@@ -98,7 +102,7 @@ class Reference:
 
     @classmethod
     def of(cls, problem: Tau2Problem) -> Reference:
-        """Play the benchmark's calls.
+        """Runs the benchmark's calls and returns the result.
 
         Raises:
             EnvironmentFault: the databases cannot be used.
@@ -113,12 +117,13 @@ class Reference:
         return cls(problem, state, tuple(steps), customer_of(problem))
 
     def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
-        """Returns what an episode that ends so fails in, by name; empty where the benchmark pays it.
+        """Returns the name of the first check that an ended episode fails; empty if the benchmark counts it as a
+        success.
 
         Args:
             world: the state that the agent left.
-            calls: all that it made.
-            said: its messages to the user.
+            calls: all calls that the agent made.
+            said: all messages from the agent to the user.
 
         Raises:
             EnvironmentFault: the databases cannot be used.
@@ -134,7 +139,7 @@ class Reference:
         return SAID if missing(problem.said, said) else ""
 
     def leads(self, world: World, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
-        """Whether the state, and the calls made, are as they have to be once ``due`` has been called too."""
+        """Returns whether all checks will pass once the calls in ``due`` have been made too."""
         world, calls = world.fork(), [gold.call for gold in due]
         for call in calls:
             world.call(call)
@@ -142,12 +147,15 @@ class Reference:
 
     @property
     def free(self) -> bool:
-        """Whether the benchmark pays for doing and saying nothing."""
+        """Returns whether the benchmark rewards doing and saying nothing."""
         return not self.fault(self.problem.start, (), ())
 
 
 def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
-    """Returns what was not said. As in the benchmark, all messages are compared in lower case and without commas."""
+    """Returns the required information that was not said.
+
+    As in the benchmark, texts are compared in lower case and without commas.
+    """
     told = "\n".join(said).lower().replace(",", "")
     return [each for each in wanted if each.lower() not in told]
 
@@ -157,7 +165,7 @@ def problem_of(domain: str, name: str) -> Tau2Problem:
     """Returns a task of the base set.
 
     Raises:
-        ValueError: there is no such domain or task.
+        ValueError: there is no domain or task of this name.
         MissingTau2Error: the package cannot be used.
     """
     if domain not in DOMAINS or name not in records(domain):
@@ -180,10 +188,10 @@ def problem_of(domain: str, name: str) -> Tau2Problem:
 
 
 def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
-    """Applies what happened before the episode begins: a broken setting, an unpaid bill.
+    """Applies what happened before the episode begins, for example a wrong setting or an unpaid bill.
 
     Raises:
-        EnvironmentFault: it cannot happen.
+        EnvironmentFault: an action fails.
     """
     if not actions:
         return
@@ -193,7 +201,7 @@ def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
         for action in actions:
             world.within(partial(perform, tools, call.model_validate(action)))
     except Exception as error:
-        raise EnvironmentFault(f"tau2 {world.domain}: the task's beginning cannot be made ({error})") from error
+        raise EnvironmentFault(f"tau2 {world.domain}: the task's start state cannot be made ({error})") from error
 
 
 def _gold(action: Mapping[str, Any]) -> Gold:
@@ -209,6 +217,6 @@ def _holds(world: World, assertion: Mapping[str, Any]) -> bool:
 
     try:
         found = world.within(lambda: check(**assertion["arguments"]))
-    except ToolError:  # what it names is not there
+    except ToolError:  # the object that the assertion names does not exist
         return False
     return bool(found == assertion.get("assert_value", True))

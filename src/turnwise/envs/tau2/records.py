@@ -1,4 +1,4 @@
-"""A table of a database that many episodes share: a record is copied when an episode first reaches for it."""
+"""A database table that many episodes share. A record is copied when an episode first accesses it by key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Table:
-    """The records that every episode begins with. They are never changed."""
+    """The records with which every episode begins. They are never changed."""
 
     __slots__ = ("_texts", "records")
 
@@ -19,7 +19,7 @@ class Table:
         self._texts: dict[str, str] = {}
 
     def text(self, key: str) -> str | None:
-        """Returns a record as it is compared; None where there is none."""
+        """Returns a record as text for comparisons; None if there is no such record."""
         if key in self.records and key not in self._texts:
             self._texts[key] = text_of(self.records[key])
         return self._texts.get(key)
@@ -28,9 +28,9 @@ class Table:
 class Records(MutableMapping[str, Any]):
     """One episode's view of a table.
 
-    What is reached by its key is the episode's own copy and may be changed; ``values`` and ``items`` give records to look at
-    only, as the benchmark's searches do. A deep copy copies no record: both sides go on from the same ones and copy again what
-    they reach for.
+    A record that is accessed by key is the episode's own copy and may be changed. ``values`` and ``items`` give records
+    for reading only, because the benchmark's searches only read them. A deep copy copies no records: both views
+    continue with the same records and copy those that they access again.
     """
 
     __slots__ = ("_frozen", "_own", "_table")
@@ -61,10 +61,10 @@ class Records(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def peek(self, key: str) -> Any:
-        """Returns a record to look at.
+        """Returns a record for reading only.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no record with this key.
         """
         return self.look()[key]
 
@@ -80,11 +80,11 @@ class Records(MutableMapping[str, Any]):
         return Records(self._table, self._frozen)
 
     def look(self) -> Mapping[str, Any]:
-        """Returns all records, none of them copied, and none may be changed."""
+        """Returns all records for reading only. None of them is copied."""
         return ChainMap(self._own, self._frozen, self._table.records)
 
     def changes(self) -> dict[str, str]:
-        """Returns the records that differ from the table's, as text."""
+        """Returns the records that differ from the table's, as text by key."""
         found = {key: text_of(self.peek(key)) for key in {**self._frozen, **self._own}}
         return {key: text for key, text in found.items() if text != self._table.text(key)}
 
@@ -104,5 +104,7 @@ class _Items(ItemsView[str, Any]):
 
 
 def text_of(record: Any) -> str:
-    """Returns a pydantic model as the benchmark hashes it: its values as JSON with sorted keys, so that 5 is not 5.0."""
+    """Returns a pydantic model as the text that the benchmark hashes: JSON with sorted keys, in which 5 differs from
+    5.0.
+    """
     return json.dumps(record.model_dump(warnings=False), sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""A live episode: a conversation with a user over a company's tools, or a ticket that is worked on alone."""
+"""A running episode: a conversation with a user, or work on a ticket, with a company's tools."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ SOLO_ROLE = (
     "You work in the customer service of a company and are given a ticket. Keep to the policy below. You cannot talk to the "
     "customer: solve the ticket by calling tools, those of the customer's phone among them, and call done alone at the end."
 )
-_SHOWN = 160  # characters of an error message
+_SHOWN = 160  # maximum length of an error message in characters
 
 
 class Tau2Session:
     """See ``turnwise.envs.environment.Session``.
 
-    A reply makes its calls, or else its text goes to the user. The episode ends when the user ends it, in solo mode with the
-    call of ``done``, or at the horizon, where it is lost as in the benchmark. Only an ended episode is paid, with 0 or 1.
+    A reply either makes calls or is a message to the user. The episode ends when the user ends it or, in solo mode,
+    when the policy calls ``done``. At the horizon it ends too and counts as lost, as in the benchmark. The only reward
+    comes at the end and is 0 or 1.
     """
 
     __slots__ = (
@@ -46,20 +47,25 @@ class Tau2Session:
         self.world: World = reference.problem.start.fork()
         self.talk = talk  # None in solo mode
         self.made: tuple[ToolCall, ...] = ()
-        self.said: tuple[str, ...] = ()  # to the user
-        self.shown: tuple[str, ...] = (talk.last if talk else reference.problem.ticket,)  # all that the agent has read
-        self.due: tuple[list[tuple[Gold, bool]], ...] | None = None  # what the verifier has found out about this turn
+        self.said: tuple[str, ...] = ()  # messages to the user so far
+        # everything that the agent has read so far
+        self.shown: tuple[str, ...] = (talk.last if talk else reference.problem.ticket,)
+        # the verifier's result of ``still_due`` for this turn; None until it is computed
+        self.due: tuple[list[tuple[Gold, bool]], ...] | None = None
         self.turns = 0
         self.fault = ""
         self.won = self.done = False
 
     @property
     def tools(self) -> Tools:
-        """Returns what the chat template shows; nothing where the opening lists the functions."""
+        """Returns the tools that the chat template shows; empty if the first message lists the functions instead."""
         return self.reference.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Role, policy and, where no chat template shows them, the functions; then the user's first message or the ticket."""
+        """Returns the system message, and the user's first message or the ticket.
+
+        The system message has the agent's role, the company's rules and, if no chat template shows them, the functions.
+        """
         problem = self.reference.problem
         system = [SOLO_ROLE if problem.solo else ROLE]
         if self.rules:
@@ -73,7 +79,7 @@ class Tau2Session:
         """Returns a reply in its parts.
 
         Raises:
-            ToolCallError: it cannot be read, is empty, or does something beside ending the ticket.
+            ToolCallError: the reply cannot be parsed, is empty, or combines ``done`` with something else.
         """
         reply = PARSERS[self.form](action, self.reference.problem.tools)
         if not (reply.calls or reply.content):
@@ -87,7 +93,7 @@ class Tau2Session:
         return reply
 
     def step(self, action: str) -> Step:
-        """Make the calls of a reply, or give its text to the user.
+        """Makes the calls in a reply, or gives its text to the user.
 
         Raises:
             RuntimeError: the episode is over.
@@ -118,8 +124,8 @@ class Tau2Session:
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _say(self, text: str) -> str:
-        """Returns the user's answer."""
-        assert self.talk is not None  # in solo mode ``read`` lets no text through
+        """Gives a message to the user and returns the user's answer."""
+        assert self.talk is not None  # in solo mode ``read`` refuses replies without calls
         self.said += (text,)
         satisfied = not self.reference.fault(self.world, self.made, self.said)
         transferred = any(call.name == TRANSFER for call in self.made)
@@ -133,13 +139,13 @@ class Tau2Session:
         self.done, self.won = True, not self.fault
 
     def fork(self) -> Tau2Session:
-        """Returns an independent copy; all but the databases are values."""
+        """Returns an independent copy. Everything except the databases is immutable and therefore shared."""
         twin = copy.copy(self)
         twin.world = self.world.fork()
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns nothing: calls have values, and no list holds them all."""
+        """Returns an empty list, because calls have free values and cannot be listed."""
         return []
 
 

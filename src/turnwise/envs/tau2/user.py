@@ -1,4 +1,4 @@
-"""The interface of users, and the user by rule."""
+"""The interface of simulated users, and a user that follows rules."""
 
 from __future__ import annotations
 
@@ -9,63 +9,64 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 STOP, TRANSFERRED = "###STOP###", "###TRANSFER###"
-ENDS = (STOP, TRANSFERRED, "###OUT-OF-SCOPE###")  # the benchmark's words for the end of a conversation
+ENDS = (STOP, TRANSFERRED, "###OUT-OF-SCOPE###")  # the benchmark's markers for the end of a conversation
 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A conversation as the user remembers it. A value: what is said next is another one."""
+    """A conversation as the user remembers it. It is immutable; each message makes a new one."""
 
     scenario: Mapping[str, Any]
     messages: tuple[tuple[str, str], ...] = ()  # (user or agent, text)
-    told: frozenset[int] = frozenset()  # the scenario's facts that the user has given
-    idle: int = 0  # replies in a row that held nothing new
-    agreed: bool = False  # to what the agent wants to do
+    told: frozenset[int] = frozenset()  # numbers of the scenario's facts that the user has given
+    idle: int = 0  # number of replies in a row with nothing new
+    agreed: bool = False  # whether the user has agreed to the agent's changes
     ended: bool = False
 
     @property
     def last(self) -> str:
-        """Returns what the user said last; empty where the conversation is over."""
+        """Returns the user's last message; empty if the conversation is over."""
         return "" if self.ended or not self.messages else self.messages[-1][1]
 
 
 class User(Protocol):
-    """Answers an agent. Calls of the agent's tools are not shown to it.
+    """A simulated user, who answers the agent. The user does not see the agent's tool calls.
 
-    ``scripted`` says whether an answer costs nothing and is always the same, so that a verifier may ask for it beforehand.
+    ``scripted`` says whether answers are free and always the same. If so, a verifier may ask for an answer in advance.
     """
 
     scripted: ClassVar[bool]
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns what the user says first.
+        """Returns a conversation with the user's first message.
 
         Raises:
-            EnvironmentFault: no answer could be had, as of ``reply``.
+            EnvironmentFault: no answer could be obtained. :meth:`reply` raises it too.
         """
         ...
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """Returns the conversation with the agent's message and the answer to it.
+        """Returns the conversation with the agent's message and the user's answer added.
 
         Args:
-            talk: so far.
-            message: the agent's.
-            transferred: whether the agent has called for a human.
-            satisfied: whether all that the user wants is done and said.
+            talk: the conversation so far.
+            message: the agent's message.
+            transferred: whether the agent has transferred the user to a human.
+            satisfied: whether all that the user wants was done and said.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ScriptedUser:
-    """The user by rule: no model, the same answers every time.
+    """A user that follows rules. It needs no model and always gives the same answers.
 
-    It begins with the reason of its call. Asked, it gives the facts that share a word with the question, what identifies it
-    where that is asked, all that is left where it is asked for everything, and else the next fact. It agrees where it is asked
-    to confirm. It ends the conversation once all is done that it wants, after a transfer, or after
-    ``patience`` replies in a row that brought nothing. Facts are the sentences of the task's instructions in the first person;
-    so it compares words and says more than people do: it is for training and tests, and does not replace a person.
+    It begins with the reason of its call. If the agent asks something, it gives the facts that share a word with the
+    question. If the agent asks who it is, it gives the facts that identify it; if the agent asks for everything, all
+    remaining facts; and for any other question, the next fact. It agrees if it is asked to confirm. It ends the
+    conversation when all that it wants is done, after a transfer, or after ``patience`` replies in a row with nothing
+    new. Its facts are the sentences of the task's instructions in the first person. Because it compares words and says
+    more than people do, it is meant for training and tests and does not replace a person.
 
     Raises:
         ValueError: ``patience`` is below 1.
@@ -76,15 +77,15 @@ class ScriptedUser:
 
     def __post_init__(self) -> None:
         if self.patience < 1:
-            raise ValueError(f"patience: at least one reply, got {self.patience}")
+            raise ValueError(f"patience: must be at least 1, got {self.patience}")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns the reason of the call."""
+        """Returns a conversation that begins with the reason of the call."""
         reason = first_person(str(_instructions(scenario).get("reason_for_call") or "").strip())
         return Talk(scenario, (("user", reason or "Hello, I need your help."),))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """See ``User``."""
+        """See :meth:`User.reply`."""
         if transferred or satisfied:
             return self._end(talk, message, TRANSFERRED if transferred else STOP)
         known, others = facts(talk.scenario)
@@ -114,19 +115,19 @@ class ScriptedUser:
 
 
 def asks(message: str) -> bool:
-    """Whether an agent's message asks for something."""
+    """Returns whether an agent's message asks for something."""
     return bool(_ASKS.search(message))
 
 
 def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Returns the sentences of a scenario in the first person: what identifies the user, and what else it was told."""
+    """Returns a scenario's sentences in the first person as two lists: those that identify the user, and the others."""
     instructions = _instructions(scenario)
     known = [instructions.get(key) for key in ("known_info", "unknown_info")]
     return _sentences(*known), _sentences(instructions.get("task_instructions"))
 
 
 def first_person(text: str) -> str:
-    """Instructions to a user as that user would say them."""
+    """Returns instructions to a user as the user would say them in the first person."""
     for pattern, mine in _PERSONS:
         text = pattern.sub(partial(_replaced, mine), text)
     return text

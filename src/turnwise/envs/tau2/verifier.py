@@ -1,13 +1,18 @@
-"""The functional verifier: which replies serve the task as the benchmark's calls do (PivotRL, arXiv:2603.21383, Eq. 6).
+"""The functional verifier: it accepts replies that serve the task as the benchmark's calls do (PivotRL,
+arXiv:2603.21383, Eq. 6).
 
-A call is accepted where it is, or replaces, one that is still due: the rest of the benchmark's calls after it still leads to
-what is checked, and would not without it. A read that is not on the list is accepted where it shows something new that matters:
-the answer of a due read, an identifier that a due call needs, or a state that a due call changes. Changes need the user's
-agreement before. A message is accepted where it brings that agreement or a fact that the user had not given, and where it is the
-last one and says what had to be said. So no accepted reply can be repeated for ever.
+- A call is accepted if it is a call that is still due or replaces one. It replaces a due call if the rest of the
+  benchmark's calls passes the checks after it, but would not without it.
+- A read that is not in the benchmark's list is accepted if it shows something new that matters: the answer of a due
+  read, an identifier that a due call needs, or a state that a due call changes.
+- A change is accepted only after the user has agreed.
+- A message is accepted if it brings this agreement, or a fact that the user had not given. The last message is accepted
+  if it gives the required information.
 
-The demonstrated reply does not count, with one exception. Where a model is the user, nothing says beforehand whether a question
-will bring something new, so a message is accepted where the expert writes one too.
+So no reply is accepted again and again.
+
+The demonstrated reply has no influence, with one exception. If a model simulates the user, it is not known in advance
+whether a question will bring something new. So a message is accepted if the expert writes one here too.
 """
 
 from __future__ import annotations
@@ -27,11 +32,11 @@ from turnwise.envs.tools import read_calls
 from turnwise.types import ToolCall
 
 Due = list[tuple[Gold, bool]]
-"""Calls that are still to be made, and whether each changes the state."""
+"""The calls that are still to be made, and whether each changes the state."""
 
 
 def accepts(session: Tau2Session, action: str, expert: str) -> bool:
-    """Whether the reply is accepted; ``session`` is not changed.
+    """Returns whether the reply is accepted. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the databases cannot be used.
@@ -55,10 +60,10 @@ def accepts(session: Tau2Session, action: str, expert: str) -> bool:
 
 
 def still_due(session: Tau2Session) -> Iterator[Due]:
-    """Yields the benchmark's calls that are still to be made; nothing where they cannot win any more.
+    """Yields one list of the benchmark's calls that are still to be made; no list if the task can no longer be solved.
 
-    Taken out are those that were made, and reads whose answer was seen. Where the rest does not lead to the goal, because
-    another call replaced one of them, one more is removed if that helps.
+    Calls that were made are removed from the list, and so are reads whose answers were seen. If the remaining calls do
+    not lead to the goal, because another call replaced one of them, one more call is removed if that helps.
     """
     due = list(session.reference.steps)
     for call in session.made:
@@ -83,7 +88,8 @@ def _leads(session: Tau2Session, world: World, made: Sequence[ToolCall], due: Du
 def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
     tools, world, rest = session.reference.problem.tools, session.world.fork(), due
     agreed = session.talk is None or session.talk.agreed or not session.user.scripted
-    in_order = True  # as the benchmark changes things, so that the rest needs no trial
+    # whether changes are made in the benchmark's order, so that the remaining calls need not be tried out
+    in_order = True
     for place, call in enumerate(calls):
         if check_call({"name": call.name, "arguments": call.arguments}, tools):
             return False
@@ -116,7 +122,10 @@ def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
 def _stands_for_one(
     session: Tau2Session, world: World, untouched: World, made: Sequence[ToolCall], due: Due
 ) -> Due | None:
-    """Returns ``due`` without the call that another one, which led from ``untouched`` to ``world``, has made needless."""
+    """Returns ``due`` without one call that another call has made needless; None if there is no such call.
+
+    That other call changed the world from ``untouched`` to ``world``.
+    """
     for i, (_, writes) in enumerate(due):
         rest = due[:i] + due[i + 1 :]
         if writes and _leads(session, world, made, rest) and not _leads(session, untouched, made, rest):
@@ -125,25 +134,28 @@ def _stands_for_one(
 
 
 def _without(due: Due, call: ToolCall) -> Due | None:
-    """Returns ``due`` without a call that is on it; None where it is not."""
+    """Returns ``due`` without the given call; None if ``due`` does not contain it."""
     place = next((i for i, (gold, _) in enumerate(due) if _same(gold, call)), None)
     return None if place is None else due[:place] + due[place + 1 :]
 
 
 def _changes(due: Due, call: ToolCall) -> bool:
-    """Whether a call that is on ``due`` changed the state when the benchmark made it."""
+    """Returns whether a call in ``due`` changed the state when the benchmark made it."""
     return next(writes for gold, writes in due if _same(gold, call))
 
 
 def _same(gold: Gold, call: ToolCall) -> bool:
-    """Whether a call is the benchmark's, where nothing but required calls is compared less strictly."""
+    """Returns whether a call is the benchmark's call.
+
+    Only required calls are compared by the benchmark's less strict rule.
+    """
     if gold.compared is not None or call.name == TRANSFER:
         return gold.matches(call)
     return call.name == gold.call.name and same_value(dict(call.arguments), dict(gold.call.arguments))
 
 
 def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due: Due) -> bool:
-    """Whether a read shows something new that matters."""
+    """Returns whether a read shows something new that matters."""
     if seen(session, answer):
         return False
     if any(value in answer for value in unknown(session, [gold.call for gold, _ in due])):

@@ -1,4 +1,4 @@
-"""The databases of one episode behind the benchmark's own tools."""
+"""The databases of one episode, and the benchmark's own tools on them."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ READS = (
     "list_",
     "run_",
     "search_",
-)  # how the names of tools begin that change nothing
-_SHOWN = 500  # characters of an error message
+)  # tools with these prefixes change nothing
+_SHOWN = 500  # maximum length of an error message in characters
 _RANDOM_BILL = re.compile(r"B[0-9a-f]{8}")
-_BILLS = "TelecomAgentTools:TelecomAgentTools:db"  # where inspect-ai's store holds the company's database
+# name under which inspect-ai's store holds the phone company's database
+_BILLS = "TelecomAgentTools:TelecomAgentTools:db"
 
 
 class World:
-    """One live state of a domain.
+    """The current state of a domain in one episode.
 
     Args:
         domain: one of ``DOMAINS``.
-        store: of inspect-ai, which holds the databases; it becomes this state's own.
+        store: inspect-ai's store with the databases. It must not be used elsewhere afterwards.
     """
 
     __slots__ = ("domain", "store")
@@ -53,17 +54,20 @@ class World:
 
     @classmethod
     def fresh(cls, domain: str) -> World:
-        """Returns the databases as they are shipped."""
+        """Returns the databases in their shipped state."""
         return cls(domain, pristine(domain)).fork()
 
     def fork(self) -> World:
-        """Returns an independent copy. Tables are shared; records that were read or changed are copied at their next use."""
+        """Returns an independent copy.
+
+        Tables are shared. Records that were read or changed are copied when they are next used.
+        """
         from inspect_ai.util import Store
 
-        return World(self.domain, Store(dict(self.store.items())))  # which copies deeply what it is given
+        return World(self.domain, Store(dict(self.store.items())))  # Store makes a deep copy of its argument
 
     def call(self, call: ToolCall) -> str:
-        """Returns the text of the answer. What a tool raises is one too, as in the benchmark.
+        """Returns the text of the answer. As in the benchmark, an error that a tool raises is an answer too.
 
         Raises:
             EnvironmentFault: the databases themselves cannot be used.
@@ -80,27 +84,28 @@ class World:
             raise
         except OSError as error:
             raise EnvironmentFault(f"tau2 {self.domain}, {call.name}: {error}") from error
-        except Exception as error:  # a tool raises what it likes, and the policy is shown it
-            self.opened()  # unless it is not the call that failed
+        except Exception as error:  # a tool may raise any exception, and the policy sees its text
+            self.opened()  # raises an EnvironmentFault if the databases, and not the call, have failed
             return _error(str(error) or type(error).__name__)
         if self.domain in SOLO and not call.name.startswith(READS):
-            self.opened()  # the phone learns at once what the company has changed
+            self.opened()  # passes the company's changes on to the phone at once
             self._name_bills(before)
         return answer if isinstance(answer, str) else json.dumps(answer)
 
     def opened(self) -> Any:
-        """Returns the domain's tools over this world's databases, brought up to date with one another.
+        """Returns the domain's tools on this world's databases, after bringing the databases up to date with one
+        another.
 
         Raises:
-            EnvironmentFault: they cannot be used.
+            EnvironmentFault: the databases cannot be used.
         """
         try:
             return self.within(opener(self.domain))
-        except Exception as error:  # nothing that a policy does may lead here
+        except Exception as error:  # no action of the policy should cause this
             raise EnvironmentFault(f"tau2 {self.domain}: the databases cannot be used ({error})") from error
 
     def within(self, function: Callable[[], T]) -> T:
-        """Run something that looks for its databases in inspect-ai's store."""
+        """Calls a function that looks for its databases in inspect-ai's store, and returns its result."""
         from inspect_ai.util._store import init_subtask_store
 
         def run() -> T:
@@ -110,7 +115,7 @@ class World:
         return copy_context().run(run)
 
     def state(self) -> Mapping[str, Any]:
-        """Returns the values that states are compared by. Of shared tables these are the records that were changed."""
+        """Returns the values by which states are compared. For shared tables they are only the changed records."""
         found: dict[str, Any] = {}
         for name, value in self.store.items():
             if not isinstance(value, BaseModel):
@@ -121,13 +126,13 @@ class World:
         return found
 
     def same_state(self, other: World) -> bool:
-        """Whether two states count as equal."""
+        """Returns whether two states count as equal."""
         return self.state() == other.state()
 
-    same_place = same_state  # nothing is hidden: the same calls get the same answers from here on
+    same_place = same_state  # there is no hidden state: equal states give equal answers from now on
 
     def table(self, name: str) -> Mapping[str, Any]:
-        """Returns a table of the company's database, such as ``users``, to look at."""
+        """Returns a table of the company's database, such as ``users``, for reading only."""
         tables = (getattr(value, name, None) for value in self.store.values() if isinstance(value, BaseModel))
         return next(table for table in tables if isinstance(table, Records)).look()
 
@@ -135,7 +140,7 @@ class World:
         return {bill.bill_id for bill in self.store.get(_BILLS).bills} if self.domain in SOLO else set()
 
     def _name_bills(self, before: set[str]) -> None:
-        """A bill that a call drew up has a random number; it gets one that is the same in every replay."""
+        """Replaces the random numbers of bills that a call has made by numbers that are the same in every replay."""
         database = self.store.get(_BILLS)
         for bill in database.bills:
             if bill.bill_id not in before and _RANDOM_BILL.fullmatch(bill.bill_id):
@@ -147,11 +152,11 @@ class World:
 
 @lru_cache(maxsize=len(DOMAINS))
 def pristine(domain: str) -> Store:
-    """Returns the store of a domain as it is shipped, its large tables shared. It is never changed.
+    """Returns the store of a domain in its shipped state, with shared large tables. It is never changed.
 
     Raises:
         MissingTau2Error: the package cannot be used.
-        EnvironmentFault: its databases cannot.
+        EnvironmentFault: the package's databases cannot be used.
     """
     open_it = opener(domain)
     from inspect_ai.util import Store
@@ -168,14 +173,16 @@ def pristine(domain: str) -> Store:
 
 
 def _result(work: Coroutine[Any, Any, T]) -> T:
-    """Returns what a coroutine returns that never waits, as the benchmark's tools."""
+    """Returns the result of a coroutine that never waits, as the benchmark's tools are."""
     try:
         work.send(None)
     except StopIteration as stop:
         found: T = stop.value
         return found
     work.close()
-    raise EnvironmentFault("a tool of tau2 waits for something; another version of inspect-evals is installed")
+    raise EnvironmentFault(
+        "a tool of tau2 waits for something, so the installed version of inspect-evals is not supported"
+    )
 
 
 def _error(message: str) -> str:

@@ -1,4 +1,4 @@
-"""``env=terminal``: chores in a folder, through real bash in the sandbox."""
+"""``env=terminal``: small file tasks (chores) in a folder, done with real bash in the sandbox."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from turnwise.envs.terminal.tasks import make_task
 from turnwise.envs.workspace import WorkspaceEnv
 from turnwise.types import Task
 
-_SHOWN: Mapping[Level, int] = {"tiny": 200, "full": 2000}  # characters of an observation
+_SHOWN: Mapping[Level, int] = {"tiny": 200, "full": 2000}  # default of ``shown`` for each level, in characters
 
 
 class TerminalEnv(WorkspaceEnv[TerminalSession]):
     """See ``turnwise.envs.environment.Environment``.
 
     Args:
-        level: tiny or full; how large folders and requests are.
-        horizon: turns of an episode.
-        calls: how calls are written, ``short`` (the text is the command) or ``hermes``. None: short at the tiny level.
-        shown: characters of an observation. None: 200 at the tiny level, 2000 at full.
+        level: ``tiny`` or ``full``; decides how large folders and requests are.
+        horizon: maximum number of turns of an episode.
+        calls: the format of calls, ``short`` (the text is the command) or ``hermes``. None means short at the tiny
+            level and hermes at the full level.
+        shown: maximum length of an observation in characters. None means 200 at the tiny level and 2000 at the full
+            level.
         verifier: ``effect`` or ``similarity``; see ``terminal.verifier``.
-        threshold: of ``similarity``.
-        judge: decides, below the threshold, whether two commands are equivalent; None: they are not.
-        slips: probabilities of the clumsy expert.
-        box: the sandbox; it opens with the first command.
+        threshold: the minimum similarity of an accepted command, for ``similarity``.
+        judge: decides whether two commands below the threshold are equivalent; None means that they are not.
+        slips: probabilities of the clumsy expert's mistakes.
+        box: the sandbox, which starts at the first command.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -52,11 +54,11 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
         box: Box | None = None,
     ) -> None:
         if verifier not in ("effect", "similarity"):
-            raise ValueError(f"verifier: effect or similarity, got {verifier!r}")
+            raise ValueError(f"verifier: must be effect or similarity, got {verifier!r}")
         if judge is not None and not callable(judge):
-            raise ValueError(f"judge: a part with a _target_ of two commands, or null, got {judge!r}")
+            raise ValueError(f"judge: must be null or a part whose _target_ compares two commands, got {judge!r}")
         if not 0 < threshold <= 1:
-            raise ValueError(f"threshold: a similarity lies in (0, 1], got {threshold}")
+            raise ValueError(f"threshold: must be in (0, 1], got {threshold}")
         super().__init__(level, horizon, calls, TOOLS, True, shown, _SHOWN, slips or Slips(), box)
         self.verifier, self.threshold, self._judge = verifier, threshold, judge
 

@@ -1,7 +1,7 @@
-"""Scripted experts, which know only what they have read of the folder.
+"""Scripted experts that know only what they have read of the folder.
 
-The good one does the chores in order, and looks for a file first where the request names it by a word in it. The clumsy one
-does the same with detours and mistakes, each of which it corrects.
+The good expert does the chores in order. If the request names a file only by a word in it, it searches for the file
+first. The clumsy expert does the same, with detours and mistakes, each of which it corrects.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from turnwise.envs.terminal.session import TerminalSession
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """Probabilities per turn of the clumsy expert."""
+    """Probabilities per turn of the clumsy expert's mistakes."""
 
-    look: float = 0.12  # list the folder, or read a file
-    misspell: float = 0.1  # a path that is not there
-    guess: float = 0.08  # look for a word that is in no file
-    stray: float = 0.08  # put a needless file into the folder, and take it away in the next turn
+    look: float = 0.12  # lists the folder, or reads a file
+    misspell: float = 0.1  # uses a path that does not exist
+    guess: float = 0.08  # searches for a word that no file contains
+    stray: float = 0.08  # creates a needless file, and removes it in the next turn
 
 
 class GoodExpert(Expert[TerminalSession]):
-    """Does the chores in order. Its seed draws between equivalent commands."""
+    """An expert that does the chores in order. The seed decides between equivalent commands."""
 
     def best(self, session: TerminalSession) -> str:
         return session.write("bash", self.command(session))
 
     def command(self, session: TerminalSession) -> str:
-        """Returns the right command."""
+        """Returns the right command for this state."""
         chore = session.goal.unmet(session.tree)
         assert chore is not None
         if session.hidden(chore):
@@ -39,17 +39,17 @@ class GoodExpert(Expert[TerminalSession]):
         return str(chore["command"]).format(path=chore["path"])
 
     def search(self, chore: Mapping[str, Any]) -> str:
-        """Returns a command that finds the file which holds a chore's word."""
+        """Returns a command that finds the file that contains the chore's word."""
         return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
 
 
 class ClumsyExpert(Clumsy[TerminalSession], GoodExpert):
     """The good expert with :class:`Slips`, from which it recovers."""
 
-    stray: str | None = None  # a needless file, which the next command removes
+    stray: str | None = None  # path of a needless file, which the next command removes
 
     def act(self, session: TerminalSession) -> str:
-        """Returns the next action, which is now and then a mistake."""
+        """Returns the next action, which is sometimes a mistake."""
         if self.stray is not None:
             path, self.stray = self.stray, None
             return session.write("bash", f"rm {path}")

@@ -10,16 +10,17 @@ from turnwise.sandbox.tree import File, Tree, tree_of
 
 
 class Goal:
-    """A task's data, read once.
+    """The parsed data of a task.
 
     Attributes:
         request: the task in words.
-        start: the folder at the start.
-        final: what the folder has to hold at the end: what the chores ask for and every file that they leave alone.
-        gone: paths that must not be there at the end. Other files do not matter.
+        start: the content of the folder at the start.
+        final: the files that the folder must contain at the end: results of the chores, and all files that no chore
+            changes.
+        gone: paths that must not exist at the end. Other files do not matter.
 
     Raises:
-        ValueError: the data is no terminal task.
+        ValueError: the data does not describe a terminal task.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -31,7 +32,7 @@ class Goal:
                 final = after(chore, final)
             texts = [chore["text"] for chore in self.chores]
         except (KeyError, TypeError) as error:
-            raise ValueError(f"task data: a terminal task has files, folders and chores ({error!r})") from None
+            raise ValueError(f"task data: a terminal task needs files, folders and chores ({error!r})") from None
         self.request = (
             texts[0] if len(texts) == 1 else "\n".join(f"{i}. {text}" for i, text in enumerate(texts, start=1))
         )
@@ -39,9 +40,9 @@ class Goal:
         self.gone = [path for chore in self.chores for path in chore["gone"] if path not in final]
 
     def missing(self, tree: Tree) -> int:
-        """Returns how many files are not as they have to be; 0 where the task is done.
+        """Returns the number of files that are not as required; 0 if the task is done.
 
-        A file that is to move is not gone as long as it is in no other place: to delete it brings nothing forward.
+        A file to be moved counts as wrong until it exists at its new place, so deleting it makes no progress.
         """
         wrong = sum(not _holds(tree, path, text) for path, text in self.final.items())
         for chore in self.chores:
@@ -50,19 +51,19 @@ class Goal:
         return wrong
 
     def unmet(self, tree: Tree) -> Mapping[str, Any] | None:
-        """Returns the first chore that is not done."""
+        """Returns the first chore that is not done; None if all are done."""
         for chore in self.chores:
             if not self._met(tree, chore) or any(path in tree for path in chore["gone"] if path in self.gone):
                 return chore
         return None
 
     def _met(self, tree: Tree, chore: Mapping[str, Any]) -> bool:
-        """Whether what a chore asks for is there, as far as no later chore changes it."""
+        """Returns whether a chore's files are as required. Files that a later chore changes are not checked."""
         return all(_holds(tree, path, text) for path, text in chore["want"].items() if self.final.get(path) == text)
 
 
 def _holds(tree: Tree, path: str, text: str) -> bool:
-    """Whether the file is there with that text; blanks at the ends of lines and of the file do not count."""
+    """Returns whether a file exists with the given text. Blanks at the ends of lines and of the file are ignored."""
     entry = tree.get(path)
     return isinstance(entry, File) and _plain(entry.content) == _plain(text.encode())
 

@@ -1,4 +1,4 @@
-"""A live episode in a terminal."""
+"""A running episode of ``env=terminal``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _RULES = "You work in a folder through bash. The task is done as soon as the fol
 
 
 class TerminalSession(WorkspaceSession):
-    """See ``turnwise.envs.environment.Session``. Each command starts in the work folder, in a shell of its own.
+    """See ``turnwise.envs.environment.Session``. Each command runs in a new shell that starts in the work folder.
 
-    ``located`` holds the files of chores that the policy has found by what it read.
+    ``located`` holds the files of chores that observations have identified so far.
     """
 
     def __init__(self, task: Task, goal: Goal, box: Box, calls: Calls, horizon: int, shown: int) -> None:
@@ -31,10 +31,10 @@ class TerminalSession(WorkspaceSession):
         self.located: frozenset[str] = frozenset()
 
     def command(self, action: str) -> str:
-        """Returns the command of an action.
+        """Returns the command in an action.
 
         Raises:
-            ToolCallError: there is none.
+            ToolCallError: the action contains no command.
         """
         return str(self.call(action).arguments["command"])
 
@@ -48,23 +48,28 @@ class TerminalSession(WorkspaceSession):
         return refusal(error)[: self.shown]
 
     def step(self, action: str) -> Step:
-        """Applies one action, and notes which files its observation locates. See :meth:`ToolSession.step`."""
+        """Applies one action, and records which files its observation identifies. See :meth:`ToolSession.step`."""
         step = super().step(action)
         self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, step.observation, c)}
         return step
 
     def hidden(self, chore: Mapping[str, Any]) -> bool:
-        """Whether the file of a chore is still to be found."""
+        """Returns whether the file of a chore has not been found yet."""
         return chore["find"] is not None and chore["path"] not in self.located
 
     def text_of(self, outcome: CallResult) -> str:
-        """Returns what the policy reads: the output, cut in the middle where it is long, and how a failed command ended."""
+        """Returns the observation of a command: its output and, if it failed, how it ended.
+
+        A long output is cut in the middle.
+        """
         end = STOPPED[outcome.stopped] if outcome.stopped else "" if outcome.ok else f"exit status {outcome.status}"
         return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"
 
 
 def _shows(action: str, observation: str, chore: Mapping[str, Any]) -> bool:
-    """Whether an observation identifies the file of a chore: by name and word, by its name alone, or by its content."""
+    """Returns whether an observation identifies the file of a chore, by name and word, by its name alone, or by its
+    content.
+    """
     path, word = chore["path"], chore["find"]
     named = [line for line in observation.splitlines() if ".txt" in line]
     if any(path in line and word in line for line in named) or (len(named) == 1 and path in named[0]):

@@ -1,7 +1,10 @@
-"""Terminal tasks: a folder, a request in words, and what the folder has to hold when it is met.
+"""Generates terminal tasks.
 
-A task is one to three chores in a row over generated files. What a chore needs to know (in which file a word stands, say) is
-for the policy to find out. Files, names and words come from small lists at the ``tiny`` level and longer ones at ``full``.
+A task is a folder, a request in words, and the files that the folder must contain at the end.
+
+A task consists of one to three chores on generated files, to be done in order. The policy has to find out what a chore
+needs to know, for example which file contains a word. Files, names and words come from small lists at the ``tiny``
+level and from longer ones at ``full``.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ KINDS = ("create", "copy", "move", "delete", "count", "extract", "edit", "sort")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The words and sizes that a level draws from."""
+    """The words and sizes from which the tasks of a level are drawn."""
 
     folders: tuple[str, ...]
     names: tuple[str, ...]
     words: tuple[str, ...]
-    files: tuple[int, int]  # least and most
-    lines: tuple[int, int]  # of a file
+    files: tuple[int, int]  # minimum and maximum number of files
+    lines: tuple[int, int]  # minimum and maximum number of lines of a file
     chores: tuple[int, int]
 
 
@@ -49,9 +52,9 @@ SIZES: Mapping[Level, Sizes] = {
 
 
 def make_task(level: Level, split: str, seed: int, index: int) -> Task:
-    """Task number ``index`` of a split.
+    """Returns task number ``index`` of a split.
 
-    A hash of what a task holds, not of how it was drawn, decides the split that it belongs to: no two splits share one.
+    A hash of a task's content decides its split, so no two splits share a task.
     """
     attempt = 0
     while True:
@@ -63,13 +66,13 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def split_of(data: Mapping[str, Any]) -> str:
-    """Eight tenths of all tasks are for training, one tenth each for the other two."""
+    """Returns the split of a task. Eight tenths of all tasks are for training, one tenth each for seen and unseen."""
     share = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0]
     return "unseen" if share < 26 else "seen" if share < 52 else "train"
 
 
 def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
-    """Returns a folder and a chain of chores on different files, none of which is met from the start."""
+    """Returns a folder and a list of chores on different files. No chore is done already at the start."""
     files: dict[str, str] = {}
     count = rng.randint(*sizes.files)
     names = rng.sample(sizes.names, count)
@@ -78,7 +81,8 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
     for i, name in enumerate(names):
         lines = [rng.choice(sizes.words) for _ in range(rng.randint(*sizes.lines))]
         mark = words[i % len(words)]
-        lines = [word if word not in words else mark for word in lines]  # a word of the request stands in one file only
+        # so that a word in a request occurs in only one file
+        lines = [word if word not in words else mark for word in lines]
         lines[rng.randrange(len(lines))] = mark
         files[f"{rng.choice(folders)}/{name}.txt"] = "\n".join(lines) + "\n"
     targets = list(files)
@@ -92,13 +96,13 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
 
 
 def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
-    """Returns the files once a chore is done."""
+    """Returns the files after a chore was done."""
     left = {path: text for path, text in files.items() if path not in chore["gone"]}
     return left | chore["want"]
 
 
 def _mark(path: str, files: Mapping[str, str]) -> str | None:
-    """Returns a word that stands in this file and in no other."""
+    """Returns a word that occurs in this file and in no other; None if there is none."""
     others = set(" ".join(text for other, text in files.items() if other != path).split())
     return next((word for word in files[path].split() if word not in others), None)
 
@@ -107,16 +111,19 @@ _Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dic
 
 
 def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
-    """Returns a chore: its words, what has to be there (``want``) and not to be there (``gone``), and how the expert does it.
+    """Returns a chore: its text, the files that it requires (``want``) and removes (``gone``), and the expert's
+    command.
 
-    ``find`` is the word by which its file is to be found, None where the request names the file. ``command`` is a template
-    over ``path``, the file.
+    ``find`` is the word by which the chore's file is found; None if the request gives the path. ``command`` is a
+    template with ``path`` for the file.
     """
     return {"kind": kind, "text": text, "find": find, "path": path, "want": {}, "gone": [], **rest}
 
 
 def _place(path: str, files: Mapping[str, str], rng: random.Random) -> tuple[str | None, str]:
-    """How the request names a file: by its path, or by a word in it."""
+    """Returns the word to search for, or None, and the words with which the request names a file: its path or a word in
+    it.
+    """
     word = _mark(path, files)
     if word is None or rng.random() < 0.4:
         return None, path

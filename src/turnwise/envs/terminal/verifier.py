@@ -1,11 +1,13 @@
-"""The functional verifiers of the terminal: which commands are as good as an expert's (PivotRL, arXiv:2603.21383, Eq. 6).
+"""The functional verifiers of the terminal, which accept commands that are as good as an expert's (PivotRL,
+arXiv:2603.21383, Eq. 6).
 
-``effect``: the command is run on a copy of the folder. It is accepted if fewer files are wrong after it than before, or if it
-harms nothing and shows where the file of the next chore lies, which was not known yet. The expert's command does not count, so a
-clumsy expert's mistake cannot lower the bar. An accepted command that is repeated gains nothing and is refused.
-
-``similarity``: the call fits its tool, and its normalised text is near the expert's, or a judge calls the two equivalent. For
-environments whose commands are too expensive to run; it is the paper's choice for terminals.
+- ``effect`` runs the command on a copy of the folder. It accepts the command if fewer files are wrong afterwards, or if
+  it does no harm and shows for the first time where the file of the next chore is. The expert's command has no
+  influence, so a mistake of a clumsy expert does not lower the standard. A repeated command gains nothing and is
+  refused.
+- ``similarity`` accepts a call that fits its tool if its normalised text is similar to the expert's, or if a judge
+  calls the two equivalent. It is meant for environments whose commands are too expensive to run, and is the paper's
+  choice for terminals.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from turnwise.envs.terminal.session import TerminalSession
 
 Verifier = Literal["effect", "similarity"]
 Judge = Callable[[str, str], bool]
-"""A command and the expert's -> are they equivalent?"""
+"""A function: (a command, the expert's command) -> whether they are equivalent."""
 
 
 def effective(session: TerminalSession, action: str) -> bool:
-    """Whether the action brings the task forward; ``session`` is not changed.
+    """Returns whether the action makes progress. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox failed.
@@ -43,12 +45,12 @@ def effective(session: TerminalSession, action: str) -> bool:
 
 
 def normalised(command: str) -> list[str]:
-    """Returns a command as words: quotes, blanks, "./" and the order of neighbouring flags do not count."""
+    """Returns the words of a command. Quotes, blanks, "./" and the order of neighbouring flags are normalised."""
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words = list(lexer)
-    except ValueError:  # a quote that is never closed
+    except ValueError:  # a quote is not closed
         words = command.split()
     words = [word.removeprefix("./") if len(word) > 2 else word for word in words]
     ordered: list[str] = []
@@ -64,10 +66,10 @@ def normalised(command: str) -> list[str]:
 
 
 def similar(session: TerminalSession, action: str, expert: str, threshold: float, judge: Judge | None = None) -> bool:
-    """Whether an action is a call of the tool whose words are those of the expert's, up to a share of 1 - ``threshold``.
+    """Returns whether an action is a call of the tool whose similarity to the expert's is at least ``threshold``.
 
-    The similarity is one less the edit distance between the two lists of words by the longer length. Below the threshold
-    ``judge`` decides, if there is one.
+    The similarity is 1 minus the edit distance between the two lists of words divided by the longer length. Below the
+    threshold, ``judge`` decides, if there is one.
     """
     try:
         ours, theirs = session.command(action), session.command(expert)

@@ -1,4 +1,4 @@
-"""Single-player games of the package textarena, with experts for four of them."""
+"""Single-player games of the package textarena, with scripted experts for four of them."""
 
 from turnwise.envs.textarena.environment import Mistakes, TextArenaEnv
 from turnwise.envs.textarena.episode import GameEpisode

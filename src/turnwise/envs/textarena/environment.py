@@ -28,22 +28,25 @@ SAMPLES: Mapping[str, str] = {
     "Minesweeper": "[0_0] [3_4] [2_1] [4_2]",
     "Sudoku": "[1_1_5] [2_3_7] [9_9_1] [5_4_2]",
 }
-"""Games without an expert -> moves that are tried at start-up, with _ for a space."""
-UNLIMITED = 100  # turns of a game that has no limit of its own
-_SHARES = ("train", "train", "seen", "unseen")  # of the games
-_MISSES = 1000  # deals in a row that are no new one of a split
+"""Games without an expert -> moves that are tried at start-up. An underscore stands for a space."""
+UNLIMITED = 100  # maximum number of turns of a game that sets no limit itself
+_SHARES = ("train", "train", "seen", "unseen")  # the splits of the four quarters of all games
+_MISSES = 1000  # number of boards in a row that are not new boards of the split, after which the search for boards ends
 
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert; it errs only as long as the turns left suffice to win all the same."""
+    """Probabilities per turn of the clumsy expert's mistakes.
 
-    stray: float = 0.15  # a legal move that only costs turns
-    malformed: float = 0.08  # a move without its brackets; never twice in a row, which would end the game
+    It makes a mistake only while enough turns are left to win nevertheless.
+    """
+
+    stray: float = 0.15  # makes a legal move that gains nothing
+    malformed: float = 0.08  # writes a move without brackets; never twice in a row, because that would end the game
 
 
 class GoodExpert(Expert[GameSession]):
-    """Makes the moves of the game's solver."""
+    """An expert that makes the moves of the game's solver."""
 
     def moves(self, session: GameSession) -> Moves:
         return solver_of(session.task).moves(session.texts())
@@ -66,21 +69,22 @@ class ClumsyExpert(Clumsy[GameSession], GoodExpert):
         return None if session.warned else self.best(session).strip("[]")
 
 
-class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]  # both declare begin, ReplayedEnv's is used
-    """One game, dealt by seeds. See ``turnwise.envs.environment.Environment``.
+# Both bases declare begin; the one of ReplayedEnv is used, because it is listed first.
+class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
+    """One game with many boards, which seeds decide. See ``turnwise.envs.environment.Environment``.
 
-    Where the opening shows the deal, its hash decides the split, and no board is in two splits. Where it does not (a
-    number to guess), the hash of the seed does, and two seeds may deal the same.
+    If the first observation shows the board, a hash of this text decides the split, so no board is in two splits. If it
+    does not (for example a number to guess), a hash of the seed decides, and two seeds may give the same game.
 
     Args:
-        id: of a game in the package's registry, as ``FrozenLake-v0``.
-        settings: of the game, in place of the registered ones.
-        horizon: turns of an episode; None: the game's own limit, or 100.
-        mistakes: probabilities of the clumsy expert.
+        id: id of a game in the package's registry, such as ``FrozenLake-v0``.
+        settings: settings of the game that replace the registered ones.
+        horizon: maximum number of turns of an episode; None means the game's own limit, or 100.
+        mistakes: probabilities of the clumsy expert's mistakes.
 
     Raises:
-        MissingTextArenaError: the package is not installed; the message says how.
-        InputError: there is no such game or setting, or the game is none of those that were tried here.
+        MissingTextArenaError: the package is not installed; the message says how to install it.
+        InputError: there is no such game or setting, or the game was not tested with Turnwise.
     """
 
     name = NAME
@@ -88,7 +92,7 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
 
     def __init__(
         self,
-        id: str = "GuessTheNumber-v0",  # noqa: A002 - the package's word
+        id: str = "GuessTheNumber-v0",  # noqa: A002 - the package uses this name
         settings: Mapping[str, Any] | None = None,
         horizon: int | None = None,
         mistakes: Mistakes | None = None,
@@ -97,7 +101,7 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
         self.mistakes = mistakes or Mistakes()
         try:
             episodes = [self._deal(seed) for seed in range(4)]
-        except Exception as error:  # whatever a game says of its settings
+        except Exception as error:  # a game may raise any exception because of its settings
             raise InputError(f"env.settings: {id} cannot be opened with {self.settings}: {error}") from error
         self.horizon = check_horizon(horizon if horizon is not None else episodes[0].turns or UNLIMITED)
         self._shows = len({str(episode.opening()) for episode in episodes}) > 1
@@ -127,7 +131,7 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
     def open_episode(self, task: Task) -> GameEpisode:
         data = task.data
         if not isinstance(data.get("seed"), int) or not isinstance(settings := data.get("settings", {}), Mapping):
-            raise ValueError(f"task {task.id}: no game of textarena")
+            raise ValueError(f"task {task.id}: its data does not describe a game of textarena")
         if data.get("game") != self.id or dict(settings) != self.settings:
             raise InputError(
                 f"task {task.id}: {data.get('game')} with {dict(settings)} is not this run's game; set env.id and env.settings"
@@ -141,9 +145,10 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
         return "" if _base(session.task) in SOLVERS else f"there is no expert of {session.task.data['game']}"
 
     def accepts(self, session: GameSession, action: str, expert: str) -> bool:
-        """Whether the action is one of the solver's good moves or wins at once; without a solver, whether it is the expert's.
+        """Returns whether the action is one of the solver's good moves or wins at once.
 
-        A first invalid move in a row costs a turn and a second one the game, so that neither is accepted.
+        For a game without a solver, it must equal the expert's action. Invalid moves are never accepted: the first one
+        in a row costs a turn, and the second one ends the game.
         """
         if _base(session.task) not in SOLVERS:
             return self.same(action, expert)
@@ -160,24 +165,24 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
 
 
 def check_game(name: str) -> str:
-    """Returns the name.
+    """Returns the name unchanged if the game can be played.
 
     Raises:
         MissingTextArenaError: the package is not installed.
-        InputError: the package has no such game, or nobody has tried it here.
+        InputError: the package has no such game, or the game was not tested with Turnwise.
     """
     known: Mapping[str, Any] = package().envs.registration.ENV_REGISTRY
     games = sorted(game for game in known if game.partition("-")[0] in {*SOLVERS, *SAMPLES} and f"{game}-raw" in known)
     if name not in games:
         raise InputError(
             f"env.id={name}: choose one of {', '.join(games)}; the package's other games need other players, a server, a "
-            "download, or were not tried"
+            "download, or were not tested"
         )
     return name
 
 
 def solver_of(task: Task) -> Solver:
-    """Returns the solver of a task's game."""
+    """Returns the solver for a task's game."""
     return SOLVERS[_base(task)]
 
 
@@ -186,5 +191,8 @@ def _base(task: Task) -> str:
 
 
 def _split_of(key: str) -> str:
-    """Half of all games are train, a quarter seen and a quarter unseen."""
+    """Returns the split of a game by a hash.
+
+    Half of all games are train, a quarter are seen and a quarter are unseen.
+    """
     return _SHARES[hashlib.sha256(key.encode()).digest()[0] % len(_SHARES)]

@@ -1,7 +1,7 @@
-"""One game of the installed textarena, as an episode that can be repeated.
+"""One game of the installed package textarena, as an episode that can be repeated.
 
-The package draws from Python's global random generator, in a game too. Here each game has a state of that generator of its own,
-which is in force during the calls of that game alone: games do not disturb one another, nor the rest of the program.
+The package draws from Python's global random generator, also during a game. Here, each game has its own state of this
+generator, which is active only during the game's calls. So games affect neither each other nor the rest of the program.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from turnwise.errors import InputError
 from turnwise.types import Message
 
 INSTALL = "`make textarena` installs it (pip install --no-deps -r requirements-textarena.txt)"
-LONGEST = 2_000  # characters of an action that the game is given
+LONGEST = 2_000  # maximum number of characters of an action that are passed to the game
 
 
 class MissingTextArenaError(InputError):
-    """textarena, or something that it imports, is not installed."""
+    """The package textarena, or a library that it imports, is not installed."""
 
 
 def package() -> Any:
-    """Returns the imported package. Its import reaches for nothing outside this machine.
+    """Imports and returns the package. The import makes no network connection.
 
     Raises:
-        MissingTextArenaError: it cannot be imported.
+        MissingTextArenaError: the package cannot be imported.
     """
     if find_spec("textarena") is None:
         raise MissingTextArenaError(f"env=textarena needs textarena, not installed here; {INSTALL}")
@@ -44,9 +44,9 @@ class GameEpisode:
     """See ``turnwise.envs.replay.Episode``.
 
     Args:
-        name: of the game in the package's registry.
-        settings: of the game, in place of the registered ones.
-        seed: of the game's draws.
+        name: id of the game in the package's registry.
+        settings: settings of the game that replace the registered ones.
+        seed: seed of the game's random draws.
 
     Raises:
         TypeError: the game has no such setting.
@@ -59,13 +59,13 @@ class GameEpisode:
         with self._own_draws():
             self._game = made.make(
                 f"{name}-raw", **settings
-            )  # without wrappers that repeat the history in every observation
+            )  # without the package's wrappers, which repeat the history in every observation
             self._game.reset(num_players=1, seed=seed)
         self._opening = self._shown()
 
     @property
     def turns(self) -> int | None:
-        """Returns the game's own limit of turns; None where it has none."""
+        """Returns the game's own limit of turns; None if it has none."""
         limit = self._game.state.max_turns
         return None if limit is None else int(limit)
 
@@ -73,15 +73,16 @@ class GameEpisode:
         return [{"role": "user", "content": self._opening}]
 
     def act(self, text: str) -> Step:
-        """Gives a reply to the game, which ends at a second invalid move in a row, and at a reply that it fails to read.
+        """Gives a reply to the game and returns the game's answer.
 
-        Both ends pay at most 0: some games pay there what was reached so far, so that a policy would gain by giving up.
+        The game ends at a second invalid move in a row, and at a reply that it cannot read. In both cases the reward is
+        at most 0. Some games would pay for what was reached so far, and a policy could then gain by giving up.
         """
         state = self._game.state
         try:
             with self._own_draws():
                 done, _ = self._game.step(text[:LONGEST])
-        except Exception:  # some games do not check all of a move
+        except Exception:  # some games do not check a move completely
             return Step("The game cannot read this move and is over.", 0.0, True, False, {"invalid": 1.0})
         shown = self._shown()
         info = {"invalid": float(bool(getattr(state, "error_count", 0)) or bool(state.game_info[0]["invalid_move"]))}
@@ -94,7 +95,7 @@ class GameEpisode:
         return Step("\n".join(filter(None, (shown, reason))), reward, True, reward >= 1, info)
 
     def _shown(self) -> str:
-        """Returns what the game has said since it was last asked, without the player's own words."""
+        """Returns what the game has said since the last call, without the player's own words."""
         _, heard = self._game.get_observation()
         return "\n".join(text.strip("\n") for _, text, kind in heard if kind != self._action)
 
@@ -103,7 +104,7 @@ class GameEpisode:
         outer = random.getstate()
         random.setstate(self._draws)
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # some games print
+            with contextlib.redirect_stdout(io.StringIO()):  # some games print to standard output
                 yield
         finally:
             self._draws = random.getstate()

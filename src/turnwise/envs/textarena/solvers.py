@@ -1,4 +1,4 @@
-"""Solvers of games, from what an episode has shown: the moves that are as good as any, and those that only cost turns."""
+"""Solvers of games. From the texts of an episode they compute the best moves, and legal moves that gain nothing."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from itertools import permutations, product
 from math import ceil, log2
 from typing import Protocol, TypeVar
 
-Texts = Sequence[tuple[str, str]]  # (action, what it showed), the opening first
+Texts = Sequence[tuple[str, str]]  # pairs (action, observation); the first one is an empty action and the opening
 P = TypeVar("P", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What can be done. ``good`` are as good as any move, the expert's among them; ``idle`` are legal, and only cost turns."""
+    """The moves that can be made now.
+
+    ``good`` moves are as good as any move, and the expert makes one of them. ``idle`` moves are legal but gain nothing.
+    """
 
     good: Sequence[str]
     idle: Sequence[str]
-    needed: int  # turns until the game is won, in the worst case
+    needed: int  # number of turns until the game is won, in the worst case
 
 
 class Solver(Protocol):
-    """Solves one game. ``settings`` of the game that are not given are the registered ones."""
+    """Solves one game."""
 
     def moves(self, texts: Texts) -> Moves:
-        """Returns the moves at the end of an unfinished episode."""
+        """Returns the moves for the last state of an unfinished episode."""
         ...
 
     def read(self, action: str) -> str | None:
-        """Returns an action as one of the moves is written; None where it is no move."""
+        """Returns an action in the form in which the moves are written; None if it is not a move."""
         ...
 
 
 class FrozenLake:
-    """The shortest paths around the holes of the board that is shown."""
+    """Finds the shortest paths around the holes of the board."""
 
     _STEPS: Mapping[str, tuple[int, int]] = {"[up]": (-1, 0), "[down]": (1, 0), "[left]": (0, -1), "[right]": (0, 1)}
     _WORDS = re.compile(r"\[\s*(up|down|left|right|w|a|s|d)\s*\]", re.IGNORECASE)
@@ -63,7 +66,11 @@ def _board(text: str) -> dict[tuple[int, int], str]:
 
 
 class GuessTheNumber:
-    """Bisection. A guess is good where the numbers that it leaves need no more guesses than those that the middle leaves."""
+    """Finds the number by bisection.
+
+    A guess is good if the numbers that remain after it need no more guesses than those that remain after the middle
+    number.
+    """
 
     def read(self, action: str) -> str | None:
         found = re.search(r"\[(\d{1,9})\]", action)
@@ -84,12 +91,12 @@ class GuessTheNumber:
 
 
 def _guesses(numbers: int) -> int:
-    """Guesses that so many numbers need in the worst case."""
+    """Returns the number of guesses that ``numbers`` candidates need in the worst case."""
     return ceil(log2(numbers + 1))
 
 
 class TowerOfHanoi:
-    """The shortest sequences of moves from the board that is shown."""
+    """Finds the shortest sequences of moves from the current board."""
 
     def read(self, action: str) -> str | None:
         found = re.findall(r"\[([ABCabc])\s*,?\s*([ABCabc])\]", action)
@@ -120,7 +127,7 @@ def _hanoi(towers: Towers) -> dict[str, Towers]:
 
 
 class Mastermind:
-    """Any code that agrees with every answer so far is good."""
+    """Finds the code by elimination. Any code that agrees with every answer so far is a good move."""
 
     def read(self, action: str) -> str | None:
         found = re.search(r"\[(\d+(?:\s+\d+)*)\]", action)
@@ -155,7 +162,10 @@ def _written(codes: Iterable[Sequence[int]]) -> list[str]:
 
 
 def distances(goal: P, near: Callable[[P], Iterable[P]], allowed: set[P] | None = None) -> dict[P, int]:
-    """Returns the number of steps to the goal from everywhere that it can be reached from; steps can be taken back."""
+    """Returns the number of steps to the goal for each place from which it can be reached.
+
+    Steps work in both directions.
+    """
     found, queue = {goal: 0}, deque([goal])
     while queue:
         place = queue.popleft()
@@ -172,4 +182,4 @@ SOLVERS: Mapping[str, Solver] = {
     "Mastermind": Mastermind(),
     "TowerOfHanoi": TowerOfHanoi(),
 }
-"""Name of a game, which its ids begin with -> its solver."""
+"""Name of a game, with which its ids begin -> its solver."""

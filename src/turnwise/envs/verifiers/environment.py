@@ -1,4 +1,4 @@
-"""``env=verifiers``: an installed environment of the verifiers library, in its own rollout and under its own rubric."""
+"""``env=verifiers``: an installed environment of the verifiers library, with the library's own rollout and rubric."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ class VerifiersEnv(ReplayedEnv):
     """An environment of the library. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        id: of the installed module, as ``verifiers.load_environment`` takes it.
-        args: arguments of its ``load_environment``.
-        horizon: turns of an episode, given to the environment as its ``max_turns``; None is the environment's own.
-        format: how the policy writes calls of tools.
-        threshold: the reward from which an episode is won; None is the environment's ``pass_threshold``.
-        expert: a column of the rows that holds the right reply, or the replies of all turns; None: there are no experts.
-        timeout: seconds for one answer of the environment.
+        id: id of the installed module, as ``verifiers.load_environment`` takes it.
+        args: arguments of the module's ``load_environment``.
+        horizon: maximum number of turns of an episode, passed on as the environment's ``max_turns``. None means the
+            environment's own value.
+        format: the format in which the policy writes tool calls.
+        threshold: minimum reward of a won episode; None means the environment's ``pass_threshold``.
+        expert: a column of the data set that holds the right reply, or the replies of all turns. None means that there
+            is no expert.
+        timeout: time limit in seconds of each answer of the environment.
 
     Raises:
         ValueError: a number is too small, or the format is unknown.
-        InputError: the environment cannot be loaded, or sets no limit of turns.
+        InputError: the environment cannot be loaded, or neither it nor ``horizon`` limits the number of turns.
     """
 
     name = "verifiers"
@@ -42,10 +44,10 @@ class VerifiersEnv(ReplayedEnv):
 
     def __init__(
         self,
-        id: str | None = None,  # noqa: A002 - the library's word
+        id: str | None = None,  # noqa: A002 - the library uses this name
         args: Mapping[str, Any] | None = None,
         horizon: int | None = None,
-        format: str = "hermes",  # noqa: A002 - the configuration's word
+        format: str = "hermes",  # noqa: A002 - the configuration uses this name
         threshold: float | None = None,
         expert: str | None = None,
         timeout: float = 60.0,
@@ -60,7 +62,7 @@ class VerifiersEnv(ReplayedEnv):
         self._environment = load(id, args or {})
         turns = int(self._environment.max_turns) if horizon is None else horizon
         if horizon is None and turns < 1:
-            raise InputError(f"env.horizon: {id!r} sets no limit of turns; give one")
+            raise InputError(f"env.horizon: {id!r} does not limit the number of turns; give a limit")
         self.horizon = self._environment.max_turns = check_horizon(turns)
         own = getattr(self._environment, "pass_threshold", _PASS)
         self.threshold = float(own if threshold is None else threshold)
@@ -72,12 +74,12 @@ class VerifiersEnv(ReplayedEnv):
         """Returns the first ``count`` rows of a split as tasks (``package.rows``).
 
         Raises:
-            ValueError: the split is unknown or the count negative.
-            InputError: the data set has fewer.
+            ValueError: there is no split of this name, or the count is negative.
+            InputError: the data set has fewer rows.
         """
         check_split(split)
         if count < 0:
-            raise ValueError(f"count: cannot draw {count} tasks")
+            raise ValueError(f"count: must be at least 0, got {count}")
         return first(self._rows(split), count, f"split {split} of {self.id}")
 
     def _listed(self, split: str) -> list[Task]:
@@ -101,11 +103,11 @@ class VerifiersEnv(ReplayedEnv):
         return VerifiersEpisode(self._environment, task.data, self.format, self.threshold, self.timeout, where)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Gives the replies of the row's ``expert`` column. A clumsy expert is the same one.
+        """Returns an episode with the replies in the row's ``expert`` column. The clumsy expert gives the same replies.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
-            InputError: no column is named, or the row has none of that name.
+            InputError: ``expert`` is not set, or the row has no such column.
         """
         check_quality(quality)
         if self.expert is None:
@@ -117,13 +119,13 @@ class VerifiersEnv(ReplayedEnv):
         replies = [said] if isinstance(said, str) else said
         if not isinstance(replies, list) or not replies or not all(isinstance(reply, str) for reply in replies):
             raise InputError(
-                f"task {task.id}: its column {self.expert!r} is no text or list of texts; correct env.expert"
+                f"task {task.id}: its column {self.expert!r} is neither a text nor a list of texts; correct env.expert"
             )
         turns = iter(replies)
         return demonstration(self.reset(task), lambda: next(turns, None), quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Whether a reply is the expert's, or wins at once by the environment's own rubric.
+        """Returns whether a reply equals the expert's, or wins at once by the environment's own rubric.
 
         Raises:
             EnvironmentFault: the environment failed.

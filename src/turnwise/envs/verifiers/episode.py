@@ -1,4 +1,7 @@
-"""One rollout of the library, stopped wherever it asks its model: the policy's reply is what its client returns."""
+"""One rollout of the verifiers library as an episode.
+
+The rollout asks a client for the model's replies. The client used here waits for the policy's reply and returns it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
 
 
 class _Asked:
-    """What the rollout and the episode exchange. It is made on the loop, which the queues belong to."""
+    """The queues between the rollout and the episode. They are created on the event loop, to which they belong."""
 
     def __init__(self) -> None:
         self.prompts: asyncio.Queue[tuple[Sequence[Any], Sequence[Any]]] = asyncio.Queue()
@@ -34,7 +37,7 @@ class _Asked:
 
 @cache
 def _client() -> type:
-    """Returns the library's client that asks an :class:`_Asked` for each response."""
+    """Returns the class of the library's client that gets each response from an :class:`_Asked`."""
     from verifiers import Client
 
     class Policy(Client):  # type: ignore[misc]
@@ -70,7 +73,7 @@ async def _rollout(environment: Any, row: Mapping[str, Any], asked: _Asked) -> A
 
 
 async def _next(asked: _Asked) -> tuple[Sequence[Any], Sequence[Any]] | None:
-    """Returns the messages and tools with which the rollout asks its model next; None where it has ended."""
+    """Returns the messages and tools of the rollout's next request to its model; None if the rollout has ended."""
     assert asked.rollout is not None
     prompt = asyncio.ensure_future(asked.prompts.get())
     try:
@@ -84,16 +87,16 @@ class VerifiersEpisode:
     """See ``turnwise.envs.replay.Episode``.
 
     Args:
-        environment: of the library.
-        row: of its data set.
-        form: how the policy writes calls of tools.
-        threshold: the reward from which the episode is won.
+        environment: an environment of the library.
+        row: a row of its data set.
+        form: the format in which the policy writes tool calls.
+        threshold: minimum reward of a won episode.
         seconds: time limit of each answer of the environment.
-        where: names the task in messages.
+        where: the task's name, for messages.
 
     Raises:
         EnvironmentFault: the environment failed.
-        InputError: its messages are no text.
+        InputError: the environment's messages contain something other than text.
     """
 
     def __init__(
@@ -117,11 +120,14 @@ class VerifiersEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns what the chat template shows; nothing where the opening lists the functions."""
+        """Returns the tools that the chat template shows; empty if the first message lists the functions instead."""
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the row's prompt; where no chat template shows the functions, they follow its system message."""
+        """Returns the row's prompt.
+
+        If no chat template shows the functions, a list of them follows the system message.
+        """
         messages = self._plain(self._prompt)
         if self._tools and not templated(self.form):
             listed = "\n".join([*map(signature, self._tools), HOW])
@@ -132,11 +138,11 @@ class VerifiersEpisode:
         return messages
 
     def act(self, text: str) -> Step:
-        """Gives a reply to the rollout, and returns what the environment says to it.
+        """Gives a reply to the rollout and returns the environment's answer.
 
         Raises:
             EnvironmentFault: the environment failed.
-            InputError: it rewrites the messages before its answer, or answers with what is no text.
+            InputError: the environment changes earlier messages, or its answer contains something other than text.
         """
         before = len(self._prompt)
         loop.soon(lambda: self._asked.replies.put_nowait(self._response(text)))
@@ -146,13 +152,16 @@ class VerifiersEpisode:
         prompt, _ = asked
         if len(prompt) <= before or prompt[before].role != "assistant" or list(prompt[:before]) != list(self._prompt):
             raise InputError(
-                f"{self.where}: the environment changes messages that were read before; only growing dialogues can be trained"
+                f"{self.where}: the environment changes earlier messages; training needs dialogues that only grow"
             )
         self._prompt = prompt
         return self._shown(self._plain(prompt[before + 1 :]))
 
     def close(self) -> None:
-        """Ends the rollout. The library then cleans up what it opened. A forked process leaves it to its parent."""
+        """Ends the rollout, after which the library frees its resources.
+
+        In a forked process it does nothing, because the rollout belongs to the parent.
+        """
         if (rollout := self._asked.rollout) is not None and os.getpid() == self._owner:
             loop.soon(rollout.cancel)
 
@@ -160,7 +169,7 @@ class VerifiersEpisode:
         return loop.run(_next(self._asked), self.seconds, self.where)
 
     def _ended(self) -> Step:
-        """Returns the last step with the rubric's reward. A failure that is not the policy's is a fault."""
+        """Returns the last step with the rubric's reward. Raises a fault if something other than the policy failed."""
         from verifiers.errors import ToolError
 
         assert self._asked.rollout is not None
@@ -182,14 +191,17 @@ class VerifiersEpisode:
         return Step(last.observation, reward, True, won, info, last.messages)
 
     def _response(self, text: str) -> Any:
-        """Returns a reply as the library's response: its calls where the environment has tools and they can be read."""
+        """Returns a reply as a response of the library.
+
+        The response contains calls if the environment has tools and the calls can be parsed, otherwise text.
+        """
         from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
         content, thinking, calls = text, None, None
         if self._tools:
             try:
                 reply = PARSERS[self.form](text, self._tools)
-            except ToolCallError:  # the environment sees what is no call as text
+            except ToolCallError:  # a reply without readable calls is passed on as text
                 reply = None
             if reply is not None and reply.calls:
                 content, thinking = reply.content, reply.thinking or None
@@ -208,7 +220,9 @@ class VerifiersEpisode:
         return Response(id=uuid.uuid4().hex, created=int(time.time()), model="policy", usage=usage, message=message)
 
     def _shown(self, messages: list[Message]) -> Step:
-        """Returns an answer: as messages where the template shows answers of tools, else as one user message."""
+        """Returns the environment's answer as tool messages if the chat template shows them, otherwise as one user
+        message.
+        """
         text = "\n".join(str(message["content"]) for message in messages)
         kept = any(message["role"] != "user" for message in messages) and templated(self.form)
         return Step(text, messages=tuple(messages) if kept else ())
@@ -222,13 +236,13 @@ class VerifiersEpisode:
         parts = [part.get("text") if part.get("type") == "text" else None for part in content]
         if None in parts:
             raise InputError(
-                f"{self.where}: a message has a part that is no text (a picture, a sound); only text can be played"
+                f"{self.where}: a message has a part that is not text (a picture, a sound); only text can be used"
             )
         return "".join(map(str, parts))
 
 
 def _final(state: Any) -> Sequence[Any]:
-    """Returns what the environment says at its end; nothing where it says nothing."""
+    """Returns the messages with which the environment ends the episode; empty if there are none."""
     from verifiers.utils.message_utils import maybe_normalize_messages
 
     said = state.get("final_env_response")

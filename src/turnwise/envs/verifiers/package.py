@@ -1,4 +1,4 @@
-"""Loads an environment of the verifiers library, and reads its rows."""
+"""Loads an environment of the verifiers library and reads the rows of its data set."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ INSTALL = (
     "`make verifiers` installs it (pip install -r requirements-mcp.txt -c requirements.lock datasets, then "
     "pip install --no-deps -r requirements-verifiers.txt)"
 )
-_FOLD = 10  # rows without an evaluation set: the first of ten is seen, the sixth unseen
+_FOLD = 10  # without an evaluation set, in each ten rows the first is seen and the sixth is unseen
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Returns ``verifiers.load_environment(name, **arguments)``. This runs the environment's module.
+    """Returns the result of ``verifiers.load_environment(name, **arguments)``. This runs the environment's module.
 
     Raises:
-        InputError: the library or the module is missing or fails, or the environment cannot be played here.
+        InputError: the library or the module is missing or fails, or the environment cannot be used here.
     """
     if find_spec("verifiers") is None:
         raise InputError(f"env=verifiers needs the package verifiers, which is not installed here; {INSTALL}")
@@ -42,7 +42,7 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
     try:
         with _signals_kept():
             environment = load_environment(name, **arguments)
-    except Exception as error:  # whatever the module of someone else raises
+    except Exception as error:  # the module may raise any exception
         raise InputError(
             f"env.id: {name!r} cannot be loaded ({error}); install its package, or correct env.args"
         ) from error
@@ -59,7 +59,10 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Keeps this process's handlers: an environment of the library sets its own, which end the process at once."""
+    """Restores this process's signal handlers afterwards.
+
+    An environment of the library sets its own handlers, which end the process at once.
+    """
     main = threading.current_thread() is threading.main_thread()
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
     try:
@@ -70,14 +73,15 @@ def _signals_kept() -> Iterator[None]:
 
 
 def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the id and the content of each row of a split, in the data set's order.
+    """Yields the id and the content of each row of a split, in the order of the data set.
 
-    ``train`` is the training set. The rows of the evaluation set belong to ``seen`` and ``unseen`` in turn. Without one, every
-    tenth row of the training set is ``seen``, every tenth ``unseen``, and neither is for training. Held-out rows whose prompt and
-    answer are those of a training row are left out.
+    ``train`` is the training set. The rows of the evaluation set are divided alternately between ``seen`` and
+    ``unseen``. If there is no evaluation set, one in ten rows of the training set is ``seen``, one in ten is
+    ``unseen``, and neither is used for training. Held-out rows with the prompt and answer of a training row are left
+    out.
 
     Raises:
-        InputError: a row has values that JSON cannot hold, or no held-out row is left.
+        InputError: a row contains values that JSON cannot represent, or no held-out row is left.
     """
     trained, held_out = environment.build_dataset(), environment.build_eval_dataset()
     every = range(len(trained) if trained is not None else 0)
@@ -97,16 +101,16 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         chosen = [place for place in parts[split] if _question(data[place]) not in learned]
         if parts[split] and not chosen:
             raise InputError(
-                f"env.id: every row of the split {split} is a training row too; nothing is held out to evaluate"
+                f"env.id: every row of the split {split} is a training row too, so nothing is held out for evaluation"
             )
     for place in chosen:
         row = data[place]
         try:
             yield f"{source}/{place}", json.loads(json.dumps(row, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise InputError(f"env.id: row {place} of its {source} set is no JSON ({error})") from None
+            raise InputError(f"env.id: row {place} of its {source} set cannot be written as JSON ({error})") from None
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    """Returns what makes a row another task than another row."""
+    """Returns the text by which two rows count as the same task."""
     return json.dumps([row.get("prompt"), row.get("question"), row.get("answer")], sort_keys=True, default=str)

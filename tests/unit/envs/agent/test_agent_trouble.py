@@ -128,7 +128,7 @@ def test_a_score_that_is_no_number_names_the_key(agent: Make) -> None:
 def test_a_file_of_tasks_that_cannot_be_used_names_the_place(agent: Make, line: str) -> None:
     with pytest.raises(InputError, match=r"env\.tasks_file"):
         agent("", line + "\n")
-    with pytest.raises(InputError, match=r"env\.tasks_file.*second"):
+    with pytest.raises(InputError, match=r"env\.tasks_file.*occurs twice"):
         agent("", '{"id": "a"}\n{"id": "a"}\n')
     with pytest.raises(InputError, match=r"env\.tasks_file"):
         agent("", '{"id": "a"}\n').tasks("train", 2)

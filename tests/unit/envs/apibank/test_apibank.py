@@ -154,7 +154,7 @@ def test_accuracy_counts_calls_by_level():
         "level-3": pytest.approx(1 / 3),
         "total": pytest.approx(2 / 6),
     }
-    with pytest.raises(ValueError, match="no reply to judge"):
+    with pytest.raises(ValueError, match="no replies to judge"):
         call_accuracy([])
 
 

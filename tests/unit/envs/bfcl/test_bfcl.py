@@ -52,14 +52,14 @@ def test_a_dialogue_and_its_variants_share_a_split(public):
 
 
 def test_more_tasks_than_there_are_is_said(public):
-    with pytest.raises(ValueError, match="split seen of the public tasks has 80 tasks, 81 were asked for: lower data"):
+    with pytest.raises(ValueError, match="split seen of the public tasks has 80 tasks, but 81 are needed: lower data"):
         public.tasks("seen", 81)
 
 
 def test_a_task_says_its_subset(public):
     assert {task.subset for task in public.tasks("seen", 40)} == set(SUBSETS)
     assert all(task.subset == subset_of(task.id) for task in public.tasks("seen", 40))
-    with pytest.raises(ValueError, match="is no task"):
+    with pytest.raises(ValueError, match="is not a task"):
         subset_of("tiny/train/0/000001")
 
 
@@ -199,9 +199,9 @@ def test_too_many_replies_to_one_turn_end_the_episode(public):
     [
         ({"level": "large"}, "level: must be tiny or public"),
         ({"steps": 0}, "steps and kept must be at least 1"),
-        ({"horizon": 0}, "horizon: an episode has at least one turn"),
+        ({"horizon": 0}, "horizon: must be at least 1"),
         ({"format": "xml"}, "format: must be one of hermes"),
-        ({"level": "public", "subsets": ["composite"]}, "subsets: name some of base"),
+        ({"level": "public", "subsets": ["composite"]}, "subsets: name one or more of base"),
     ],
 )
 def test_mistakes_are_named(settings, message):
@@ -211,5 +211,5 @@ def test_mistakes_are_named(settings, message):
 
 def test_a_task_of_another_level_is_refused(public):
     (task,) = BfclEnv().tasks("train", 1)
-    with pytest.raises(ValueError, match="its data is no task of this bfcl"):
+    with pytest.raises(ValueError, match="its data is not a task of this bfcl"):
         public.reset(task)

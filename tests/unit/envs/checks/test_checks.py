@@ -99,7 +99,7 @@ def test_hostile_sequences_find_an_echo_that_forges_a_turn(env: SearchEnv, monke
         "turnwise.data.chat.disarming", lambda tokenizer: (lambda message: message, lambda tools: tools)
     )
     found = hostile(env, forges=partial(forges, chat=ChatTokens(tokenizer)))
-    assert any("begins a turn of its own" in problem for problem in found)
+    assert any("begins a new chat turn" in problem for problem in found)
 
 
 def test_hostile_sequences_find_a_verifier_that_raises(env: SearchEnv, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,5 +96,5 @@ def test_bad_arguments_are_named(env):
         Mistakes(wrong=0.5, idle=0.5)
     with pytest.raises(ValueError, match="good or clumsy, got 'best'"):
         env.demonstrate(env.tasks("train", 1)[0], "best")
-    with pytest.raises(ValueError, match="at least one turn"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         HouseholdEnv(horizon=0)

@@ -82,5 +82,5 @@ def test_every_task_is_well_formed_and_solvable(env, drawn, split):
 def test_bad_arguments_are_named(env):
     with pytest.raises(ValueError, match=r"train, seen, unseen, got 'test'"):
         env.tasks("test", 1)
-    with pytest.raises(ValueError, match="cannot draw -1"):
+    with pytest.raises(ValueError, match="must be at least 0, got -1"):
         env.tasks("train", -1)

@@ -146,7 +146,7 @@ def test_proofs_and_pictures_are_left_out_and_other_gaps_are_named(tmp_path: Pat
     env = MathEnv(files={"train": str(path)})
     with pytest.raises(InputError, match=r"data\.file"):
         env.demonstrate(env.tasks("train", 1)[0])
-    with pytest.raises(ValueError, match="1 problems, 2 are wanted"):
+    with pytest.raises(ValueError, match="1 problems, but 2 are needed"):
         env.tasks("train", 2)
 
 

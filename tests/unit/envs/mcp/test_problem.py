@@ -29,7 +29,7 @@ def test_a_file_gives_its_tasks_by_split_in_its_order(tmp_path: Path) -> None:
     assert found["seen"][0].data == {"prompt": "go", "answer": "yes"}
     env = McpEnv({"s": {"command": ["x"]}}, tmp_path / "tasks.jsonl")
     assert [task.id for task in env.tasks("train", 2)] == ["a", "c"]
-    with pytest.raises(InputError, match="has 1 tasks, 2 were asked for"):
+    with pytest.raises(InputError, match="has 1 tasks, but 2 are needed"):
         env.tasks("seen", 2)
 
 
@@ -54,7 +54,7 @@ def test_a_record_that_is_no_task_is_told_with_its_place(tmp_path: Path, wrong: 
 
 
 def test_an_id_that_occurs_twice_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r":2: the id 'a' is that of .*:1 too"):
+    with pytest.raises(InputError, match=r":2: the id 'a' is used by .*:1 too"):
         read_tasks(written(tmp_path / "tasks.jsonl", RECORD, RECORD), "mcp")
 
 
@@ -108,7 +108,7 @@ def test_settings_of_a_server_that_cannot_be_used_are_told(given: dict[str, Any]
 
 
 def test_without_servers_there_is_no_environment() -> None:
-    with pytest.raises(ValueError, match="none is left"):
+    with pytest.raises(ValueError, match="no server is left"):
         McpEnv({"boxes": None})
 
 

@@ -120,7 +120,7 @@ def test_failures_of_a_server_are_faults_and_settings_are_told(url: str) -> None
         session(key_variable="TURNWISE_NO_SUCH_VARIABLE")
     with pytest.raises(ValueError, match="url"):
         OpenenvEnv("localhost:8000")
-    with pytest.raises(InputError, match="does not tell the schema"):
+    with pytest.raises(InputError, match="does not provide the schema"):
         OpenenvEnv("http://127.0.0.1:9", timeout=5).ready()
 
 

@@ -70,7 +70,7 @@ def test_a_report_tells_what_broke_from_what_failed(tmp_path):
 def test_what_is_no_report_is_refused(tmp_path, text):
     path = tmp_path / "report.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"report\.json: no report of swebench 5"):
+    with pytest.raises(InputError, match=r"report\.json: not a report of swebench 5"):
         read_report(path, tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_the_harness_takes_our_command_line(tmp_path):
         (['{"instance_id": "a", "model_patch": ""}'], ["--workers", "0"], "workers and timeout must be at least 1"),
         (['{"instance_id": "a", "model_patch": ""}'], ["--python", "/nowhere/python"], "cannot be run"),
         ([""], [], "x.jsonl:1: empty line"),
-        ([], [], "no patch to score"),
+        ([], [], "there are no patches to score"),
     ],
 )
 def test_the_script_names_what_cannot_be_used(tmp_path, capsys, lines, options, said):

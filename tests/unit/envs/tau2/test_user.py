@@ -94,5 +94,5 @@ def test_a_question_is_a_question_in_either_form():
 
 
 def test_patience_has_a_floor():
-    with pytest.raises(ValueError, match="patience: at least one reply, got 0"):
+    with pytest.raises(ValueError, match="patience: must be at least 1, got 0"):
         ScriptedUser(0)

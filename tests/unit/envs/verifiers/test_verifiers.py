@@ -95,7 +95,7 @@ def test_rows_are_split_and_repeatable() -> None:
     env = played("single")
     assert [task.id for task in env.tasks("seen", 3)] == ["eval/0", "eval/2", "eval/4"]
     assert [task.id for task in env.tasks("unseen", 2)] == ["eval/1", "eval/3"]
-    with pytest.raises(InputError, match="has 20 tasks, 21 were asked for"):
+    with pytest.raises(InputError, match="has 20 tasks, but 21 are needed"):
         env.tasks("train", 21)
     alone = VerifiersEnv("count-on", {"count": 20, "held_out": False})
     ids = {split: [t.id for t in alone.tasks(split, n)] for split, n in (("train", 16), ("seen", 2), ("unseen", 2))}
