@@ -221,5 +221,5 @@ def _opened(environment: Any, task: Task) -> tuple[Any, Sequence[Message]]:
 
 
 def repeat_rate(texts: Sequence[str]) -> float:
-    """Returns the share of an episode's actions that repeat an earlier one; it rises early if a policy learns to loop."""
+    """Returns the share of an episode's actions that repeat an earlier one, which rises when a policy loops."""
     return 1 - len(set(texts)) / len(texts) if texts else 0.0
