@@ -2,7 +2,7 @@
 
 Keys and values of a prefix can be used for every length within it, but a recurrent state belongs to one length. So a
 row keeps the states at the lengths of its nodes. A node at another length starts from the nearest earlier state, and
-the tokens between them are computed again. That costs time and never changes a result.
+the tokens between them are computed again. Computing tokens again costs time and never changes a result.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Decode:
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by group, window and step
 
     def _parts(self, group: int) -> list[_Columns]:
-        """Returns the twigs in parts of ``COLUMNS`` per row. Those of a row are ordered by how much they see."""
+        """Returns the twigs in parts of ``COLUMNS`` per row. The twigs of a row are ordered by how much they see."""
         if group not in self._columns:
             columns = self._columns[group] = []
             for start in range(0, self.width, COLUMNS):

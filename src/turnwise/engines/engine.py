@@ -75,7 +75,7 @@ class Engine(Protocol):
     ) -> list[Sample]:
         """Samples one action per node and appends it to the node.
 
-        What is sampled at a node depends only on its seed, whatever else is in the batch. ``on_sample`` is called once
+        A node's sample depends only on its seed, not on what else is in the batch. ``on_sample`` is called once
         for each sample as soon as it is complete, while others of the batch may still be sampled.
         """
         ...

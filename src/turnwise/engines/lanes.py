@@ -98,7 +98,7 @@ class Lanes:
         }
 
     def shutdown(self) -> None:
-        """Ends the other processes. They are started again when they are needed."""
+        """Ends the other processes, which are started again when they are needed."""
         for worker in self._workers or ():
             worker.shutdown()
 
@@ -161,7 +161,7 @@ class Lanes:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """See :meth:`turnwise.engines.tree.TreeEngine.sample`."""
+        """Samples as :meth:`turnwise.engines.tree.TreeEngine.sample` does, with all lanes at the same time."""
 
         def asked_of(places: list[int]) -> Asked:
             return Asked(

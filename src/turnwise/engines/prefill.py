@@ -1,8 +1,8 @@
 """Plans that compute new tokens of many rows in one pass and keep their keys and values.
 
-On a CPU the segments are laid end to end: no padding is computed, and each segment reads its own row in place. That
-takes a few operations per segment, during which an accelerator would mostly wait. On an accelerator the segments are
-therefore padded to one length and put side by side.
+On a CPU the segments are laid end to end: no padding is computed, and each segment reads its own row in place. This
+layout takes a few operations per segment, during which an accelerator would mostly wait. On an accelerator the segments
+are therefore padded to one length and put side by side.
 """
 
 from __future__ import annotations

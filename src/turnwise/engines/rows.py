@@ -55,7 +55,7 @@ class Rows:
     def add(self, ids: list[int], source: StoredRow | None = None, length: int = 0) -> StoredRow:
         """Adds and returns a row with ``ids``.
 
-        What ``source`` has computed of ``length`` tokens is copied if there is room.
+        Computed keys and values of the first ``length`` tokens of ``source`` are copied if there is room.
         """
         row = StoredRow(ids, tuple(ids[:KEY]))
         self._index[row.key].append(row)

@@ -1,4 +1,4 @@
-"""Schedules: when the engine starts to sample, in rounds of all live rollouts or as soon as one rollout asks.
+"""Schedules decide when the engine samples: in rounds of all live rollouts, or as soon as one rollout asks.
 
 A rollout is a coroutine that awaits :meth:`Schedule.sample`. All coroutines of one call share an event loop and a
 schedule:

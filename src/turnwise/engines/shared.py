@@ -13,7 +13,7 @@ ALIGN = 64  # bytes
 def share(model: Any) -> None:
     """Moves a model's parameters into memory that this process shares with processes forked later.
 
-    They remain the same parameter objects: filling them in place changes them for all processes. The memory has no
+    The parameters remain the same objects: filling them in place changes them for all processes. The memory has no
     name, is not limited by the size of a file system, and is freed with the last of the processes.
     """
     parameters = list(model.parameters())

@@ -31,7 +31,7 @@ class Spooled:
     Args:
         engine: samples what is not stored.
         spools: files for samples. Versions use them in turn, so with n files each is kept for n - 1 further versions.
-        exact: see the module's docstring. It has no use with an engine whose numbers depend on what shares a batch,
+        exact: see the module's docstring. True has no use with an engine whose numbers depend on what shares a batch,
             such as a server.
         tell: is called with one line of information for the user.
     """
@@ -64,7 +64,7 @@ class Spooled:
         self._loaded(version)
 
     def stage(self, model: Any, version: int) -> Callable[[], None]:
-        """See :func:`turnwise.engines.staged.stage`."""
+        """Copies weights now and returns a function that loads them later (:func:`turnwise.engines.staged.stage`)."""
         load = stage(self.engine, model, version)
 
         def both() -> None:
@@ -85,7 +85,7 @@ class Spooled:
 
     @contextmanager
     def held(self) -> Iterator[Spooled]:
-        """See :meth:`turnwise.engines.vllm.engine.VllmEngine.held`; samples are stored under the held version too."""
+        """Yields a view that keeps its adapter (``VllmEngine.held``) and stores samples under its version."""
         inner: Any = self.engine
         with inner.held() as engine:
             view = copy(self)

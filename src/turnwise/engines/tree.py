@@ -41,7 +41,7 @@ class TreeEngine:
         prefill_tokens: greatest number of tokens in one prefill pass, padding included; this bounds memory.
         copy: True samples from a plain copy with adapters merged in (faster); False samples from the live module (no
             copy).
-        memory_gb: limit of kept keys, values and states, in units of 10^9 bytes; None: no limit. What is evicted is
+        memory_gb: limit of kept keys, values and states, in units of 10^9 bytes; None: no limit. Evicted parts are
             computed again when needed.
         schedule: ``rounds``, or ``free`` (``engines.schedule``).
     """

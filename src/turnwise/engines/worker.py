@@ -1,8 +1,8 @@
 """A separate process that samples for this one: a tree engine on one thread, over weights that both processes see.
 
-It is forked, so it starts in milliseconds and holds no second copy of anything. Calls on nodes are sent together with
-the next request for samples. If the process dies, it is started again with the histories of the open nodes, and the
-request is repeated; the result is the same, because draws depend only on seeds.
+The process is forked, so it starts in milliseconds and holds no second copy of anything. Calls on nodes are sent
+together with the next request for samples. If the process dies, it is started again with the histories of the open
+nodes, and the request is repeated; the result is the same, because draws depend only on seeds.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ HIDDEN = -3e4  # added to masked scores; with -inf, a row in which everything is
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a layer needs in its attention besides scaled dot products.
+    """The options that a layer needs in its attention besides scaled dot products.
 
     Attributes:
         window: a token sees itself and the ``window - 1`` tokens before it on its own path.
@@ -75,8 +75,8 @@ def attended(
     Args:
         query: (B, H, Q, D).
         key, value: (B, H_kv, K, D).
-        mask: bool, (B or 1, 1, Q, K), True where a query sees a key; every query must see something. It must already
-            include ``rules.window``.
+        mask: bool, (B or 1, 1, Q, K), True where a query sees a key; every query must see something. The mask must
+            already include ``rules.window``.
         scaling: factor of the scores.
         rules: soft cap and sinks.
         dropout: probability with which attention weights are dropped.

@@ -13,7 +13,7 @@ from turnwise.models.recurrence import Flow
 
 
 class Needs(NamedTuple):
-    """What an engine keeps of a history.
+    """The sizes of what an engine keeps of a history.
 
     Attributes:
         heads: the number of key-value heads and their size, for each layer; (0, 0) for a layer without attention.

@@ -68,8 +68,8 @@ def check_special(model: str | Path, rows: int) -> None:
 def check_patterns(model: str | Path) -> None:
     """Checks that the regular expressions of ``tokenizer.json`` end in time.
 
-    A regular expression may never end, and nothing can stop it within this process. Those that are not known are tried
-    in another process, on long repetitions of each character in them and of some others.
+    A regular expression may never end, and nothing can stop it within this process. Unknown patterns are tried in
+    another process, on long repetitions of each character in them and of some others.
 
     Raises:
         WeightsError: they took too long or failed, the tokenizer splits a text differently each time, or two added

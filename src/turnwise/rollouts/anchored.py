@@ -20,7 +20,7 @@ Kind = Literal["strict", "calls", "similarity", "arguments"]
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """The verifiers that PivotRL names beside the environment's own (arXiv:2603.21383, section 3 and Appendix A.2).
+    """The verifiers that PivotRL names in addition to the environment's own (arXiv:2603.21383, section 3, App. A.2).
 
     ``strict`` requires the same calls in the same order, or the same text up to whitespace. ``functional`` depends on
     the demonstrated reply: if it has calls, the reply's calls must match them one to one by name and arguments

@@ -81,8 +81,8 @@ class Collector:
     def collect(self, iteration: int, memory: Memory = dict) -> Experience:
         """Samples from the states of this iteration and gives each turn its credit.
 
-        ``memory`` returns the advantage's memory of the last experience. It is called only when the rollouts have
-        ended, because the last experience may be collected at the same time as this one.
+        ``memory`` returns the advantage's memory of the last experience. The function ``memory`` is called only when
+        the rollouts have ended, because the last experience may be collected at the same time as this one.
         """
         wanted = self.select(iteration)
         experience = Experience()

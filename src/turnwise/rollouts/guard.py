@@ -22,7 +22,7 @@ _told: set[str] = set()  # places in the code whose first fault has been logged
 
 
 class _Late(BaseException):
-    """Raised by the alarm. It is a BaseException so that no ``except Exception`` of an environment catches it."""
+    """Raised by the alarm; a BaseException, so that no ``except Exception`` of an environment catches it."""
 
 
 class guarded:  # noqa: N801 - a context manager is read as a verb

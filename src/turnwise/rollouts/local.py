@@ -20,7 +20,7 @@ class Verdict(NamedTuple):
 
 
 class Verifier(Protocol):
-    """Judges single actions at states that have a demonstrated action. It must be deterministic.
+    """Judges single actions at states that have a demonstrated action. A verifier must be deterministic.
 
     A truncated action is neither functional nor strict, because it is not the policy's complete action.
     """

@@ -104,7 +104,7 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
 
 
 def _give_back(path: Path) -> None:
-    """After an end without a checkpoint, empties the folder, or marks it if it holds files worth keeping."""
+    """Empties the folder of a run that ended without a checkpoint, or marks it if it holds files worth keeping."""
     with suppress(OSError):
         if (path / RESULT).exists() or any((path / "checkpoints").glob("*.ckpt")):
             return

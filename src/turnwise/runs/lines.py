@@ -32,7 +32,7 @@ def json_object(line: str | bytes) -> dict[str, Any] | None:
 
 
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a file. It skips a torn last line silently, and damaged lines elsewhere with a warning."""
+    """Yields the records of a file; an incomplete last line is skipped silently, damaged lines with a warning."""
     if not path.exists():
         return
     damaged = 0  # number of the previous line if it was damaged; as the last line it would be torn

@@ -110,7 +110,7 @@ class OutOfDomain(_Part):
 
     @property
     def suites(self) -> list[str]:
-        """All suites measured before or after training, in the order in which they were written."""
+        """Returns all suites measured before or after training, in the order in which they were written."""
         return list(dict.fromkeys([*self.base, *self.after]))
 
     def change(self, suite: str) -> float | None:

@@ -41,7 +41,7 @@ class Imitation:
 class Allocated:
     """An allocator whose budget has been spent over all states: ``counts`` by state id.
 
-    It is needed because each process samples only for some of the states.
+    The class is needed because each process samples only for some of the states.
     """
 
     allocator: Allocator

@@ -58,7 +58,7 @@ class DistributedContext:
         return self.first or not self.served
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """Returns this process's items. They are neighbours, because these share prefixes.
+        """Returns this process's items, which are neighbours in the list, because neighbours share prefixes.
 
         :meth:`gather` restores the order.
         """
@@ -102,7 +102,7 @@ class DistributedContext:
         return value if self.world == 1 else self.gather([value])[0]
 
     def barrier(self) -> None:
-        """Waits for all processes. It polls, because a process that blocks inside a library cannot handle signals."""
+        """Waits for all processes by polling, because a process that blocks inside a library cannot handle signals."""
         if self.world > 1:
             met = dist.barrier(group=self.group, async_op=True)
             while not met.is_completed():
@@ -129,7 +129,7 @@ class DistributedContext:
 def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
     """Connects the processes that ``trainer`` asks for; starts them unless a launcher (Slurm, torchrun) has.
 
-    Lightning would start them only in ``fit``, when one process alone had done everything before that.
+    Lightning would start them only in ``fit``, so one process alone would do everything before that.
     """
     asked = {name: OmegaConf.select(trainer, name) for name in ("accelerator", "devices", "num_nodes")}
     asked = {"plugins": environments(), **{name: value for name, value in asked.items() if value is not None}}

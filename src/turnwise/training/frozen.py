@@ -144,7 +144,7 @@ class Recording:
             if [(state.id, list(state.ids)) for state in part] != found:
                 raise InputError(
                     f"{path}: holds groups of other states than this run would sample from, as after a change of the data or "
-                    "of the code; fresh=true puts the run aside and samples again"
+                    "of the code; fresh=true renames the run's folder and samples again"
                 )
             trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
             cost.update(shard.cost)

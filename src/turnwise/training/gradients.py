@@ -17,10 +17,10 @@ from turnwise.training.module import PolicyModule
 class GradientCosine(Callback):
     """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58).
 
-    It is exact, over the whole update and all trained parameters, before the optimiser step. If a collection has
-    several steps, the first is measured. The gradients are those of the run's loss, with the advantages of two views of
-    the update (:class:`turnwise.types.Credit`) in place of the trained ones. A measurement costs one forward pass and
-    two backward passes.
+    The cosine is exact, over the whole update and all trained parameters, before the optimiser step. If a collection
+    has several steps, the first is measured. The gradients are those of the run's loss, with the advantages of two
+    views of the update (:class:`turnwise.types.Credit`) in place of the trained ones. A measurement costs one forward
+    pass and two backward passes.
 
     Args:
         every: number of iterations between two measurements.

@@ -108,7 +108,7 @@ def called_tools(step: TurnInContext) -> tuple[str, ...]:
 def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, float]:
     """Returns by state id the negative log-likelihood of the demonstrated reply, in nats.
 
-    It is computed at temperature 1 and includes the end-of-turn token.
+    The value is computed at temperature 1 and includes the end-of-turn token.
     """
     found: dict[str, float] = {}
     training = model.training
@@ -137,8 +137,8 @@ def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, fl
 def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``held_out`` of result.json.
 
-    It contains counts, and each figure before and after training with the interval of its change, for all replies, for
-    each tool and for each turn.
+    The entry contains counts, and each figure before and after training with the interval of its change, for all
+    replies, for each tool and for each turn.
     """
     if not base.replies:
         return {}

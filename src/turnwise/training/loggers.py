@@ -1,4 +1,4 @@
-"""The loggers of a run. They are started before anything is computed, so that a missing key is found at once."""
+"""Starts the loggers of a run before anything is computed, so that a missing key is found at once."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run'
 
 
 def run(cfg: DictConfig) -> None:
-    """Runs ``cfg`` up to its result. What an earlier start has finished is not repeated."""
+    """Runs ``cfg`` up to its result. Work that an earlier start has finished is not repeated."""
     prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(explained_memory())

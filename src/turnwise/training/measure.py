@@ -148,8 +148,8 @@ class EvaluateBetween:
 def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
     """Returns a digest of what decides the base evaluation: weights, environment, engine, suites, sampling and commit.
 
-    It is None if the code is not exactly that of a commit, because then nothing shows whether an older evaluation is
-    still valid.
+    The digest is None if the code is not exactly that of a commit, because then nothing shows whether an older
+    evaluation is still valid.
 
     Args:
         cfg: the configuration.

@@ -75,7 +75,7 @@ def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]
 
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Compares success. The headline uses the run's sampling settings with several attempts; greedy is added."""
+    """Compares success, as the headline with the run's sampling and several attempts, and with greedy decoding."""
     modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
     modes = {mode: found for mode, found in modes.items() if found}
     headline = next(iter(modes), "sampled")
@@ -187,7 +187,7 @@ def command(resumes: bool = False) -> str:
 def commit() -> str:
     """Returns the checkout's commit, with ``+`` if code or configuration was not committed; empty outside a checkout.
 
-    It is determined at the first call.
+    The commit is determined at the first call.
     """
     here = Path(__file__).resolve().parent
     try:

@@ -1,7 +1,7 @@
 """The profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4), or under a later policy.
 
 The turns of a trajectory share its tokens, which the engine computes once. Results are written in shards, so that an
-interrupted profile resumes where it stopped. They stay on disk, because there may be millions.
+interrupted profile resumes where it stopped. The results stay on disk, because there may be millions.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def _take_rates(profiles: Profiles, states: Sequence[State], version: int, write
 class Profiles(Mapping[str, Profile]):
     """The profiles of ``states`` by state id, read from the shards in ``folder``; one shard is in memory at a time.
 
-    They take eight bytes per state, plus one shard. Rows of other states and shards of another ``version`` of the
-    policy are ignored and stay in the files.
+    The mapping takes eight bytes of memory per state, plus one shard. Rows of other states and shards of another
+    ``version`` of the policy are ignored and stay in the files.
     """
 
     def __init__(self, folder: Path, states: Sequence[State], version: int = 0) -> None:

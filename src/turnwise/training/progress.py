@@ -1,8 +1,8 @@
 """Draws one progress bar over all phases of a run, with the time left in words.
 
-The time left of the running phase comes from its own pace. That of a later phase comes from a measured phase that takes
-as long (the evaluation before training for the one after it). While a later phase has no such measurement, the total is
-a lower bound.
+The time left of the running phase comes from its own pace. The time of a later phase comes from a measured phase that
+takes as long (the evaluation before training for the one after it). While a later phase has no such measurement, the
+total is a lower bound.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Phases:
     Args:
         names: the phases in order.
         twins: maps a later phase to the earlier one that takes as long.
-        console: where to draw; if it is no terminal, a line is printed every ``QUIET_SECONDS``.
+        console: where to draw; if it is not a terminal, a line is printed every ``QUIET_SECONDS``.
         label: of a run that shares the terminal with others. Each line starts with it, and no bar is drawn.
         watch: is called with the run's status whenever it changes.
     """

@@ -24,7 +24,7 @@ from turnwise.types import State
 class Reprofile(Callback):
     """Returns the states of an iteration, from the set that the last profile chose.
 
-    It is a callback, so that the checkpoint stores its memory: the shares of mixed groups since the last profile, and
+    This is a callback, so that the checkpoint stores its memory: the shares of mixed groups since the last profile, and
     the places of the chosen states among the candidates. A damaged profile on disk could not be computed again, because
     the policy of that time no longer exists. Every process of a run has this callback; all of them measure and choose
     the same.

@@ -39,7 +39,7 @@ class Scoring(LightningModule):
     def references(self, update: Update) -> list[Tensor | None]:
         """Returns log-probs (U,) of each micro-batch under pi_0, or None if the loss does not need them.
 
-        They are computed before any gradient, because switching the adapter off affects all threads.
+        The log-probs are computed before any gradient, because switching the adapter off affects all threads.
         """
         if not self.loss.needs_reference or not update.batches:
             return [None] * len(update.batches)

@@ -16,8 +16,8 @@ from turnwise.errors import Interrupted
 class OwnSignals(Callback):
     """Restores the handlers of SIGTERM and SIGUSR1 that were set before ``fit``.
 
-    Lightning's handler of SIGTERM calls a collective operation, while other processes may be inside another one. It
-    would also end the run when a requeued job gets SIGTERM, which submitit ignores on purpose.
+    Lightning's handler of SIGTERM calls a collective operation, while other processes may be inside another one.
+    Lightning's handler would also end the run when a requeued job gets SIGTERM, which submitit ignores on purpose.
     """
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def verifier_result(sampled: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Returns by domain counts and shares of the run's actions, and under ``profile`` those of the profile."""
+    """Returns counts and shares of verdicts by domain, for the run's actions and (``profile``) for the profile."""
     domains = sorted({key.partition("/")[0] for key in (*sampled, *profiled)})
     result: dict[str, dict[str, Any]] = {}
     for domain in domains:

@@ -14,10 +14,10 @@ from turnwise.types import Credit, Rewards, RolloutTree
 class GroupAdvantage:
     """Computes A_i = (r_i - baseline) / (std + eps) over a tree's valid leaves, with the population std.
 
-    This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). It is exactly 0 in a group whose std
-    is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed enter no statistic
-    and are never trained on. The same holds for a whole tree that a gate stopped. Turns receive the sum of their
-    leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
+    This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). The advantage is exactly 0 in a group
+    whose std is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed enter no
+    statistic and are never trained on. The same holds for a whole tree that a gate stopped. Turns receive the sum of
+    their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
 
     Attributes:
         eps: added to the std.

@@ -20,9 +20,9 @@ class MonteCarlo:
     V before the first turn is that of the root. Below a turn from which nothing branches, V stays the same, and each
     later difference would be 0. Therefore the turns from one branch point to the next count as one step. All of them
     have the advantage of the first, and they are one sample of the loss, as in
-    :class:`turnwise.algo.advantages.treerpo.TreeRPO`. (VinePPO starts new rollouts at every step, so each step has a
-    value of its own. That is a tree that branches at every turn.) The advantages of the steps of a path add up to its
-    total minus the root's mean. Those of siblings, weighted by their numbers of leaves, add up to 0. On a tree that
+    :class:`turnwise.algo.advantages.treerpo.TreeRPO`. (VinePPO starts new rollouts at every step, so each step has its
+    own value, as in a tree that branches at every turn.) The advantages of the steps of a path add up to its total
+    minus the root's mean. The advantages of siblings, weighted by their numbers of leaves, add up to 0. On a tree that
     branches only at its root this is the group advantage, without scaling if ``scale`` is False.
 
     There are two differences from TreeRPO: a node's value weighs all leaves equally, not all children, and siblings are
@@ -65,7 +65,7 @@ class MonteCarlo:
         assert credit.sample is not None
         quiet = 1.0 if self.zero_variance == "keep" else 0.0
         children = tree.children()
-        for parent in range(-1, len(tree.turns)):  # parents stand before their children
+        for parent in range(-1, len(tree.turns)):  # parents come before their children
             group = [child for child in children[parent] if child in value]
             if len(group) == 1 and parent >= 0:
                 (only,) = group

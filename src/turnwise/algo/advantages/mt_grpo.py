@@ -23,7 +23,7 @@ class MTGRPO:
     ``naive`` is the published form: A_k = A^T_k + lambda A^O before the last turn of a rollout, and lambda A^O at the
     last turn. A^T_k is the turn's own reward, normalised (mean and population std) over all valid rollouts of the tree
     that go on after their turn k. A^O is the outcome (the run's ``total``), normalised over all valid rollouts. The
-    paper writes this for two turns. Statistics of their own for each turn index are the usual form for more turns. The
+    paper writes this for two turns. With more turns, the usual form has separate statistics for each turn index. The
     baseline is biased if the policy decides when to end (verl issue 7244), because a rollout's own action at turn k
     decides whether it enters the statistics of turn k.
 

@@ -8,9 +8,9 @@ from typing import Literal
 from turnwise.algo.advantages.credit import mean, std
 
 ZeroVariance = Literal["keep", "drop", "refill"]
-"""What to do with a group whose rewards are equal. ``keep`` gives it advantage 0 (it counts in every mean and receives
-the KL term). ``drop`` gives it weight 0. ``refill`` drops it and, if the whole tree is dropped, asks the collector for
-other states."""
+"""The ways to handle a group whose rewards are equal. ``keep`` gives it advantage 0 (it counts in every mean and
+receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and, if the whole tree is dropped, asks the
+collector for other states."""
 
 
 def normalised(values: Sequence[float], eps: float, tolerance: float) -> list[float] | None:

@@ -51,7 +51,7 @@ class TreeRPO:
         credit = Credit([0.0] * len(tree.turns), [0.0] * len(tree.turns), sample=list(range(len(tree.turns))))
         assert credit.sample is not None
         quiet = 1.0 if self.zero_variance == "keep" else 0.0
-        for parent in range(-1, len(tree.turns)):  # parents stand before their children
+        for parent in range(-1, len(tree.turns)):  # parents come before their children
             group = [child for child in children[parent] if child in value]
             if len(group) == 1:
                 only = group[0]

@@ -93,5 +93,7 @@ def _payment(tree: RolloutTree, turn: int, of: str) -> float:
             f"says {sorted(tree.turns[turn].info)} of its turns, and turn_reward=reward is what it pays"
         )
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"state {tree.state.id!r}: turn {turn} was paid {value!r} ({of}), which is no finite number")
+        raise ValueError(
+            f"state {tree.state.id!r}: turn {turn} was paid {value!r} ({of}), which is not a finite number"
+        )
     return float(value)

@@ -17,7 +17,7 @@ class Allocator(Protocol):
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
         """Returns further branches of trees whose first rollouts have just ended: turn index -> count; -1 is the root.
 
-        It is called once for each tree. The result for a tree must not depend on the other trees of the call.
+        This method is called once for each tree. The result for a tree must not depend on the other trees of the call.
         """
         ...
 

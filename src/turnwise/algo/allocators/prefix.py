@@ -12,9 +12,9 @@ from turnwise.algo.allocators.concave import Array, Counts, even, greedy, probab
 def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
     """Returns the numbers k of continuations of each prefix, (A,), that maximise the sum of 1 - q^k (Eqs. 15-16).
 
-    They sum to ``budget``. The gain of one more continuation is q^(k - 1) (1 - q), which falls with k, so the greedy
-    choice is optimal. Once every gain is 0 (each q is 1, or is 0 and has been taken), the rest of the budget is spread
-    evenly.
+    The numbers sum to ``budget``. The gain of one more continuation is q^(k - 1) (1 - q), which falls with k, so the
+    greedy choice is optimal. Once every gain is 0 (each q is 1, or is 0 and has been taken), the rest of the budget is
+    spread evenly.
 
     Args:
         same: q of each prefix: the probability that a continuation ends with the same outcome as the original rollout.

@@ -15,7 +15,7 @@ class Oracle(AtStep):
     """Stops the trees of the given states at step K, because their rollouts are known to end alike (App. E.1).
 
     Sampling is seeded by name, so a first run to the end under the same seeds shows which groups those are. The oracle
-    measures how much a rule of this form can save at most. It is not for training.
+    measures how much a rule of this form can save at most. This gate is not meant for training.
 
     Attributes:
         zero_variance: ids of the states whose groups end with equal rewards.

@@ -144,8 +144,8 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
 
     - ``seq_mean_token_mean``: mean over the tokens of each sequence, then over the sequences of the update (GRPO);
     - ``tree_mean_seq_mean_token_mean``: the same within each tree, then the mean over trees, so that a prompt with ten
-      samples weighs as much as one with two (TRACE Eqs. 43 and 47). It reads ``share_K``, 1 / (trees x samples of the
-      token's tree);
+      samples weighs as much as one with two (TRACE Eqs. 43 and 47). This aggregation reads ``share_K``, 1 / (trees x
+      samples of the token's tree);
     - ``turn_mean_token_mean``: as the first, with turns in place of sequences (one sequence per turn: PivotRL Eq. 7);
     - ``token_mean``: mean over all tokens of the update (DAPO);
     - ``constant``: sum over tokens divided by (sequences x ``constant_length``), free of length bias (Dr.GRPO).

@@ -79,7 +79,8 @@ class Graded:
 def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> float:
     """Returns S_exec in [0, 1] (Eqs. 13-16).
 
-    It is exactly 1 if every expected call was made with its arguments and no other tool was called. It is the sum of
+    The score is exactly 1 if every expected call was made with its arguments and no other tool was called. The score is
+    the sum of
 
     - r_name: Jaccard similarity of the sets of tool names;
     - r_para: for each expected call, the Jaccard similarity of its parameter names with those of the matched call (two

@@ -22,7 +22,7 @@ def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
     """Returns ``info[key]`` of every leaf as a number, and NaN for invalid leaves.
 
     Raises:
-        ValueError: a valid leaf has no such key; ``remedy`` ends the message.
+        ValueError: a valid leaf has no such key; the message ends with ``remedy``.
     """
     values = []
     for leaf in tree.leaves():

@@ -1,4 +1,4 @@
-"""The states of each iteration. They depend only on seed and iteration, so a resumed run needs no stored position."""
+"""Chooses the states of each iteration from seed and iteration alone, so a resumed run needs no stored position."""
 
 from __future__ import annotations
 

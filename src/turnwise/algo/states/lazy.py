@@ -50,7 +50,7 @@ class LazyStates(Sequence[State]):
 
 
 class Chosen(LazyStates):
-    """A subset of a lazy sequence: the states at ``places_S``, which ascend. It takes eight bytes per state."""
+    """A subset of a lazy sequence: the states at ``places_S``, which ascend. The subset takes eight bytes per state."""
 
     def __init__(self, states: LazyStates, places_S: NDArray[np.int64]) -> None:
         self.states, self.places_S = states, places_S

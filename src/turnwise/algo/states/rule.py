@@ -36,12 +36,12 @@ class Profile:
 
     @property
     def mean(self) -> float:
-        """Mean functional reward (PivotRL, arXiv:2603.21383, Eq. 4)."""
+        """Returns the mean functional reward (PivotRL, arXiv:2603.21383, Eq. 4)."""
         return sum(self.functional) / len(self.functional)
 
     @property
     def variance(self) -> float:
-        """Population variance of the functional reward (Eq. 4)."""
+        """Returns the population variance of the functional reward (Eq. 4)."""
         mean = self.mean
         return sum((reward - mean) ** 2 for reward in self.functional) / len(self.functional)
 

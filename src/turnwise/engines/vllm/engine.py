@@ -1,4 +1,4 @@
-"""Samples from vLLM servers over HTTP (``engine=vllm``). The servers have a Python environment of their own.
+"""Samples from vLLM servers over HTTP (``engine=vllm``). The servers run in a separate Python environment.
 
 A node is a list of token ids and the policy version under which it was opened. Keys and values are kept by the server,
 whose prefix cache finds a node's history again. All rollouts of a state go to one server, so that they share its cache.

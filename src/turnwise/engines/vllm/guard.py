@@ -20,7 +20,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
-    """Runs the guard. It raises nothing: in every case the server's process group has ended when this process ends."""
+    """Runs the guard. It raises no error: in every case the server's process group has ended when this process ends."""
     library = ctypes.CDLL(None)
     server = subprocess.Popen(
         sys.argv[sys.argv.index("--") + 1 :],

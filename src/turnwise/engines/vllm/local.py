@@ -146,7 +146,7 @@ class Local:
 
 @dataclass(slots=True)
 class Process:
-    """One server process. It can be started again and then uses the same port.
+    """One server process, which can be started again on the same port.
 
     Args:
         local: the settings with which it is started.

@@ -24,7 +24,7 @@ _MUST_RUN = "Start it with scripts/serve.py, which sets all options that a run n
 
 
 class Server:
-    """One server. It must be used by only one event loop.
+    """One server, which must be used by only one event loop.
 
     ``incarnation`` counts how often weights had to be loaded again because the server had lost them. An answer is
     accepted only if the count is the same before and after the request, so that no action is sampled from other weights

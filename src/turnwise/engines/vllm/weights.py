@@ -23,7 +23,7 @@ class Snapshot:
     """Weights on disk. ``name`` contains the version and a digest: equal names mean equal weights in the same place.
 
     The name must be unique because a server may read an adapter's folder again after it has dropped the adapter from
-    memory (without the folder the server would crash). It must not find another run's weights there.
+    memory (without the folder the server would crash). The server must not find another run's weights there.
     """
 
     name: str

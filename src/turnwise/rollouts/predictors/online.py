@@ -26,7 +26,7 @@ Example = tuple[RolloutTree, int, Target]
 
 
 class OnlinePredictor(Callback):
-    """The critic of one run. It is a callback of the trainer, so that checkpoints contain its weights and optimiser.
+    """The critic of one run, a callback of the trainer, so that checkpoints contain its weights and optimiser.
 
     Args:
         critic: see :class:`turnwise.rollouts.predictors.critic.Critic`.
