@@ -24,7 +24,7 @@ class Node:
 
     row: StoredRow
     length: int
-    pending: list[int] = field(default_factory=list)  # tokens that are in no row yet
+    pending: list[int] = field(default_factory=list)  # the tokens of the history that are in no row yet
     kept: Kept | None = None  # keys and values of the first pending tokens, which decoding has computed
     hidden: Tensor | None = None  # (D,) last hidden state, from which the next token is drawn
 

@@ -19,7 +19,7 @@ from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.recurrence import States, pick
 from turnwise.models.runs import merge, seen
 
-FEW = 2  # once at most 1 of FEW rows of a trunk is in use, those rows are copied out and read alone
+FEW = 2  # rows of a trunk per row in use from which on the rows in use are copied out and read alone
 COLUMNS = 32  # number of twigs of a row that are attended together, because each sees no more than the longest of them
 
 
@@ -104,7 +104,7 @@ class Decode:
                 members = ((self.column >= start) & (self.column < stop)).nonzero()[:, 0]
                 length = int(self.seen[members].max())
                 R, like = len(self.trunk.keys[0]), self.trunk.keys[0]
-                seen_RW = torch.ones(R, stop - start, dtype=torch.long, device=like.device)  # 1: no row may see nothing
+                seen_RW = torch.ones(R, stop - start, dtype=torch.long, device=like.device)  # no row may see nothing
                 seen_RW[self.row[members], self.column[members] - start] = self.seen[members]
                 bias = torch.zeros(R, stop - start, length, dtype=like.dtype, device=like.device)
                 bias.masked_fill_(torch.arange(length, device=like.device) >= seen_RW[..., None], -torch.inf)

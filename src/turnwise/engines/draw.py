@@ -23,7 +23,10 @@ def uniforms(seeds_N: np.ndarray, step: int | np.ndarray) -> np.ndarray:
 
 
 def keep_mask(probs: Tensor, sampling: Sampling) -> Tensor | None:
-    """Returns which tokens may be sampled, (N, V) bool, or None if no filter is set. The most likely one always may."""
+    """Returns which tokens may be sampled, (N, V) bool, or None if no filter is set.
+
+    The most likely token may always be sampled.
+    """
     if sampling.top_k == 0 and sampling.top_p >= 1 and sampling.min_p <= 0:
         return None
     ranked, order = probs.sort(dim=-1, descending=True)

@@ -1,9 +1,9 @@
 """A tree engine on every CPU core: each core runs one engine, called a *lane*.
 
-A small model's operations take microseconds, less than threads that share an operation wait for each other. So the
-lanes share no operation. Each lane is a process with one thread and its own part of the nodes, and none waits for
-another before its part is sampled. The first lane is this process itself. The others are forked and see the same
-weights (``engines/shared.py``).
+A small model's operations take microseconds. Threads that share an operation would wait longer for each other than they
+work. So the lanes share no operation. Each lane is a process with one thread and its own part of the nodes, and none
+waits for another before its part is sampled. The first lane is this process itself. The others are forked and see the
+same weights (``engines/shared.py``).
 """
 
 from __future__ import annotations

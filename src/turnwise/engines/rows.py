@@ -22,7 +22,7 @@ class StoredRow:
     """One history. Several nodes may use it at different lengths."""
 
     ids: list[int]
-    key: tuple[int, ...]  # its first tokens when it was added, by which it is looked up; it may have grown since
+    key: tuple[int, ...]  # its first tokens when it was added, by which it is looked up; the row may have grown since
     computed: int = 0  # number of tokens whose keys and values are stored
     users: int = 0  # number of nodes that use it; without users it can still be found until its slot is needed
     slot: int | None = None  # its place in the store

@@ -59,7 +59,7 @@ class Schedule(Protocol):
     async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
         """Samples the next action of the rollout with this number at its node.
 
-        Cancelling the coroutine ends the request. Its node must then be closed.
+        Cancelling the coroutine ends the request. The node must then be closed.
         """
         ...
 
@@ -177,7 +177,7 @@ class Rounds:
 class _Free:
     """Base of the two schedules in which no rollout waits for another.
 
-    An action that an earlier start of the run has kept (``engines.spooled``) is not sampled again.
+    An action that an earlier start of the run has stored (``engines.spooled``) is not sampled again.
     """
 
     repeats = False

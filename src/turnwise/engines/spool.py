@@ -31,7 +31,7 @@ _SAMPLE = struct.Struct(
 _TOKEN = 12  # bytes
 
 Key = tuple[int, int]
-"""What a draw depends on, given the weights: its seed, and the CRC-32 of the history that it continues."""
+"""Identifies a sample of given weights: its seed, and the CRC-32 of the history that it continues."""
 
 
 class Spool:

@@ -31,7 +31,7 @@ class Spooled:
     Args:
         engine: samples what is not stored.
         spools: files for samples. Versions use them in turn, so with n files each is kept for n - 1 further versions.
-        exact: see the module's docstring. True has no use with an engine whose numbers depend on what shares a batch,
+        exact: see the module's docstring. True is useless with an engine whose numbers depend on what shares a batch,
             such as a server.
         tell: is called with one line of information for the user.
     """
@@ -49,7 +49,7 @@ class Spooled:
     def _begin(self, known: dict[Key, Sample]) -> None:
         self._known = known
         late = bool(known) and self.schedule == "rounds"
-        self._unheard: list[tuple[Any, ...]] | None = [] if late else None  # recorded calls; None: calls go through
+        self._unheard: list[tuple[Any, ...]] | None = [] if late else None  # recorded calls; None: pass them on
         self._inner: dict[int, int] = {}  # node -> the inner engine's node
         self._digest: dict[int, int] = {}  # node -> digest of its history
         self._next = 0

@@ -26,7 +26,7 @@ class Kept:
     values: list[Tensor]
     place: int  # index of this sample among the n
     length: int  # tokens
-    states: States | None = None  # of recurrent layers, after the last of the tokens
+    states: States | None = None  # states of recurrent layers after the last token
 
 
 class Store:
@@ -39,7 +39,7 @@ class Store:
         heads: for each layer the number of key-value heads and their size; (0, 0) for a layer without attention.
         dtype, device: those of the model.
         state_bytes: size of the states of recurrent layers at one length of a row.
-        budget: bytes that the memory may take; None: no limit. A single row that needs more still gets it.
+        budget: bytes that the memory may take; None: no limit. A single row that needs more memory still gets it.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class TreeEngine:
     def twin(self) -> TreeEngine:
         """Returns a second engine over the same weights with an empty store.
 
-        Call its :meth:`renew` when they change.
+        Call its :meth:`renew` when the weights change.
         """
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
         other.budget, other._model, other._needs = self.budget, self._model, self._needs

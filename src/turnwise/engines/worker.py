@@ -24,7 +24,7 @@ import torch
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.tree import TreeEngine
 
-RESTARTS = 3  # in a row; after more, the cause is probably not the process
+RESTARTS = 3  # greatest number of restarts in a row; after more, the cause is probably elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Worker:
         context = get_context("fork")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._twin), daemon=True)
-        with warnings.catch_warnings():  # warns of threads that the fork does not have; the new process needs none
+        with warnings.catch_warnings():  # Python warns that a fork has none of the threads; the new process needs none
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()

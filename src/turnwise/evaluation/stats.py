@@ -143,7 +143,7 @@ MOST_SEEDS = 10_000  # a plan that needs more seeds is not practical
 
 
 def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
-    """Returns how many seeds distinguish a mean difference of ``effect`` from zero; None for more than 10,000.
+    """Returns how many seeds distinguish a mean difference of ``effect`` from zero; None: more than 10,000.
 
     The test is a two-sided t test on one difference per seed, with the standard deviation of ``differences``. Its power
     with n seeds is that of a noncentral t distribution with n - 1 degrees of freedom. The result is None for fewer than

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from turnwise.models.attention import backbone, unwrapped
 
-FEWEST = 2  # layers; only from the second layer on does a token read what others have gathered from further tokens
+FEWEST = 2  # least number of layers: the second layer is the first one that reads what other tokens have gathered
 _WINDOWS = ("sliding_window",)  # names of window sizes, in tokens, in configurations and attention modules
 _NUMBERS = ("idx", "index", "layer_id", "layer_number")  # ends of the names under which a layer keeps its own number
 
@@ -49,8 +49,8 @@ def narrowed(model: Any, tokens: int) -> Iterator[bool]:
     """Limits the model to its first ``tokens`` tokens within the context. No weight is copied; everything is restored.
 
     Yields:
-        Whether any token is left out. None is if the vocabulary is small already, or if embedding or head is of an
-            unknown type.
+        Whether any token is left out, which is False if the vocabulary is small already, or if the embedding or the
+            head is of an unknown type.
     """
     base = unwrapped(model)
     embedding, head = base.get_input_embeddings(), base.get_output_embeddings()

@@ -70,7 +70,7 @@ def small_config(kind: str, **changes: Any) -> Any:
 
 
 def windowed(config: Any) -> dict[str, Any] | None:
-    """Returns the changes that switch on a sliding window, or None if the configuration cannot have one or has one."""
+    """Returns the changes that switch on a sliding window, or None if it is on already or impossible."""
     text = config.get_text_config()
     about = text.to_dict()
     if "sliding_window" not in about:
@@ -104,8 +104,8 @@ def small_model(config: Any, seed: int = 0) -> Any:
 def widen(model: Any) -> None:
     """Draws every weight at random.
 
-    Matrices nearly keep the norm of their input; scales and biases vary about their values. Recurrent layers forget
-    slowly, so that a state that is not passed on changes every log-prob.
+    Matrices nearly keep the norm of their input; scales and biases vary about their initial values. Recurrent layers
+    forget slowly, so that a state that is not passed on changes every log-prob.
     """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     for name, parameter in model.named_parameters():

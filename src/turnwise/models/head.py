@@ -26,7 +26,7 @@ class Head:
     """The head of a model.
 
     Args:
-        model: a causal LM, with or without adapters. Its weights are read at every call.
+        model: a causal LM, with or without adapters. The weights are read at every call.
 
     Raises:
         ValueError: it has no output embedding, or its forward pass does not work with a replaced transformer.

@@ -55,7 +55,7 @@ class Lean:
     """The forward pass with few operations.
 
     Args:
-        body: the transformer below the head. Its weights are read at every call, not copied.
+        body: the transformer below the head. The weights are read at every call, not copied.
     """
 
     def __init__(self, body: Any) -> None:

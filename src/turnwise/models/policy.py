@@ -63,7 +63,7 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
         for name, buffer in base.named_buffers():  # rotary frequencies are not in the state dict
             owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
-        for name, module in base.named_modules():  # frequencies that were fixed stay fixed
+        for name, module in base.named_modules():  # rotary frequencies that were fixed stay fixed
             if hasattr(module, "rope_type"):
                 into.get_submodule(name).rope_type = module.rope_type
         into.tie_weights()
@@ -157,7 +157,7 @@ def _under_tree_attention(model: Any, named: str, longest: int | None = None) ->
 def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
     if not (adapter / ADAPTER).is_file():  # otherwise peft would look for it on the hub
         raise PolicyError(
-            f"policy.start={adapter}: no adapter_model.safetensors lies there; give the adapter folder of a finished run on "
+            f"policy.start={adapter}: there is no adapter_model.safetensors; give the adapter folder of a finished run on "
             "the same policy.model"
         )
     told = f"policy.start={adapter}: not an adapter on this policy.model"
@@ -220,7 +220,8 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
     try:
         files = weight_files(model)
         check_patterns(model)
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)  # without it, a terminal is asked
+        # without trust_remote_code, transformers would ask on the terminal
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         with _quiet():
             weights, info = kind.from_pretrained(
                 model,

@@ -209,7 +209,7 @@ class Flow:
 def flow_of_tree(end_BS: Tensor) -> Flow:
     """Returns the flow of states through packed trees (see ``models.attention.PackedTree``); padding has end 0.
 
-    Tensors without data (used to plan memory) count as one path a row.
+    Each row of a tensor without data (used to plan memory) counts as one path.
     """
     B, S = end_BS.shape
     if type(end_BS) is not Tensor or end_BS.is_meta:

@@ -19,8 +19,8 @@ FIXED = "fixed"  # a rope_type that no forward pass changes
 def fix_rope(model: Any, longest: int | None = None) -> None:
     """Fixes a model's frequencies for paths of at most ``longest`` tokens; None: no more than in the first training.
 
-    longrope has short factors for paths up to the length of the first training and long ones for longer paths. One set
-    is used for every token, as in the model's own pass over a path of that length.
+    longrope has short factors for paths up to the length of the first training and long ones for longer paths. Only one
+    of the two sets is used for all tokens, as in the model's own pass over a path of that length.
 
     Raises:
         ValueError: the scaling is dynamic and paths are longer than in the first training.

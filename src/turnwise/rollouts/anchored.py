@@ -25,11 +25,11 @@ class Anchored:
     ``strict`` requires the same calls in the same order, or the same text up to whitespace. ``functional`` depends on
     the demonstrated reply: if it has calls, the reply's calls must match them one to one by name and arguments
     (``data.toolcalls.match``); if it has none, the reply must have similar words and no call. At a pivot the rule is
-    that of NeMo Gym, from which pivot rows come (``data.toolcalls.overlap``). A truncated reply is neither.
+    that of NeMo Gym, from which pivot rows come (``data.toolcalls.overlap``). A truncated reply gets neither verdict.
 
     Attributes:
         format: how calls are written, in replies and in demonstrations.
-        kind: functional by one rule for all replies; None: the rule follows the demonstrated reply, as above.
+        kind: functional by one rule for all replies; None: the rule depends on the demonstrated reply, as above.
         threshold: least similarity of an accepted reply. The similarity is 1 minus the edit distance between the two
             lists of words divided by the longer length.
         word_overlap: least share of common words at which the rule of pivot rows (``arguments``) accepts two texts as

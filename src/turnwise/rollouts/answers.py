@@ -1,7 +1,7 @@
 """Steps environments, in this thread or, if an environment waits for other processes, in further threads.
 
-An environment of commands, servers or worker processes answers in milliseconds to seconds. Its step begins as soon as
-its action is complete, while the policy is still sampling other actions.
+An environment of commands, servers or worker processes answers in milliseconds to seconds. A step begins as soon as its
+action is complete, while the policy is still sampling other actions.
 """
 
 from __future__ import annotations
@@ -92,6 +92,6 @@ class Answers:
 
 
 def _close(session: Session) -> None:
-    """Closes an episode. One without ``close`` ends its step by its own time limit."""
+    """Closes an episode. An episode without ``close`` ends its step by its own time limit."""
     if close := getattr(session, "close", None):
         close()

@@ -20,7 +20,7 @@ from turnwise.algo.rewards.reward import Reward
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, Rewards, RolloutTree, State
 
-REFILLS = 1_000_000  # number of the first refill, above every iteration
+REFILLS = 1_000_000  # number of the first refill; greater than the number of any iteration
 
 Select = Callable[[int], list[State]]
 """A function from the number of an iteration or a refill to its states."""
@@ -59,13 +59,13 @@ class Collector:
     """Collects experiences with the parts of a method.
 
     Args:
-        select, play, reward, advantage: the parts.
+        select, play, reward, advantage: the parts of the method.
         row_tokens, batch_tokens: see :func:`turnwise.rollouts.pack.pack`.
         steps: the number of optimiser steps into which an experience is divided.
         max_refills: how often further states are drawn if the advantage asks for a full batch (DAPO's dynamic
             sampling).
         gather: exchanges trees between processes. Each process computes the rewards of its own trees. Afterwards all
-            have all trees, so that groups, refills and advantages are those of a single process.
+            processes have all trees, so that groups, refills and advantages are those of a single process.
     """
 
     select: Select

@@ -61,7 +61,7 @@ class Episodes:
 def _release(session: Session | None) -> None:
     """Lets a session release its live episode, if it has one.
 
-    Its forks keep theirs, and the episode can be replayed.
+    Forks of the session keep their episodes, and the released episode can be replayed.
     """
     if release := getattr(session, "release", None):
         release()

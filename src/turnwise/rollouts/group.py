@@ -30,7 +30,7 @@ class Group:
         roll_out: runs a rollout to its end.
         expand: returns the turns at which further rollouts begin, with their numbers.
         room: limits how many rollouts are live.
-        act: takes single actions, if the rollouts consist of one action; None: they go on as ``roll_out`` does.
+        act: takes single actions, if the rollouts consist of one action; None: each rollout runs by ``roll_out``.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Group:
     past: int = 0  # the last step that rollouts may pass without waiting although the gate has not been asked
     _held: dict[Branch, asyncio.Future[None]] = field(default_factory=dict)
     _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
-    _first: bool = True  # a gate compares first rollouts, because continuations of one are alike
+    _first: bool = True  # a gate compares only first rollouts, because continuations of one rollout are alike
 
     async def run(self) -> None:
         """Samples the tree to its end."""

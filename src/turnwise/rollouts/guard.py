@@ -36,7 +36,7 @@ class guarded:  # noqa: N801 - a context manager is read as a verb
         passing: further exceptions that are raised unchanged, as ``InputError`` is.
 
     Raises:
-        EnvironmentFault: in place of any other exception. The first fault from each place in the code is logged.
+        EnvironmentFault: raised in place of any other exception. The first fault from each place in the code is logged.
     """
 
     __slots__ = ("_armed", "_began", "_handler", "_left", "_passing", "_seconds")

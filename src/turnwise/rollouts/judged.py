@@ -23,9 +23,9 @@ NOT_SUMS = ("calls_per_s", "tokens_per_s", "latency_p50", "latency_p95")  # keys
 class Judged:
     """Adds the score of a judge to the rewards of ``reward``, as ``reasoning``; ``total`` is not changed.
 
-    :meth:`ask` submits the question about one reply, and a call with a finished tree waits for the answers about it. A
-    reply that was not asked about yet is asked about then. Equal replies at one state are one question. Questions
-    belong to one collection: the call removes those of the tree's state.
+    :meth:`ask` submits the question about one reply, and a call with a finished tree waits for the answers about it. If
+    no question about a reply was submitted before, the call submits it. Equal replies at one state are one question.
+    Questions belong to one collection: the call removes those of the tree's state.
 
     Args:
         reward: the outcome reward, of trees whose rollouts are one action.

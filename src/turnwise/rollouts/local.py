@@ -36,7 +36,8 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByEnvironment:
-    """Judges with the environment's two verifiers, after bringing it to the state. A truncated action is neither.
+    """Judges with the environment's two verifiers, after bringing the environment to the state. A truncated action gets
+    neither verdict.
 
     Args:
         episodes: of the run's environment, in which the action would be taken.

@@ -189,7 +189,7 @@ def _place(
 ) -> tuple[_Row, int]:
     """Returns the row for a path, and the node at which the path's state ends in it.
 
-    This is the last of ``rows`` if the path shares enough with it and still fits, otherwise a new row.
+    The row is the last of ``rows`` if the path shares enough with it and still fits, otherwise a new row.
 
     Args:
         segments: the path's tokens after the state, one list per conversation.
@@ -213,9 +213,9 @@ def _place(
 def row_limit(shared: float, row_tokens: float) -> float:
     """Returns the greatest length of a row that a path may join, if ``shared`` of the path's tokens are in the row.
 
-    This is ``row_tokens``, or more for a long shared prefix: up to twice the prefix, but at most ``row_tokens`` more
-    than it. One row of 2 s tokens has fewer pairs to attend to (4 s^2) than two rows of 1.5 s that both begin with the
-    same s tokens (4.5 s^2), and fewer tokens.
+    The limit is ``row_tokens``, or more for a long shared prefix: up to twice the prefix, but at most ``row_tokens``
+    more than it. One row of 2 s tokens has fewer pairs to attend to (4 s^2) than two rows of 1.5 s that both begin with
+    the same s tokens (4.5 s^2), and fewer tokens.
     """
     return max(row_tokens, shared + min(shared, row_tokens))
 

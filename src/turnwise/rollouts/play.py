@@ -1,4 +1,4 @@
-"""Samples rollout trees from states: the settings and costs of it.
+"""Samples rollout trees from states, and counts the costs.
 
 The rollouts themselves are coroutines (``rollouts.live``), whose actions the engine samples under a schedule
 (``engines.schedule``). Token ids are kept throughout: the ids that the policy wrote are stored with the log-probs under
@@ -61,7 +61,7 @@ class Player:
             attempt stays in the tree as an invalid leaf.
         environment_seconds: time limit of one answer of the environment; None: no limit (``rollouts.guard``).
         environment_threads: concurrent steps of an environment that waits for other processes (``rollouts.answers``);
-            0: one step after the other.
+            0: steps are taken one after the other.
         dialogues: judges single replies of dialogues without an environment.
         lock: held while the environment is used in the playing thread; players that run at the same time share it.
     """
@@ -104,7 +104,7 @@ class Player:
             key: names this collection (run seed, iteration); with state, branch and turn it seeds every draw.
             on_turns: is called with the number of actions that have just been sampled, for progress.
             on_reply: is called with each rollout of one action (``max_turns`` 1) as soon as it is written, so that
-                judging can begin while others are still sampled. Draws do not depend on it.
+                judging can begin while others are still sampled. Draws do not depend on this callback.
         """
         if len({state.id for state in states}) != len(states):
             raise ValueError("two states of one collection have the same id: their groups would be mixed up")

@@ -6,11 +6,11 @@ with its own attention in the reference implementation (``eager``) and its own h
 at temperature 1 must agree.
 
 The probe is small, so that even for a model of billions of parameters it takes little more time than loading. During
-it, windows are reduced to ``WINDOW`` tokens, only the lowest layers that include every kind of layer are used, and the
-vocabulary is cut to its first tokens (``models.cut``). The rest of the vocabulary is compared once, after one token. A
-model that differs with the cut vocabulary is measured again with all of it. The model is probed in the mode in which it
-was loaded, so that noise of a training mode is found. In reduced precision, a difference above the limit is measured
-again in float32, on a copy of those layers, because roundings alone can exceed the limit.
+the probe, windows are reduced to ``WINDOW`` tokens, only the lowest layers that include every kind of layer are used,
+and the vocabulary is cut to its first tokens (``models.cut``). The rest of the vocabulary is compared once, after one
+token. A model that differs with the cut vocabulary is measured again with all of it. The model is probed in the mode in
+which it was loaded, so that noise of a training mode is found. In reduced precision, a difference above the limit is
+measured again in float32, on a copy of those layers, because roundings alone can exceed the limit.
 """
 
 from __future__ import annotations

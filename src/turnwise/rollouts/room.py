@@ -13,8 +13,8 @@ from turnwise.engines.schedule import Schedule
 class Room:
     """Lets whole groups in, in the order of their arrival, because a gate waits for all rollouts of its group.
 
-    A waiting group does not count as running; it counts again as soon as it is let in. Draws do not depend on which are
-    live.
+    A waiting group does not count as running; it counts again as soon as it is let in. Draws do not depend on which
+    rollouts are live.
 
     Args:
         most: greatest number of live rollouts; a larger group is live alone. None: no limit.

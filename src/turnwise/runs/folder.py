@@ -23,7 +23,7 @@ from turnwise.runs.record import RECORD, RESULT, differences, fault_of_result, r
 logger = logging.getLogger(__name__)
 
 _ENDED = ".ended_early"  # marks a folder whose run ended before its first checkpoint
-_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # written anew by every start
+_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # files that every start writes again
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
     else:
         write_record(cfg, path)
     for part in list(path.rglob(f".*{PART}")):
-        shutil.rmtree(part) if part.is_dir() else part.unlink()  # left by a killed process
+        shutil.rmtree(part) if part.is_dir() else part.unlink()  # unfinished files left by a killed process
     return resumed
 
 

@@ -35,7 +35,7 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
     """Yields the records of a file; an incomplete last line is skipped silently, damaged lines with a warning."""
     if not path.exists():
         return
-    damaged = 0  # number of the previous line if it was damaged; as the last line it would be torn
+    damaged = 0  # number of the previous line if it was damaged; a damaged last line gives no warning
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if damaged:

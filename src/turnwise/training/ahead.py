@@ -40,8 +40,9 @@ class Ahead:
         iterations: number of iterations of the run.
         staleness: k.
         loads: whether the engine needs the policy's weights at all.
-        beside: whether several collections are sampled at the same time, each with its own adapter, so that the next
-            one uses the capacity that the last rollouts of the one before leave free; if False, one after the other.
+        beside: whether several collections are sampled at the same time, each with its own adapter, so that a
+            collection can use the capacity that the last rollouts of the collection before leave free. If False,
+            collections are sampled one after the other.
         handed: whether the first process samples for all.
     """
 
@@ -76,7 +77,9 @@ class Ahead:
         return gathered
 
     def taken(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts what is sampled while the policy learns from the taken iteration. ``memory`` is the one after it."""
+        """Starts what is sampled while the policy learns from the taken iteration. ``memory`` is the advantage's memory
+        after that iteration.
+        """
         if not self.beside:
             self._further(iteration, memory)
 
@@ -97,9 +100,10 @@ class Ahead:
     def _further(self, iteration: int, memory: Mapping[str, float]) -> None:
         """Starts the collections that are due after ``iteration`` has been taken.
 
-        In the middle of a run this is one collection, ``iteration`` + k, from the current policy. At a start, the first
-        k are started too. The engine gets the weights even if it has them already, because that empties its cache.
-        After a resume the cache is empty too, and the last digits of log-probs depend on the cache.
+        In the middle of a run this is one collection, ``iteration`` + k, from the current policy. At the start of a
+        run, the first k iterations are started too. The engine gets the weights even if it has them already, because
+        that empties its cache. After a resume the cache is empty too, and the last digits of log-probs depend on the
+        cache.
         """
         if not self.staleness or iteration + 1 >= self.iterations:
             return

@@ -1,4 +1,4 @@
-"""Atomic checkpoints with checksums. The previous one is kept in case the newest is damaged later."""
+"""Atomic checkpoints with checksums. The previous checkpoint is kept in case the newest one is damaged later."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         """
         buffer = io.BytesIO()  # on a full disk, torch's own writing raises an error that does not say so
         torch.save(checkpoint, buffer)
-        _keep(Path(path))  # first, so that a disk needs room for two checkpoints, not three
+        _keep(Path(path))  # before writing, so that a disk needs room for two checkpoints, not three
         with atomic_write(Path(path)) as part:
             part.write_bytes(sealed(buffer))
 
@@ -137,5 +137,5 @@ def _keep(path: Path) -> None:
     before.unlink(missing_ok=True)
     try:
         os.link(path, before)
-    except OSError:  # without hard links; after a kill before the new one is complete, the renamed one is found
+    except OSError:  # the file system has no hard links, so the checkpoint itself is renamed
         path.replace(before)

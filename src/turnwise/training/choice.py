@@ -72,7 +72,7 @@ class Choice:
     def __call__(self, number: int) -> Sequence[State]:
         """Returns the states that profile ``number`` keeps.
 
-        It is 0 before training and grows with each later choice.
+        The number is 0 before training and grows with each later choice.
         """
         return self.profiled(number)[1]
 

@@ -55,7 +55,7 @@ class Allocated:
 
 
 def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> dict[str, float]:
-    """Returns metrics of sampling: the engine's report, its policy's delay in updates, and seconds waited."""
+    """Returns metrics of sampling: the engine's report, its policy's delay in updates, and the seconds waited."""
     return {
         **{f"engine/{name}": count for name, count in engine.items()},
         "rollout/staleness": float(stale),
@@ -79,8 +79,8 @@ class Collection:
     first. In a run of several processes the first one samples, with servers, and hands each collection to the others.
 
     Args:
-        settings: how much an iteration collects, how it is packed, and the seed of the order of states and of every
-            draw.
+        settings: how much an iteration collects, how the trees are packed, and the seed of the order of states and of
+            every draw.
         parts: the parts of the method. Without an allocator nothing is sampled: the demonstrated path is the tree.
         states: the states in which the run may act.
         player: samples; each process of the run samples for its share of the states.

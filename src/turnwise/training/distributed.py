@@ -150,7 +150,7 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
     # gloo in addition to NCCL, for the norms of shards that are kept on the CPU
     backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
     fabric = Fabric(strategy=DDPStrategy(process_group_backend=backend), **asked)
-    logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # it logs only one line, which names the process that was lost
+    logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # its only line names the process that was lost
     fabric.launch()
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:

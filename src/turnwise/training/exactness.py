@@ -30,7 +30,8 @@ def check_policy(model: Any, named: str, cache: Path) -> None:
         cache: the folder that runs share.
 
     Raises:
-        InputError: the model's log-probs are not reproduced; the message is one line with the place and the remedy.
+        InputError: the model's log-probs are not reproduced; the message is one line with the place of the difference
+            and the remedy.
     """
     _check(model, named, cache, probe)
 

@@ -105,7 +105,7 @@ class Recording:
         folder: for the files.
         key: names the draws.
         begin: gives the engine the weights; called before each file, so that the engine's cache is empty.
-        distributed: each process samples its share; the first writes.
+        distributed: each process samples its share of the groups; the first writes the files.
     """
 
     player: Player

@@ -44,8 +44,8 @@ def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[
 def _under_way(tree: RolloutTree) -> int:
     """Counts the rollouts of a stopped tree that would have gone on.
 
-    Only a rollout that goes on has an observation's tokens. One that reached its last turn or its maximal length has
-    none.
+    Only a rollout that goes on has an observation's tokens. A rollout that reached its last turn or its maximal length
+    has no such tokens.
     """
     return sum(bool(tree.turns[leaf].observation_ids) for leaf in tree.leaves() if leaf not in tree.invalid)
 

@@ -41,7 +41,7 @@ class Health(Callback):
         allow_empty: bool = False,
         writes: bool = True,
     ) -> None:
-        self.recorder, self.path, self.log_line = recorder, folder / FILE, log  # Lightning sets `log`
+        self.recorder, self.path, self.log_line = recorder, folder / FILE, log  # Lightning sets the name `log`
         self.allow_empty, self.writes = allow_empty, writes
         self.in_a_row = dict.fromkeys(_KINDS, 0)
         self.warnings: list[str] = []

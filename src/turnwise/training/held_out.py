@@ -70,7 +70,7 @@ class HeldOut:
             verdicts[mode], said[mode] = {}, {}
             for start in range(0, len(states), CHUNK) if count else ():
                 part = states[start : start + CHUNK]
-                room = player.max_length - max(len(state.ids) for state in part)  # servers refuse to exceed it
+                room = player.max_length - max(len(state.ids) for state in part)  # servers refuse longer replies
                 acting = player.using(replace(how, max_tokens=min(how.max_tokens, room)), max_turns=1)
                 for tree in acting.play(part, Uniform(count), Never(), "held-out"):
                     infos = [turn.info for turn in tree.turns]

@@ -44,7 +44,8 @@ class Proof(Callback):
         """Asks the question.
 
         Raises:
-            InputError: there is no score. Every process raises it, because the others wait for the one that asked.
+            InputError: there is no score. Every process raises the error, because the others wait for the one that
+                asked.
         """
         self.asked = True
         told = fault = None

@@ -20,7 +20,7 @@ SHARE = 50  # the next page waits at least 50 times as long as the last one took
 
 
 class Live:
-    """Writes each status that it gets from :class:`turnwise.training.progress.Phases`. Its errors never end the run.
+    """Writes each status that :class:`turnwise.training.progress.Phases` reports. Errors here never end the run.
 
     Args:
         folder: of the run.

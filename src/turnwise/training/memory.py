@@ -24,7 +24,7 @@ def explained_memory() -> Iterator[None]:
     """Ends the run with one line if an allocation in this block fails and the error is not handled.
 
     Raises:
-        Stopped: in place of the library's error.
+        Stopped: raised in place of the library's error.
     """
     try:
         yield

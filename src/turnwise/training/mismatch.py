@@ -37,7 +37,7 @@ class MismatchAlarm(Callback):
         if batch_idx + 1 < pl_module.settings.steps or "mismatch_mean" not in metrics:  # type: ignore[operator, union-attr]
             return
         stale = bool(pl_module.staleness)  # rollouts of an earlier policy are expected to differ
-        wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too
+        wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN counts as wrong too
         self.alarms += wrong
         metrics["mismatch_alarms"] = float(self.alarms)
         if wrong and not self._warned and trainer.is_global_zero:  # once, until a later update is below the threshold

@@ -48,7 +48,7 @@ class PolicyModule(Scoring):
         model: a causal LM with tree attention, with or without an adapter.
         loss: reads credit, and says whether it needs the reference policy's log-probs.
         settings: of the optimiser, of recomputation, and the number of steps per collection.
-        iterations: of the whole run; the learning rate falls over the last ``settings.decay`` of their steps.
+        iterations: of the whole run; the learning rate falls over the last share ``settings.decay`` of their steps.
         temperature: at which the rollouts were sampled.
         distributed: the processes that share an update. Their gradients add up to its gradient, and so do their
             metrics.
@@ -163,7 +163,7 @@ class PolicyModule(Scoring):
                 self._split(update, error)
 
     def _split(self, update: Update, error: BaseException) -> None:
-        alone = self.distributed.world == 1  # with several, the other ranks would wait for one that starts again
+        alone = self.distributed.world == 1  # with several ranks, the others would wait for one that starts again
         if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
             raise Stopped(
                 f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or update.batch_tokens, "

@@ -32,7 +32,7 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         )
     if took := duration_line(cfg):
         lines.append(took)
-    answers = int(settings.attempts) + 1  # the sampled ones and one greedy one
+    answers = int(settings.attempts) + 1  # the sampled answers and one greedy answer
     if reads:
         each = f"tasks or dialogues, {_counted(answers, 'episode or reply', 'episodes or replies')} each"
     else:

@@ -65,7 +65,7 @@ class OwnFile:
     as_text: int = 0  # dialogues whose tools and calls are written as text
     silenced: int = 0  # dialogues in which the template drops the text beside calls
     pivots: int = 0  # dialogues in which only the last reply is a candidate
-    rated: int = 0  # those of them that have a pass rate
+    rated: int = 0  # pivot dialogues that have a pass rate
 
     def __call__(self, trajectory: Trajectory) -> None:
         """Adds a trajectory to the demonstrations.

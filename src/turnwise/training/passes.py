@@ -1,4 +1,4 @@
-"""Passes over micro-batches. On a CPU several run at once, with one thread each.
+"""Passes over micro-batches. On a CPU several passes run at once, with one thread each.
 
 Operations on a small packed row are too short to share between threads: two threads per operation are hardly faster
 than one, but two rows at a time take about half as long. Results come in the order of the micro-batches and are added

@@ -68,7 +68,7 @@ def profile(
         folder: for the shards.
         key: seeds the draws.
         on_done: is called with the number of states that have just been profiled.
-        distributed: each process samples its share; the first writes.
+        distributed: each process samples its share of the states; the first writes the shards.
         afresh: called between two shards, so that the engine empties its cache. Log-probs of the second shard then have
             the same last digits whether or not a kill came between them.
         rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) use it as their profile and are not

@@ -32,7 +32,7 @@ class Phases:
         names: the phases in order.
         twins: maps a later phase to the earlier one that takes as long.
         console: where to draw; if it is not a terminal, a line is printed every ``QUIET_SECONDS``.
-        label: of a run that shares the terminal with others. Each line starts with it, and no bar is drawn.
+        label: of a run that shares the terminal with others. Each line starts with the label, and no bar is drawn.
         watch: is called with the run's status whenever it changes.
     """
 
@@ -74,7 +74,10 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
-        """Runs a phase of ``total`` steps and yields ``advance(steps, note="")``. Its time is added to ``seconds``."""
+        """Runs a phase of ``total`` steps and yields ``advance(steps, note="")``.
+
+        The phase's time is added to ``seconds``.
+        """
         task = self._bar.add_task(plain(name), total=total, left="", note="")
         began, done = time.monotonic(), 0.0
         resumed = 0.0

@@ -25,9 +25,10 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
 
 @contextmanager
 def recomputing(layers: Sequence[Any]) -> Iterator[None]:
-    """Sets the layers to training mode, because the library recomputes only then; a policy is otherwise never in it.
+    """Sets the layers to training mode, because the library recomputes only in that mode.
 
-    The modules inside a layer keep their mode, so that nothing else changes.
+    A policy is otherwise never in training mode. The modules inside a layer keep their mode, so that nothing else
+    changes.
     """
     for layer in layers:
         layer.training = True

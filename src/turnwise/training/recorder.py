@@ -35,7 +35,7 @@ SAMPLED = (
     "retries",
     "cancelled",
     "cancelled_tokens",
-)  # counted over the run
+)  # counts over the whole run
 _DIGITS = 6  # decimals of a recorded log-prob or advantage, because processes differ by about this much
 
 
@@ -134,7 +134,7 @@ class Recorder(Callback):
     # -- records of an iteration ---------------------------------------------------------------------------------------
 
     def paid(self, cost: Mapping[str, float]) -> None:
-        """Counts what was sampled before the first iteration. A resumed run has it in its checkpoint."""
+        """Counts what was sampled before the first iteration. A resumed run has these counts in its checkpoint."""
         self._add(cost)
 
     def _add(self, counts: Mapping[str, float]) -> None:
@@ -150,12 +150,12 @@ class Recorder(Callback):
         cpu_began: float | None = None,
         waited: float | None = None,
     ) -> None:
-        """Records a collection. The collection calls it when its rollouts are done.
+        """Records a collection. The collection calls this method when its rollouts are done.
 
         Args:
             gathered: what the iteration collected, over all processes.
             updates: the updates made of it.
-            learned: metrics of what else learned from it.
+            learned: metrics of other models that learned from the collection.
             cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
             waited: the seconds of the collection in which nothing else was done; None: all.
         """

@@ -51,7 +51,7 @@ class Reprofile(Callback):
     ) -> None:
         self.refresh, self.candidates, self.choose, self.log_line = refresh, candidates, choose, log
         self.rollout, self.seed = rollout, seed
-        self.profiles, self.began = 1, 0  # number of profiles; the iteration before which the last one was made
+        self.profiles, self.began = 1, 0  # number of profiles; the iteration that followed the last profile
         self.history: list[float] = []
         self.seconds = 0.0  # time of a profile before the current iteration
         self.places_S: np.ndarray | None = (

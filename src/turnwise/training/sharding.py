@@ -81,8 +81,8 @@ class FullySharded(ModelParallelStrategy):
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Writes each process's part into a new folder, which replaces the old one when it is complete.
 
-        The old one is kept as ``before.ckpt``. The one before it is removed first, so that a disk needs room for only
-        two.
+        The old checkpoint is kept as ``before.ckpt``. The checkpoint before that one is removed first, so that a disk
+        needs room for only two.
         """
         path = Path(self.broadcast(str(filepath)))
         part, before = path.with_name(f".{path.name}{PART}"), path.with_name(BEFORE)

@@ -38,7 +38,7 @@ def named_signals() -> Iterator[None]:
     """Turns a signal into an error, because Lightning exits without a message, after SIGTERM even with status 0.
 
     Raises:
-        Interrupted: in place of Lightning's exit.
+        Interrupted: raised in place of Lightning's exit.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Counts the verdicts on single actions by domain: how many are accepted, and how many of these match exactly.
+"""Counts the verdicts on single actions by domain: how many are accepted, and how many of these an exact match misses.
 
 The miss rate is Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2). A domain is the name of an
 environment, or ``dialogues`` for dialogues without one.

@@ -59,7 +59,7 @@ class Awpo:
         dynamic_clip: whether to use the radius of Eq. 24; if False, the loss keeps its own clip range.
         mean_over: the groups over which Eq. 24 takes its mean. ``trained`` leaves out groups without a weight in the
             loss. Their w is mostly 0, which would keep the radius wide even if the trained groups rely on the judge.
-        epsilon_mix, tau_low, tau_high: not given in the paper. The taus are in units of the outcome.
+        epsilon_mix, tau_low, tau_high: the paper does not give them. The taus are in units of the outcome.
         zero_variance: what to do with a group whose advantages are all 0, as in ``GroupAdvantage``.
     """
 

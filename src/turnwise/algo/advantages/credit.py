@@ -57,8 +57,8 @@ def spread(tree: RolloutTree, leaf_advantage: Mapping[int, float]) -> Credit:
     """Returns the credit of every turn, given the advantages of some leaves (turn index -> advantage).
 
     A turn receives the sum over the leaves below it. So on a flat tree every turn of a path has its leaf's advantage,
-    and a shared turn gets the gradient that its copies would have received together. Its weight is 1 if any leaf below
-    it is given.
+    and a shared turn gets the gradient that its copies would have received together. The weight of a turn is 1 if any
+    leaf below it is given.
     """
     return spread_turns(tree, {leaf: [value] * len(tree.path(leaf)) for leaf, value in leaf_advantage.items()})
 

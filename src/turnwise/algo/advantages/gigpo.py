@@ -19,7 +19,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 class GiGPO:
     """Computes A_t = A_E + omega A_S (Eq. 8), the sum of an episode-relative and a step-relative advantage.
 
-    Each of the two is (value - mean) / F_norm within its own group.
+    Each advantage is (value - mean) / F_norm within its own group.
 
     A_E is the group advantage of a rollout's total among the tree's valid leaves. A_S compares the discounted returns
     R_t = sum over k >= t of gamma^(k-t) r_k of all steps of the tree that stand at the same anchor state, whichever
@@ -34,7 +34,7 @@ class GiGPO:
 
     F_norm is the population std plus ``eps``, or 1. A_S is 0 for a step that is alone at its anchor or whose anchor's
     returns are all equal. A turn that several leaves share is one step. Its return is the mean over those leaves, and
-    it receives the sum of their advantages as in :func:`turnwise.algo.advantages.credit.spread`. A tree whose
+    it receives the sum of the leaves' advantages as in :func:`turnwise.algo.advantages.credit.spread`. A tree whose
     advantages are all 0 is handled as ``zero_variance`` says. A stopped tree is never trained on. Leaves whose
     environment failed are in no group.
 

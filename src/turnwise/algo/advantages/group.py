@@ -16,7 +16,7 @@ class GroupAdvantage:
 
     This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). The advantage is exactly 0 in a group
     whose std is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed enter no
-    statistic and are never trained on. The same holds for a whole tree that a gate stopped. Turns receive the sum of
+    statistic and are never trained on. A tree that a gate stopped is left out in the same way. Turns receive the sum of
     their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
 
     Attributes:

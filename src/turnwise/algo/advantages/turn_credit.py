@@ -50,7 +50,7 @@ class TurnCredit:
     Attributes:
         form: see above.
         gamma: discount of the weights (``smeared``) or of the sum (``to_go``).
-        beta: how much credit moves between turns; ``to_go`` does not read it.
+        beta: how much credit moves between turns; not used by ``to_go``.
         turn_reward: ``reward`` is the environment's reward for a turn. With ``smeared``, it may also be a key of the
             turn's info, such as ``admissible`` (whether the environment could execute the action).
         turn_offset: added to each of these rewards before the last turn (``smeared``). It must be 0 if the rewards are

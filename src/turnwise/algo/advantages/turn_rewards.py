@@ -9,7 +9,7 @@ from turnwise.algo.advantages.credit import Credited, mean
 from turnwise.errors import InputError
 from turnwise.types import Credit, Rewards, RolloutTree
 
-PAID = "reward"  # the environment's own payment, Turn.reward; another name is a key of Turn.info, such as admissible
+PAID = "reward"  # the environment's reward, Turn.reward; any other name is a key of Turn.info, such as admissible
 METRIC = "turns_paid"
 
 

@@ -1,6 +1,6 @@
 """Spends a budget of units on items whose gains fall with each further unit.
 
-The greedy choice is optimal. Its cost is nearly linear in the number of items and in the budget.
+The greedy choice is optimal, and its cost is nearly linear in the number of items and in the budget.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from turnwise.algo.allocators.concave import Array, Counts, even, greedy, probab
 def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
     """Returns the number m of rollouts of each prompt, (B,), that maximises the sum of Eq. 12.
 
-    Each m is in {0, 2, 3, ...}, and they sum to ``budget``. The gain of one more rollout is f(m) - f(m - 1), where f(m)
-    = 1 - v^m - (1 - v)^m. The first two rollouts together gain f(2), which is v (1 - v) for each of them. The third
-    gains the same, and later ones gain less. So f equals its concave hull except at m = 1, which is not allowed. The
-    greedy choice on the hull is optimal unless it leaves one prompt with a single rollout. In that case, by the duality
-    of the hull, the optimum is one unit away: either that rollout goes to the best next unit of another prompt, or the
-    worst unit of another prompt is moved to it.
+    Each m is in {0, 2, 3, ...}, and all m sum to ``budget``. The gain of one more rollout is f(m) - f(m - 1), where
+    f(m) = 1 - v^m - (1 - v)^m. The first two rollouts together gain f(2), which is v (1 - v) for each of them. The
+    third gains the same, and later ones gain less. So f equals its concave hull except at m = 1, which is not allowed.
+    The greedy choice on the hull is optimal unless it leaves one prompt with a single rollout. In that case, by the
+    duality of the hull, the optimum is one unit away: either that rollout goes to the best next unit of another prompt,
+    or the worst unit of another prompt is moved to it.
 
     Args:
         values: predicted success v of each prompt.

@@ -15,8 +15,8 @@ class TreePO:
     """Starts ``roots`` rollouts a state, then one continuation at each of ``branches`` random turns of every rollout.
 
     The turns of a rollout are all different if it has enough of them. If no rollout of a prompt has a turn to branch
-    at, the prompt gets the same number of further rollouts from its root. If only some have none, their branches go to
-    the others.
+    at, the prompt gets the same number of further rollouts from its root. If only some rollouts have no such turn,
+    their branches go to the other rollouts.
     """
 
     roots: int = 4

@@ -19,7 +19,7 @@ class Either(AtStep):
 
     Attributes:
         k, threshold: K and d_L, as in ``turnwise.algo.gates.divergence.Divergence``.
-        ended: tau_H, a share of the rollouts that have ended.
+        ended: tau_H, the share of ended rollouts from which on a tree is stopped.
         over: as in ``Divergence``.
     """
 

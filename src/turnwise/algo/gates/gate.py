@@ -16,9 +16,9 @@ class Gate:
     def __call__(self, tree: RolloutTree, step: int) -> bool:
         """Returns whether to stop the tree. The gate is called once for each ``step`` (turns since the root), in order.
 
-        The call comes when every first rollout has taken that many turns or has ended, and at least one of them has not
-        ended. Some may have gone further by then. The gate is not called after all first rollouts have ended, because
-        the continuations of one rollout are alike.
+        The gate is called when every first rollout has taken that many turns or has ended, and at least one has not
+        ended. Some rollouts may have gone further by then. The gate is not called after all first rollouts have ended,
+        because the continuations of one rollout are alike.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""The gate that asks the predictor: stops a group whose rewards it expects to be equal."""
+"""The gate that uses a predictor: stops a group whose rewards the predictor expects to be equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The random gate, a control for every other gate: stops as many groups, chosen at random."""
+"""The random gate, a control for every other gate: stops a given share of the groups, chosen at random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnwise.types import GateDecision, RolloutTree
 class RandomCut(AtStep):
     """Stops a tree at step K with a fixed probability (arXiv:2605.05802, App. E.1), whatever its rollouts do.
 
-    The draw is seeded by seed, state and policy version. So a run stops the same groups however it is batched or
+    The draw depends only on seed, state and policy version. So a run stops the same groups however it is batched or
     resumed.
 
     Attributes:

@@ -1,7 +1,7 @@
 """The seven signals of Selective Rollout (arXiv:2605.05802, App. B): how much the rollouts of a group disagree so far.
 
 Each signal is a share in [0, 1]. For all but ``termination_fraction``, 0 means that the rollouts are alike. The names
-are those of the authors' released table. Where the paper leaves a choice open, we chose what agrees with that table:
+are those of the authors' released table. Where the paper leaves a choice open, the code agrees with that table:
 the entropy is divided by log G, and rollouts that have ended share one symbol in the signals of a single step
 (``turnwise.algo.gates.prefixes``).
 """

@@ -42,8 +42,8 @@ class Clipped:
     ``correction``: with None, the ratio to the sampling policy is inside the clip, as above. Otherwise the clip is
     around the trainer's own policy before its first step on the collection, and the ratio of that policy to the
     sampling policy is a constant weight of the token's loss. The log-probs of the trainer's policy are
-    ``near_logprobs_K``. Without them the current ones are used, which is the same for a single step. The correction's
-    level should be that of ``ratio``.
+    ``near_logprobs_K``. Without ``near_logprobs_K`` the current log-probs are used, which are the same for a single
+    step. The correction's level should be that of ``ratio``.
 
     Metrics over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose gradient is
     clipped), ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and

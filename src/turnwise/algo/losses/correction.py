@@ -2,7 +2,7 @@
 
 An engine computes slightly different log-probs than the trainer for the same weights, and a stale policy has other
 weights. In both cases the samples are off-policy with the ratio pi(y) / pi_sampler(y). Without a correction,
-:class:`turnwise.algo.losses.clipped.Clipped` puts this ratio inside its clip. With one, the clip is around the
+:class:`turnwise.algo.losses.clipped.Clipped` puts this ratio inside its clip. With a correction, the clip is around the
 trainer's own policy before its first step on the samples, and the ratio of that policy to the sampler's is a weight
 (decoupled PPO, arXiv:2110.00641).
 """

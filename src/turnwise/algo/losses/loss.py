@@ -1,7 +1,6 @@
 """The inputs and outputs of every loss. The losses of the micro-batches of an update add up to the loss of the update.
 
-``K`` is the flat axis of the tokens that are trained on. The policy (or the expert) wrote them; observations are left
-out.
+``K`` is the flat axis of the trained tokens. The policy (or the expert) wrote these tokens; observations are left out.
 """
 
 from __future__ import annotations
@@ -45,21 +44,21 @@ class LossInputs:
 
     Ids are unique within the whole update, and no turn or sequence is split over two micro-batches. In a flat tree a
     sequence is a leaf's path. In a branching tree every token is stored once. A turn that several leaves share counts
-    in the sequence of the first leaf below it, unless its credit names another sample (``Credit.sample``). Its
+    in the sequence of the first leaf below it, unless its credit names another sample (``Credit.sample``). A turn's
     advantage already includes the contributions of all its branches.
     """
 
     logprobs_K: Tensor  # log pi, with gradient, at the sampling temperature
-    weight_K: Tensor  # of the token's turn; 0 takes it out of the loss and of every count
+    weight_K: Tensor  # weight of the token's turn; 0 takes the turn out of the loss and of every count
     turn_K: Tensor  # integer id of the token's turn
     sequence_K: Tensor  # integer id of the token's sample
     counts: Counts
     share_K: Tensor | None = None  # weight of the token's sample if all trees weigh the same (see token_scale)
     advantage_K: Tensor | None = None
-    old_logprobs_K: Tensor | None = None  # of the policy that sampled
-    near_logprobs_K: Tensor | None = None  # of the trainer's policy before the first step on the collection
-    ref_logprobs_K: Tensor | None = None  # of the reference policy pi_0
-    entropy_K: Tensor | None = None  # of pi at the position that wrote the token, with gradient, in nats
+    old_logprobs_K: Tensor | None = None  # log-probs of the policy that sampled
+    near_logprobs_K: Tensor | None = None  # log-probs of the trainer's policy before its first step on the collection
+    ref_logprobs_K: Tensor | None = None  # log-probs of the reference policy pi_0
+    entropy_K: Tensor | None = None  # entropy of pi at the position that wrote the token, with gradient, in nats
     clip_low_K: Tensor | None = None  # overrides the loss's own range; NaN if a token has no override
     clip_high_K: Tensor | None = None
 

@@ -14,8 +14,8 @@ from turnwise.types import Rewards, RolloutTree
 class Outcome:
     """Returns ``outcome`` of each leaf.
 
-    With ``of=won`` it is 1 if the environment reported the episode as won, else 0. With ``of=return`` it is the sum of
-    the environment's rewards along the path.
+    With ``of=won`` the outcome is 1 if the environment reported the episode as won, else 0. With ``of=return`` the
+    outcome is the sum of the environment's rewards along the path.
     """
 
     of: Literal["won", "return"] = "won"

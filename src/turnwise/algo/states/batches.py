@@ -77,7 +77,7 @@ class Batches:
 
 
 def _groups(states: Sequence[State]) -> NDArray[np.int64]:
-    """Returns a number for each state, (S,): states of one trajectory have the same, in order of first appearance."""
+    """Returns a number for each state, (S,): the same for states of one trajectory, in order of appearance."""
     if isinstance(states, LazyStates):
         found = states.groups()
         _, first, inverse = np.unique(found, return_index=True, return_inverse=True)

@@ -30,8 +30,8 @@ def expert_turns(
         spines: its tokens; more than one spine if the chat template shortens the history that later turns see.
         decode: returns the text that the environment reads, given an action's ids.
 
-    A trajectory without a task gets a task without an environment whose data are the tools of the dialogue. Actions in
-    its states can be imitated or compared with the demonstrated action, but they cannot be executed.
+    A trajectory without a task gets a new task that has no environment and whose data are the tools of the dialogue.
+    Actions in its states can be imitated or compared with the demonstrated action, but they cannot be executed.
     """
     tools = {"tools": list(trajectory.tools)} if trajectory.tools else {}
     task = trajectory.task or Task("", trajectory.id, "train", tools)

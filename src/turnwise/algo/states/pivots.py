@@ -24,8 +24,8 @@ class Pivots:
 
     ``adv`` keeps mixed turns whose mean is below ``lambda_diff`` (Eq. 5), ``mixed`` keeps every mixed turn, and ``all``
     every candidate (the paper's random turns). ``k`` is the number of samples per state; the paper gives neither ``k``
-    nor ``lambda_diff``. Beyond the paper, ``refresh`` and its three numbers say when the turns are profiled and chosen
-    again (:class:`Refresh`); None: never.
+    nor ``lambda_diff``. ``refresh`` and its three numbers are not in the paper. They decide when the turns are profiled
+    and chosen again (:class:`Refresh`); None: never.
 
     Raises:
         ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a number of ``refresh``
@@ -86,7 +86,7 @@ class ProfileSummary:
     zero_signal: float  # share of states whose samples all have the same reward
     solved: float  # share of states that every sample solved (the greatest reward, 1)
     miss_rate: float | None  # Pr[strict = 0 | functional = 1] over samples; None if no sample was functional
-    yield_curve: tuple[tuple[float, int], ...]  # (lambda_diff, states that ``adv`` keeps)
+    yield_curve: tuple[tuple[float, int], ...]  # pairs of lambda_diff and the number of states that ``adv`` then keeps
 
     def result(self, kept: int) -> dict[str, float]:
         """Returns the entries ``pivots.*`` of a run's result; ``kept`` is the number of states that the rule kept."""

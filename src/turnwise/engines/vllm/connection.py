@@ -68,7 +68,7 @@ class Connection:
                 self.url + path,
                 json=body,
                 timeout=aiohttp.ClientTimeout(total=limit),
-                allow_redirects=False,  # a redirect would send the key to another place
+                allow_redirects=False,  # a redirect would send the key to another server
             ) as response:
                 answer = await bounded(response, MAX_BODY)
                 if response.status != 200:

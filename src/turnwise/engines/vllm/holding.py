@@ -67,9 +67,9 @@ class Holding:
     async def examine(self, max_length: int) -> tuple[str, str]:
         """Returns the served name of the base model and the path of its weights, if a run can use this server.
 
-        The server must accept histories of ``max_length`` tokens. Its log-probs must be those of the distribution that
-        is sampled from. To test this, a request allows only one token, whose log-prob must then be 0. Two different
-        tokens are tested, because the distribution over all tokens cannot give both a log-prob of 0.
+        The server must accept histories of ``max_length`` tokens. The server's log-probs must be those of the
+        distribution that is sampled from. To test this, a request allows only one token, whose log-prob must then be 0.
+        Two different tokens are tested, because the distribution over all tokens cannot give both a log-prob of 0.
         """
         card = (await self.models())[0]
         longest = card.get("max_model_len")

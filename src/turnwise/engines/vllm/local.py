@@ -51,7 +51,7 @@ class Local:
         rows: number of sequences that are decoded together.
         kv_gb: size of the cache of keys and values in GiB, for CPUs only; null: vLLM's own choice. On GPUs the size is
             a share of memory: put ``--gpu-memory-utilization`` into ``arguments``.
-        eager: True does not compile, which halves the time to start and makes steps slower.
+        eager: whether to skip compilation, which halves the time to start and makes steps slower.
         arguments: further arguments for ``vllm serve``.
     """
 
@@ -114,7 +114,10 @@ class Local:
         )
 
     def environment(self, number: int, key: str | None) -> dict[str, str]:
-        """Returns the variables of the server's process. The key is here because all users can read command lines."""
+        """Returns the variables of the server's process.
+
+        The key is passed here because all users can read command lines.
+        """
         names = {
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if self.lora_rank else "0",
             "VLLM_SERVER_DEV_MODE": "0" if self.lora_rank else "1",  # 1 enables the calls that reload weights
@@ -185,7 +188,7 @@ class Process:
         return self._running.pid
 
     def start(self) -> None:
-        """Starts the server and returns at once. Its output is appended to ``log``."""
+        """Starts the server and returns at once. The server's output is appended to ``log``."""
         self.stop()
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)

@@ -83,7 +83,10 @@ class Server:
                     return sample
 
     async def _still_holds(self, incarnation: int) -> bool:
-        """Returns whether the server still has the weights. Only full weights need a question; adapters have names."""
+        """Returns whether the server still has the weights.
+
+        Only full weights need a question to the server; adapters have names.
+        """
         if self.snapshot is None or self.snapshot.adapter:
             return True
         return await self.holding.has(self.snapshot) and incarnation == self.incarnation
@@ -160,7 +163,7 @@ class Server:
                     await self._restart()
             try:
                 await self._ensure()
-            except Fault as fault:  # it went away again; the caller's next attempt restores it
+            except Fault as fault:  # the server went away again; the caller's next attempt restores it
                 self.tally[f"faults/{fault.kind}"] += 1
 
     async def _restart(self) -> None:
@@ -268,5 +271,5 @@ class Server:
     async def _drop(self, snapshot: Snapshot) -> None:
         try:
             await self.holding.drop(snapshot)
-        except Fault:  # the adapter is gone if the server died; one that stays costs little memory
+        except Fault:  # the adapter is gone if the server died; an adapter that stays costs little memory
             self.tally["not_unloaded"] += 1

@@ -30,7 +30,7 @@ class Snapshot:
     version: int
     folder: Path
     adapter: bool  # True: a LoRA adapter; False: all weights
-    vocabulary: int  # number of tokens that the model knows
+    vocabulary: int  # size of the model's vocabulary
 
 
 def save(model: Any, version: int, root: Path) -> Snapshot:

@@ -17,8 +17,8 @@ class Anchor(NamedTuple):
 def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
     """Returns the share of all contrast that lies below the top ``share`` of the anchors (TRACE Figure 2b).
 
-    The top anchors get the budget. Every anchor counts with the same budget, whatever it really got. An anchor that
-    gets a part of its budget gives that part of its contrast. Anchors with equal ranks share evenly, so a ranking
+    The top anchors get the budget. Every anchor counts with the same budget, whatever budget it really got. An anchor
+    that gets a part of its budget gives that part of its contrast. Anchors with equal ranks share evenly, so a ranking
     without information finds ``share``. The result is None if there is no contrast.
     """
     ordered = sorted(anchors, key=lambda anchor: -anchor.rank)

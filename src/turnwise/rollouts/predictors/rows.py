@@ -1,6 +1,6 @@
 """Packs histories of trees into rows of tokens.
 
-Each token is stored once, whichever histories, rollouts and trees share it.
+Each token is stored once, even if several histories, rollouts or trees share it.
 """
 
 from __future__ import annotations
