@@ -32,8 +32,8 @@ def forward_of(model: Any) -> Forward:
 def forward_of_body(body: Any) -> Forward:
     """Returns the fastest forward pass for a transformer without head.
 
-    This is the model's own for other families, for other layers than full attention and in reduced precision, where the
-    order of roundings matters more than the number of operations.
+    It is the model's own forward pass for other families, for layers other than full attention and in reduced
+    precision, where the order of roundings matters more than the number of operations.
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}

@@ -76,7 +76,8 @@ class Collection:
 
     With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained: iteration i learns
     from rollouts of policy i - k (``training.ahead``). The engine is then busy, so other users must call :meth:`settle`
-    first. In a run of several processes the first one samples, with servers, and hands each collection to the others.
+    first. In a run of several processes the first process samples for all, with servers, and sends each collection to
+    the others.
 
     Args:
         settings: how much an iteration collects, how the trees are packed, and the seed of the order of states and of
