@@ -87,9 +87,7 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> 
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the number of key blocks of each query block, (B, 1, n), and all key blocks with these in front, (B, 1,
-    n, n).
-    """
+    """Returns the number of key blocks per query block, (B, 1, n), and all key blocks, these first, (B, 1, n, n)."""
     counts = chosen.sum(-1, dtype=torch.int32)
     places = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return counts[:, None], places[:, None]
