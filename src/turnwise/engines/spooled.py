@@ -267,7 +267,7 @@ class Spooled:
     def _catch_up(self) -> None:
         calls, self._unheard = self._unheard or [], None
         if self.exact and not self._repeat(calls, draw=True):
-            self.tell("this machine draws other actions than were stored; it uses those, as with rollout.spool=quick")
+            self.tell("other actions were sampled than the stored ones, which are used as with rollout.spool=quick")
             self.engine.close(list(self._inner.values()))
             self._inner.clear()
             self._repeat(calls, draw=False)

@@ -113,7 +113,9 @@ def paired_mean_difference(
     for index, suite in enumerate(before):
         if not before[suite] or set(before[suite]) != set(after[suite]):
             odd = set(before[suite]) ^ set(after[suite])
-            raise ValueError(f"a paired comparison needs the same tasks on both sides{_of(suite)}; odd: {_names(odd)}")
+            raise ValueError(
+                f"a paired comparison needs the same tasks on both sides{_of(suite)}; on one side only: {_names(odd)}"
+            )
         tasks = list(before[suite])
         change = _task_means(after[suite], tasks) - _task_means(before[suite], tasks)
         changes.append(change)

@@ -126,11 +126,12 @@ class OwnFile:
         if not count:
             return []
         lines = [
-            f"{count} dialogues that no environment plays are judged against their demonstrated replies: {self._rule()}"
+            f"{count} dialogues without an environment are judged against their demonstrated replies: {self._rule()}"
         ]
         if self.pivots:
             lines.append(
-                f"{self.pivots} of them are pivot rows, whose last reply alone is a candidate; {self.rated} have a pass rate"
+                f"{self.pivots} of them are pivot rows, in which only the last reply is a candidate; {self.rated} have a "
+                "pass rate"
             )
         if self.as_text:
             lines.append(
@@ -159,9 +160,12 @@ class OwnFile:
         return lines
 
     def _rule(self) -> str:
-        texts = f"a text by the similarity of its words ({self.data.similarity:g} and more)"
+        texts = f"a reply in text by the similarity of its words (at least {self.data.similarity:g})"
         calls = f"calls by name and arguments ({self.dialect.format})"
-        arguments = f"{calls}, texts in them from {self.data.word_overlap:g} of common words on, and a reply in text by any text"
+        arguments = (
+            f"{calls}, texts in arguments if at least {self.data.word_overlap:g} of the words are common, and a reply in "
+            "text accepts any text"
+        )
         following = [f"{calls}, {texts}"] * (self.pivots < self.dialogues) + [arguments] * bool(self.pivots)
         return {
             "strict": "the same calls in the same order, or the same text",

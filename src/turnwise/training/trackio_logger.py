@@ -54,7 +54,7 @@ class Trackio(Logger):
         named = [variable for variable in ELSEWHERE if os.environ.get(variable)]
         if space is None and named:
             raise InputError(
-                f"logger.trackio.space is null, but {' and '.join(named)} would send the run away: unset it, or set "
+                f"logger.trackio.space is null, but {' and '.join(named)} would send the run to a server: unset it, or set "
                 "logger.trackio.space=owner/name"
             )
         resume = "allow" if any((Path(save_dir) / "checkpoints").glob("*.ckpt")) else "never"

@@ -89,8 +89,8 @@ def _payment(tree: RolloutTree, turn: int, of: str) -> float:
         value = tree.turns[turn].info[of]
     else:
         raise InputError(
-            f"advantage.turn_reward: state {tree.state.id!r}, turn {turn} has no info[{of!r}], which it names; the environment "
-            f"says {sorted(tree.turns[turn].info)} of its turns, and turn_reward=reward is what it pays"
+            f"advantage.turn_reward: state {tree.state.id!r}, turn {turn} has no info[{of!r}], which this setting names; the "
+            f"turn has {sorted(tree.turns[turn].info)}, and turn_reward=reward is the environment's reward"
         )
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(

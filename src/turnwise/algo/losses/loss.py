@@ -161,7 +161,7 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
             return batch.weight_K / segment_sum(ones_K, batch.sequence_K) / max(counts.sequences, 1.0)
         case "tree_mean_seq_mean_token_mean":
             if batch.share_K is None:
-                raise ValueError("the mean over trees needs share_K: pass what rollouts.pack gave the items")
+                raise ValueError("the mean over trees needs share_K: pass the values that rollouts.pack computes")
             return batch.weight_K / segment_sum(ones_K, batch.sequence_K) * batch.share_K
         case "turn_mean_token_mean":
             return batch.weight_K / segment_sum(ones_K, batch.turn_K) / max(counts.turns, 1.0)

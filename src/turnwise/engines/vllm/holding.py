@@ -13,7 +13,7 @@ from turnwise.text import said
 
 _NAME = re.compile(r"[\x20-\x7e]{1,500}")  # valid names of a served model, because messages print the name
 _PROBE = {"max_tokens": 1, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
-_NO_RELOAD = "it has no call that reloads weights, which policy.lora.r=0 needs: scripts/serve.py --full-weights has it"
+_NO_RELOAD = "it cannot reload weights, which policy.lora.r=0 needs: start it with scripts/serve.py --full-weights"
 
 
 class Holding:
