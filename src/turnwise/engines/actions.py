@@ -1,4 +1,4 @@
-"""Draws actions token by token, for nodes whose histories are computed."""
+"""Samples actions token by token for nodes whose histories have been computed."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from turnwise.models.recurrence import stack
 
 @dataclass(slots=True)
 class Node:
-    """A history in the tree engine: the first tokens of a row, and those that are in no row yet."""
+    """A history in the tree engine: the first ``length`` tokens of a row, and tokens that are in no row yet."""
 
     row: StoredRow
     length: int
-    pending: list[int] = field(default_factory=list)  # tokens that are in no row yet
-    kept: Kept | None = None  # keys and values of the first of them
+    pending: list[int] = field(default_factory=list)  # the tokens of the history that are in no row yet
+    kept: Kept | None = None  # keys and values of the first pending tokens, which decoding has computed
     hidden: Tensor | None = None  # (D,) last hidden state, from which the next token is drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Args:
-    forward, head: of the model.
-    store: of keys and values.
-    recurrent: whether the model has recurrent layers.
-    end_ids: tokens that end an action.
+    """Samples actions for nodes.
+
+    Args:
+        forward, head: the model's forward function and output head.
+        store: holds keys and values.
+        recurrent: whether the model has recurrent layers.
+        end_ids: tokens that end an action.
     """
 
     forward: Callable[..., Tensor]
@@ -53,12 +55,18 @@ class Decoder:
         written_N: np.ndarray,
         on_sample: Told | None,
     ) -> list[Sample]:
-        """Draws all samples step by step. Samples that have written the same so far are one branch (axis _U) until they part.
+        """Samples one action for each node, one token per step.
+
+        Samples of one history that have the same tokens so far are computed once, as one branch (axis _U), until they
+        differ.
 
         Args:
-            seeds_N: of the actions.
-            steps: tokens of each action at most.
-            written_N: tokens of each action that earlier calls drew.
+            states: the nodes.
+            sampling: the sampling settings.
+            seeds_N: one seed for each action.
+            steps: greatest number of tokens to sample for each action in this call.
+            written_N: number of tokens of each action that earlier calls have sampled.
+            on_sample: is called with each complete sample.
         """
         left_N = sampling.max_tokens - written_N
         steps = min(steps, int(left_N.max()))

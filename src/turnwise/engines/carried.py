@@ -1,8 +1,8 @@
-"""States of recurrent layers in the engine: at which lengths of a history they are kept, and from where a pass starts.
+"""States of recurrent layers in the engine: at which lengths of a history they are kept, and where a pass starts.
 
-Keys and values of a prefix serve every length within it, but a state belongs to one length. So a row keeps the states
-at the lengths of its nodes. A node at another length starts from the nearest earlier state, and the tokens between
-them are computed again. That costs time and never changes a result.
+Keys and values of a prefix can be used for every length within it, but a recurrent state belongs to one length. So a
+row keeps the states at the lengths of its nodes. A node at another length starts from the nearest earlier state, and
+the tokens between them are computed again. Computing tokens again costs time and never changes a result.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def segments_from(slot: int, marks: Mapping[int, Mark], lengths: Iterable[int]) 
 
 
 class Stops:
-    """A prefill pass that keeps states at the lengths of nodes.
+    """Keeps recurrent states at the lengths of nodes during a prefill pass.
 
     Args:
-        plan: of the pass; it is given the flow.
-        segments: of the pass.
-        marks: of each row, by its slot; those that the pass finds are added.
-        lengths: of the nodes on each row.
+        plan: the plan of the pass; its ``flow`` is set here.
+        segments: the segments of the pass.
+        marks: the known states of each row, by slot; states that the pass computes are added.
+        lengths: the lengths of the nodes on each row.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Stops:
         lengths: Mapping[int, Iterable[int]],
     ) -> None:
         self.segments, self.marks = segments, marks
-        self.ends: list[tuple[int, int]] = []  # of each piece, its segment and the length that it reaches
+        self.ends: list[tuple[int, int]] = []  # for each piece: its segment, and the length at which it ends
         begin: list[int] = []
         length: list[int] = []
         above: list[int] = []
@@ -71,10 +71,13 @@ class Stops:
         plan.flow = self.flow
 
     def keep(self, hidden: Sequence[Tensor]) -> None:
-        """Adds the pass's states to the marks. ``hidden`` holds the last layer's hidden states of each segment, (length, D)."""
+        """Adds the pass's states to the marks.
+
+        ``hidden`` holds the last layer's hidden states of each segment, (length, D).
+        """
         assert self.flow.last is not None
         for piece, (number, length) in enumerate(self.ends):
-            here = hidden[number][length - 1 - self.segments[number].start].clone()  # a part would hold the whole
+            here = hidden[number][length - 1 - self.segments[number].start].clone()  # a view would keep all of it
             states = pick(self.flow.last, torch.tensor([piece], device=self.flow.device))
             self.marks[self.segments[number].row][length] = Mark(states, here)
 

@@ -1,4 +1,8 @@
-"""One decoding step: samples that have written the same so far are one *twig*, and twigs hang off the rows of a *trunk*."""
+"""One decoding step over shared prefixes.
+
+Samples with the same tokens so far form one *twig*. Twigs are attached to the rows of a *trunk*, the part that they
+share.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +19,23 @@ from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.recurrence import States, pick
 from turnwise.models.runs import merge, seen
 
-FEW = 2  # rows of a trunk over rows that still grow, from which on those are copied out and read alone
-COLUMNS = 32  # twigs of a row that are attended together: each sees less than the longest of them does
+FEW = 2  # rows of a trunk per row in use from which on the rows in use are copied out and read alone
+COLUMNS = 32  # number of twigs of a row that are attended together, because each sees no more than the longest of them
 
 
 @dataclass(slots=True)
 class Trunk:
-    """The shared part of a decoding batch: R rows, read once a step however many samples hang off them."""
+    """The shared part of a decoding batch: R rows, each read once per step however many samples are attached to it."""
 
     keys: list[Tensor]  # per layer (R, H_kv, L, D)
     values: list[Tensor]
-    row_N: Tensor  # for each sample, which of the R rows is its own
+    row_N: Tensor  # for each sample, the index of its row among the R rows
 
     @classmethod
     def of(cls, store: Store, row_N: Tensor, length: int) -> Trunk:
-        """Of samples that stand on these rows of the store.
+        """Returns the trunk of samples that belong to these rows of the store.
 
-        Rows that stand close together are read where they are, with what lies between: copying them costs more.
+        Rows that lie close together are read as one range, including the rows between them, because a copy costs more.
         """
         rows_R, place_N = torch.unique(row_N, return_inverse=True)
         low, high = int(rows_R[0]), int(rows_R[-1]) + 1
@@ -42,7 +46,7 @@ class Trunk:
         return cls(keys, values, place_N)
 
     def only(self, rows_R: Tensor, length: int) -> Trunk:
-        """A copy of the first ``length`` tokens of some of the rows."""
+        """Returns a copy that has only some of the rows, and of these the first ``length`` tokens."""
         keys, values = (
             [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (self.keys, self.values)
         )
@@ -50,22 +54,22 @@ class Trunk:
 
 
 class _Columns(NamedTuple):
-    """Some of each row's twigs: places ``start`` to ``stop`` among them, which see at most ``length`` tokens."""
+    """Some of each row's twigs: numbers ``start`` to ``stop`` within the row, which see at most ``length`` tokens."""
 
     start: int
     stop: int
     length: int
-    members: Tensor  # (n,): which twigs they are
+    members: Tensor  # (n,): indices of these twigs
     bias: Tensor  # (R, 1, columns * G, length), added to the scores
-    seen: Tensor  # (R, columns * G): how much each sees
+    seen: Tensor  # (R, columns * G): how many tokens each of them sees
 
 
 class Decode:
-    """Plan: N twigs, each seeing the first ``seen_N`` tokens of its trunk row and all of itself.
+    """An attention plan for N twigs. Each sees the first ``seen_N`` tokens of its trunk row and all of its own tokens.
 
-    row_N: index into the trunk's rows; twigs must be sorted by it. The trunk is attended as one matrix product per row
-    for many of its twigs; what trunk and twig say is merged by their log-sum-exps, so the result is exact. ``states`` are those
-    of recurrent layers, with which the twigs begin.
+    ``row_N`` is an index into the trunk's rows, and twigs must be sorted by it. The trunk is attended with one matrix
+    product per row for many of its twigs. Attention over trunk and twig is merged by the log-sum-exps, so the result is
+    exact. ``states`` are the recurrent layers' states at the twigs' start.
     """
 
     def __init__(
@@ -85,14 +89,14 @@ class Decode:
         R = len(self.trunk.keys[0])
         counts_R = torch.bincount(row_N, minlength=R)
         first_R = counts_R.cumsum(0) - counts_R
-        self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # place among the row's twigs
+        self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # number within the row
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
-        self.alone = len(row_N) == R and self.width == 1  # each twig has a row to itself, and no row is without
-        self._columns: dict[int, list[_Columns]] = {}  # by the heads of a group, which may differ between layers
+        self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
+        self._columns: dict[int, list[_Columns]] = {}  # by heads per group, which may differ between layers
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by group, window and step
 
     def _parts(self, group: int) -> list[_Columns]:
-        """The twigs in parts of ``COLUMNS`` a row. Those of a row stand in the order of what they see."""
+        """Returns the twigs in parts of ``COLUMNS`` per row. The twigs of a row are ordered by how much they see."""
         if group not in self._columns:
             columns = self._columns[group] = []
             for start in range(0, self.width, COLUMNS):
@@ -100,7 +104,7 @@ class Decode:
                 members = ((self.column >= start) & (self.column < stop)).nonzero()[:, 0]
                 length = int(self.seen[members].max())
                 R, like = len(self.trunk.keys[0]), self.trunk.keys[0]
-                seen_RW = torch.ones(R, stop - start, dtype=torch.long, device=like.device)  # every row sees something
+                seen_RW = torch.ones(R, stop - start, dtype=torch.long, device=like.device)  # no row may see nothing
                 seen_RW[self.row[members], self.column[members] - start] = self.seen[members]
                 bias = torch.zeros(R, stop - start, length, dtype=like.dtype, device=like.device)
                 bias.masked_fill_(torch.arange(length, device=like.device) >= seen_RW[..., None], -torch.inf)
@@ -110,7 +114,7 @@ class Decode:
         return self._columns[group]
 
     def _near(self, group: int, window: int) -> list[Tensor]:
-        """The biases of the parts under a sliding window, at this step."""
+        """Returns the biases of the parts under a sliding window at this step."""
         key = (group, window, self.length)
         if key not in self._windows:
             self._windows = {old: found for old, found in self._windows.items() if old[2] == self.length}
@@ -124,7 +128,7 @@ class Decode:
         return self._windows[key]
 
     def kept(self, twigs: Tensor) -> list[Kept]:
-        """What some twigs have computed so far."""
+        """Returns the keys, values and states that some twigs have computed so far."""
         keys, values = (
             [layer[:, :, : self.length].index_select(0, twigs) for layer in layers]
             for layers in (self.twig_keys, self.twig_values)
@@ -135,13 +139,16 @@ class Decode:
         return [Kept(keys, values, place, self.length, states[place]) for place in range(len(twigs))]
 
     def grow(self) -> None:
-        """Counts the token that every branch under way has just got."""
+        """Increments the length of all twigs after a token was added to each."""
         self.length += 1
         if self.flow is not None:
             self.states = self.flow.last
 
     def branch(self, parent: Tensor) -> None:
-        """Replace the twigs: the i-th new one continues twig ``parent[i]``. Twigs that nobody names are dropped."""
+        """Replaces the twigs: the i-th new one continues twig ``parent[i]``.
+
+        Twigs that are not in ``parent`` are dropped.
+        """
         if self.states is not None:
             self.states = pick(self.states, parent)
             self.flow = steps(self.states, parent.device)
@@ -209,7 +216,7 @@ class Decode:
 
 
 def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
-    """(R, H_kv, Q, D) queries, scaled already: what the trunk answers, and its log-sum-exps (R, H_kv, Q)."""
+    """Returns the attention of scaled queries (R, H_kv, Q, D) over the trunk, and its log-sum-exps (R, H_kv, Q)."""
     if query.device.type == "cpu" and rules.softcap is None:
         return seen(query, key, value, 1.0, mask=bias)
     scores = rules.capped(query @ key.transpose(2, 3)) + bias
@@ -218,7 +225,7 @@ def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules
 
 
 def distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
-    """First place of each distinct key, in order, and for each place the number of its key."""
+    """Returns the first place of each distinct key, in order, and for each place the number of its key."""
     number: dict[tuple[int, int], int] = {}
     first: list[int] = []
     for place, key in enumerate(keys):

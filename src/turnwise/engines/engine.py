@@ -1,4 +1,4 @@
-"""What a rollout needs from a language model: open a state, fork it, extend it, sample from it."""
+"""The interface of an engine: a rollout opens a history, forks it, extends it and samples from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling settings. ``temperature=0`` is greedy."""
+    """Sampling settings; ``temperature=0`` is greedy decoding."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -30,64 +30,68 @@ class Sampling:
 
 @dataclass(slots=True)
 class Sample:
-    """What one node's policy wrote: ids with the end-of-turn token (unless truncated) and their log-probs."""
+    """A sampled action: token ids with the end-of-turn token (unless truncated), and log-probs."""
 
     ids: list[int]
     logprobs: list[float]  # under the distribution that was sampled from, natural log
     truncated: bool = False
-    whole: bool = True  # False: a part of an action, which is sampled in slices
+    whole: bool = True  # False: only a part of an action, when actions are sampled in slices
 
 
 Told = Callable[[int, Sample], None]
-"""Place in the batch and its sample, which is whole."""
+"""A callback for complete samples: it gets the sample's place in the batch and the sample."""
 
 
 class Engine(Protocol):
-    """Nodes are opaque integers. Keys and values of a node stay until it is closed or the weights change.
+    """A language model to sample from. Nodes are opaque integers; each stands for a history.
 
-    Two attributes are optional:
+    Keys and values of a node are kept until the node is closed or the weights change. Two attributes are optional:
 
-    - ``schedule``: ``rounds`` or ``free`` (``engines.schedule``); ``rounds`` where it is missing. With ``free``, ``sample`` also
-      takes ``steps`` and ``written``, as that of :class:`turnwise.engines.tree.TreeEngine` does, or the engine is ``served``.
-    - ``served = True``: it has a coroutine ``request(node, sampling, seed)``, which samples one action for a node.
+    - ``schedule``: ``rounds`` or ``free`` (``engines.schedule``); ``rounds`` by default. With ``free``, either
+      ``sample`` also takes ``steps`` and ``written``, as in :class:`turnwise.engines.tree.TreeEngine`, or the engine is
+      ``served``.
+    - ``served = True``: the engine has a coroutine ``request(node, sampling, seed)``, which samples one action for a
+      node.
     """
 
-    version: int  # of the weights that are loaded
+    version: int  # version of the weights that are loaded
 
     def open(self, ids: Sequence[int], near: str | None = None) -> int:
-        """A node that holds this history. Histories that share a prefix share its keys and values.
+        """Returns a node that holds this history. Histories that share a prefix share its keys and values.
 
-        ``near`` names what it has much in common with (its task): an engine of several parts keeps those of one name in one.
+        Histories with the same ``near`` (their task) have much in common. An engine with several parts keeps them in
+        one part.
         """
         ...
 
     def fork(self, node: int) -> int: ...
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
-        """Append tokens the policy did not write (an observation)."""
+        """Appends tokens that the policy did not write (an observation)."""
         ...
 
     def sample(
         self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
     ) -> list[Sample]:
-        """One action per node, appended to it. A node's seed alone decides its draw, whatever the batch.
+        """Samples one action per node and appends it to the node.
 
-        ``on_sample`` is told each sample once, as soon as it is whole: others of the batch may still be written.
+        A node's sample depends only on its seed, not on what else is in the batch. ``on_sample`` is called once
+        for each sample as soon as it is complete, while others of the batch may still be sampled.
         """
         ...
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Forget nodes. Where a sample of theirs is under way, it is cancelled if the engine can."""
+        """Closes nodes. A sample that is still running for one of them is cancelled if the engine can do so."""
         ...
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sample from these weights from now on; every kept key and value is dropped."""
+        """Sets the weights to sample from and drops all kept keys and values."""
         ...
 
     def report(self) -> Mapping[str, float]:
-        """What it has done since it was built, for metrics; sums."""
+        """Returns sums of what the engine has done since it was built, for metrics."""
         ...
 
     def shutdown(self) -> None:
-        """Give back what it holds outside this process. It may be used again: weights are loaded first then, too."""
+        """Releases what the engine holds outside this process. To use it again, load weights first."""
         ...

@@ -1,8 +1,9 @@
-"""The tree engine on every core: one engine a *lane*, and a lane a core.
+"""A tree engine on every CPU core: each core runs one engine, called a *lane*.
 
-A small model's operations take microseconds, and threads that share one wait for each other longer than that. So the lanes share
-no operation: each is a process with one thread and its part of the nodes, and none waits before its part is sampled. The first
-lane is this process itself; the others are forked and see the same weights (``engines/shared.py``).
+A small model's operations take microseconds. Threads that share an operation would wait longer for each other than they
+work. So the lanes share no operation. Each lane is a process with one thread and its own part of the nodes, and none
+waits for another before its part is sampled. The first lane is this process itself. The others are forked and see the
+same weights (``engines/shared.py``).
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ from turnwise.engines.worker import Asked, Done, Worker
 
 SMALL = (
     64 << 20
-)  # bytes of weights that a cache may hold; larger ones are read from memory at every step, by each lane anew
+)  # bytes of weights that fit into a cache; every lane would read larger weights from memory at every step
 
 
 class _Place(NamedTuple):
     lane: int
-    node: int  # in the first lane, its engine's number; elsewhere ours
+    node: int  # in the first lane the engine's own number, in other lanes ours
 
 
 class Lanes:
-    """Args:
-    end_ids: tokens that end an action.
-    prefill_tokens: tokens of one prefill pass of a lane, padding counted; bounds memory.
-    memory_gb: of keys and values that all lanes keep, in units of 10^9 bytes; None: no limit.
-    copy: sample from a plain copy with adapters merged in (faster); False samples from the live module, in one lane.
-    lanes: None: as many as torch uses threads, for small models on a CPU; one for large ones and on an accelerator.
-    schedule: ``rounds``, or ``free`` (``engines.schedule``).
+    """Spreads nodes over several tree engines, one per CPU core.
+
+    Args:
+        end_ids: tokens that end an action.
+        prefill_tokens: greatest number of tokens in one prefill pass of a lane, padding included; this bounds memory.
+        copy: True samples from a plain copy with adapters merged in (faster); False samples from the live module, in
+            one lane.
+        memory_gb: limit of the keys and values that all lanes keep, in units of 10^9 bytes; None: no limit.
+        lanes: the number of lanes. None: as many as torch uses threads for small models on a CPU, else one.
+        schedule: ``rounds``, or ``free`` (``engines.schedule``).
     """
 
     served = False
@@ -54,23 +58,23 @@ class Lanes:
         if lanes is not None and lanes < 1:
             raise ValueError(f"lanes must be at least 1, or null for one a core; got {lanes}")
         if lanes is not None and lanes > 1 and not copy:
-            raise ValueError(f"lanes={lanes} needs copy=true: the live module's weights are this process's alone")
+            raise ValueError(f"lanes={lanes} needs copy=true, because only this process sees the live module's weights")
         self.lanes = lanes
         self.schedule = check_schedule(schedule)
         self.version = -1
         self._first = TreeEngine(end_ids, prefill_tokens, copy, memory_gb)
         self._budget = self._first.budget
-        self._workers: list[Worker] | None = None  # None: no weights have come yet
+        self._workers: list[Worker] | None = None  # None: no weights have been loaded yet
         self._clear()
 
     def _clear(self) -> None:
         self._places: dict[int, _Place] = {}
-        self._lane_of: dict[str, int] = {}  # by the name under which histories are opened
-        self._load = [0] * (1 + len(self._workers or ()))  # open nodes
+        self._lane_of: dict[str, int] = {}  # by ``near``, the name with which histories are opened
+        self._load = [0] * (1 + len(self._workers or ()))  # number of open nodes of each lane
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sample from these weights from now on. Open nodes are closed and every key and value is dropped."""
+        """Sets the weights to sample from. Open nodes are closed and all keys and values are dropped."""
         if self._workers is None:
             count = self.lanes or _fitting(model, self._first.copy)
             self._first.budget = None if self._budget is None else max(1, self._budget // count)
@@ -86,7 +90,7 @@ class Lanes:
         self._clear()
 
     def report(self) -> dict[str, float]:
-        """``computed_tokens``: of histories, decoding not counted; ``lane_cpu_seconds``: of the other processes."""
+        """Returns ``computed_tokens`` (prefilled, not decoded) and ``lane_cpu_seconds`` (of the other processes)."""
         workers = self._workers or ()
         return {
             "computed_tokens": self._first.computed_tokens + sum(worker.computed for worker in workers),
@@ -94,7 +98,7 @@ class Lanes:
         }
 
     def shutdown(self) -> None:
-        """End the other processes. They are begun anew when they are needed."""
+        """Ends the other processes, which are started again when they are needed."""
         for worker in self._workers or ():
             worker.shutdown()
 
@@ -157,7 +161,7 @@ class Lanes:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """See :meth:`turnwise.engines.tree.TreeEngine.sample`."""
+        """Samples as :meth:`turnwise.engines.tree.TreeEngine.sample` does, with all lanes at the same time."""
 
         def asked_of(places: list[int]) -> Asked:
             return Asked(
@@ -201,7 +205,7 @@ def _fitting(model: Any, copy: bool) -> int:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """With so many threads for torch's operations; None: as many as before."""
+    """Sets the number of threads of torch's operations for a block; None leaves the number as it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

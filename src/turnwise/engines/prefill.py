@@ -1,7 +1,8 @@
 """Plans that compute new tokens of many rows in one pass and keep their keys and values.
 
-A CPU lays the segments end to end: no padding is computed, and each segment reads its own row where it lies. That takes a few
-operations a segment, which an accelerator would spend waiting; there the segments stand side by side, padded to one length.
+On a CPU the segments are laid end to end: no padding is computed, and each segment reads its own row in place. This
+layout takes a few operations per segment, during which an accelerator would mostly wait. On an accelerator the segments
+are therefore padded to one length and put side by side.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from turnwise.models.attention import PLAIN, Rules, attended
 from turnwise.models.recurrence import Flow
 from turnwise.models.runs import merge, seen
 
-STEP = 256  # tokens of a segment that are attended together where a layer has rules of its own
-SHORT = 64  # tokens of a segment, up to which one call under a mask is quicker than two that are merged
-LIKE = 1.3  # longest over shortest segment of a padded pass: padding is computed like any token
+STEP = 256  # tokens of a segment that are attended together if a layer has rules of its own
+SHORT = 64  # up to this length of a segment, one call with a mask is faster than two calls that are merged
+LIKE = 1.3  # greatest ratio of longest to shortest segment in a padded pass, because padding is computed too
 
 
 class Segment(NamedTuple):
@@ -36,16 +37,16 @@ class Segment(NamedTuple):
 
 
 class Prefill(Protocol):
-    """A pass over M segments; an attention plan (see ``models.attention``) that also says how its tokens are laid out."""
+    """The attention plan of a pass over M segments (see ``models.attention``), which also lays out the tokens."""
 
     place: Tensor  # positions, shaped like ``ids``
-    first: Sequence[int]  # flat place of each segment's first token
-    flow: Flow | None  # how states pass through the segments, of a model with recurrent layers
+    first: Sequence[int]  # place of each segment's first token in the flattened layout
+    flow: Flow | None  # how recurrent states pass through the segments; None without recurrent layers
 
     def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor: ...
 
     def split(self, hidden: Tensor) -> Sequence[Tensor]:
-        """The last hidden states of each segment, (length, D)."""
+        """Returns the last hidden states of each segment, (length, D)."""
         ...
 
     def attend(
@@ -54,7 +55,7 @@ class Prefill(Protocol):
 
 
 class EndToEnd:
-    """One sequence (1, T) of all segments' tokens; each segment is attended by itself, over its own row alone."""
+    """One sequence (1, T) of all segments' tokens. Each segment is attended by itself, over its own row only."""
 
     flow: Flow | None = None
 
@@ -66,10 +67,10 @@ class EndToEnd:
         place_T = torch.cat([torch.arange(segment.start, segment.stop) for segment in segments])
         self.rows_T = torch.repeat_interleave(torch.tensor([segment.row for segment in segments]), length_M)
         self.place = place_T[None]
-        self._windows: dict[int, list[Tensor | None]] = {}  # by the heads of a group, which may differ between layers
+        self._windows: dict[int, list[Tensor | None]] = {}  # by heads per group, which may differ between layers
 
     def _masks(self, group: int, like: Tensor) -> list[Tensor | None]:
-        """What each short segment sees of its row, (1, 1, length * G, stop): windows into one mask."""
+        """Returns what each short segment sees of its row, (1, 1, length * G, stop), as windows into one mask."""
         if group not in self._windows:
             short = [segment for segment in self.segments if segment.length <= SHORT]
             before = max((segment.start for segment in short), default=0)
@@ -100,7 +101,7 @@ class EndToEnd:
         _, H, T, D = query.shape
         H_kv = key.shape[1]
         G = H // H_kv
-        # The heads of a group stand side by side as queries: their keys are read once
+        # The heads of a group are placed next to each other as queries, so that their keys are read once.
         wide = query[0].view(H_kv, G, T, D).transpose(1, 2).reshape(1, H_kv, T * G, D)
         parts = []
         for segment, mask, at in zip(self.segments, self._masks(G, query), self.first, strict=True):
@@ -118,7 +119,7 @@ class EndToEnd:
         return torch.cat(parts, dim=2).view(H_kv, T, G, D).transpose(1, 2).reshape(1, H, T, D)
 
     def _by_rules(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float, rules: Rules) -> Tensor:
-        """Each segment in steps, which read as much of their row as the window reaches."""
+        """Attends each segment in steps of STEP tokens, which read only the part of the row within the window."""
         parts = []
         for (row, start, stop), at in zip(self.segments, self.first, strict=True):
             for low in range(start, stop, STEP):
@@ -134,7 +135,7 @@ class EndToEnd:
 
     @staticmethod
     def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
-        """Cut into passes of at most ``budget`` tokens; a longer segment has one of its own."""
+        """Splits the segments into passes of at most ``budget`` tokens; a longer segment gets a pass of its own."""
         found: list[list[Segment]] = []
         room = 0
         for segment in segments:
@@ -149,7 +150,7 @@ class EndToEnd:
 class SideBySide:
     """M rows (M, T), right-padded to the longest segment.
 
-    Padding is written nowhere and seen by nobody: only real tokens reach the store.
+    Padding is not stored and not attended: only real tokens are written to the store.
     """
 
     flow: Flow | None = None
@@ -201,7 +202,7 @@ class SideBySide:
 
     @staticmethod
     def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
-        """Cut, shortest first, into passes of like length and at most ``budget`` padded tokens."""
+        """Splits the segments, shortest first, into passes of similar length and at most ``budget`` padded tokens."""
         found: list[list[Segment]] = []
         for segment in sorted(segments, key=lambda s: (s.length, s.row)):
             last = found[-1] if found else None

@@ -1,7 +1,7 @@
-"""Which histories have keys and values in the store, and which one gives way when it is full.
+"""Decides which histories have keys and values in the store, and which one is evicted when the store is full.
 
-A row that gives way keeps its ids and loses its place: whoever stands on it computes it again, so a small budget costs time and
-never changes a number.
+An evicted row keeps its token ids and loses its slot. A node on it computes the row again when needed, so a small
+budget costs time and never changes a number.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from dataclasses import dataclass, field
 from turnwise.engines.carried import Mark
 from turnwise.engines.store import Store
 
-KEY = 16  # tokens; histories are looked up by their beginning
+KEY = 16  # number of first tokens by which histories are looked up
 
 
 @dataclass(eq=False, slots=True)
 class StoredRow:
-    """One history. Several nodes may stand on it at different lengths."""
+    """One history. Several nodes may use it at different lengths."""
 
     ids: list[int]
-    key: tuple[int, ...]  # under which it is looked up: its beginning when it was added, which growth may lengthen
-    computed: int = 0  # tokens whose keys and values are stored
-    users: int = 0  # nodes that stand on it; one without users is still found by its ids, until its place is needed
+    key: tuple[int, ...]  # its first tokens when it was added, by which it is looked up; the row may have grown since
+    computed: int = 0  # number of tokens whose keys and values are stored
+    users: int = 0  # number of nodes that use it; without users it can still be found until its slot is needed
     slot: int | None = None  # its place in the store
-    used: int = 0  # when it was last asked for
-    marks: dict[int, Mark] = field(default_factory=dict)  # states of recurrent layers, within what is computed
+    used: int = 0  # the clock value of its last use
+    marks: dict[int, Mark] = field(default_factory=dict)  # states of recurrent layers by length, up to ``computed``
 
 
 class Rows:
-    """Args:
-    store: holds the keys and values; its budget says how many histories can have theirs at once.
+    """The rows of a store.
+
+    Args:
+        store: holds the keys and values; its budget limits how many rows can be stored at once.
     """
 
     def __init__(self, store: Store) -> None:
@@ -42,7 +44,7 @@ class Rows:
         self._clock = 0
 
     def find(self, ids: list[int]) -> tuple[StoredRow | None, int]:
-        """The row that shares the longest beginning with ``ids``, and how many tokens that is."""
+        """Returns the row that shares the longest prefix with ``ids``, and the length of that prefix."""
         best, shared = None, 0
         for row in self._index.get(tuple(ids[:KEY]), ()):
             common = common_length(row.ids, ids)
@@ -51,7 +53,10 @@ class Rows:
         return best, shared
 
     def add(self, ids: list[int], source: StoredRow | None = None, length: int = 0) -> StoredRow:
-        """A new row of ``ids``; what ``source`` has computed of its first ``length`` tokens is copied if there is room."""
+        """Adds and returns a row with ``ids``.
+
+        Computed keys and values of the first ``length`` tokens of ``source`` are copied if there is room.
+        """
         row = StoredRow(ids, tuple(ids[:KEY]))
         self._index[row.key].append(row)
         known = min(length, source.computed) if source is not None else 0
@@ -64,7 +69,10 @@ class Rows:
         return row
 
     def place(self, rows: Collection[StoredRow]) -> None:
-        """Give each of these rows a place that holds all its ids. Rows that nobody asks for give way, the oldest first."""
+        """Gives each of these rows a slot that can hold all its ids.
+
+        Rows not in use are evicted first, the oldest first.
+        """
         self._clock += 1
         for row in rows:
             row.used = self._clock
@@ -76,16 +84,16 @@ class Rows:
             row.slot, self._placed[slot] = slot, row
 
     def groups(self, rows: Sequence[StoredRow]) -> list[list[StoredRow]]:
-        """Cut distinct rows into lists that fit the budget together."""
+        """Splits distinct rows into lists that each fit the budget."""
         longest = max((len(row.ids) for row in rows), default=0)
         size = min(self._limit(longest), max(1, len(rows)))
         return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
 
     def keep_marks(self, places: Iterable[tuple[StoredRow, int]]) -> None:
-        """Drops the states at lengths without a node, except the longest length of each row.
+        """Drops recurrent states at lengths without a node, except at the longest length of each row.
 
         Args:
-            places: of all nodes, a row and a length.
+            places: a row and a length for each node.
         """
         standing: dict[StoredRow, set[int]] = defaultdict(set)
         for row, length in places:
@@ -97,7 +105,7 @@ class Rows:
         self.store.states = 1 + max(map(len, standing.values()), default=0)
 
     def _limit(self, tokens: int) -> int:
-        """How many rows the budget allows, if the longest has so many tokens."""
+        """Returns how many rows the budget allows if the longest has this number of tokens."""
         if self.store.budget is None:
             return 1_000_000_000
         return max(1, self.store.budget // self.store.row_bytes(self.store.capacity_for(tokens)))
@@ -111,7 +119,7 @@ class Rows:
             self._evict(leaving.pop(0))
             needed -= 1
         if needed > slots:
-            slots = max(needed, min(limit, math.ceil(1.5 * slots)))  # growth copies, so it goes in leaps
+            slots = max(needed, min(limit, math.ceil(1.5 * slots)))  # by large steps, because growing copies all rows
         slots = max(needed, min(slots, limit))
         if slots != len(self._placed) or tokens > self.store.tokens:
             staying = [row for row in self._placed if row is not None]
@@ -130,7 +138,7 @@ class Rows:
 
 
 def common_length(a: list[int], b: list[int]) -> int:
-    """Length of the common prefix, by bisection on slice equality (compared in C)."""
+    """Returns the length of the common prefix, by bisection on slice equality (which is compared in C)."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

@@ -1,13 +1,14 @@
-"""When the engine starts to sample: in rounds of all live rollouts, or as soon as one rollout asks.
+"""Schedules decide when the engine samples: in rounds of all live rollouts, or as soon as one rollout asks.
 
-A rollout is a coroutine that awaits :meth:`Schedule.sample`. All coroutines of one call share an event loop and a schedule:
+A rollout is a coroutine that awaits :meth:`Schedule.sample`. All coroutines of one call share an event loop and a
+schedule:
 
-    rounds    a batch starts when every live rollout waits for its next action. The batches are the same in every run, so that
-              the log-probs are too, to the last bit.
-    slices    the engine of this process samples a few tokens for all that wait, then those that asked meanwhile join them.
-    requests  each action is a request of its own to a server, which decodes it beside the others.
+    rounds    A batch starts when every live rollout waits for its next action. The batches are the same in every run,
+              so the log-probs are the same to the last bit.
+    slices    The engine of this process samples a few tokens for all waiting rollouts; then new requests join them.
+    requests  Each action is a separate request to a server, which decodes it together with others.
 
-Draws are seeded by name, so the schedules draw the same tokens, except where the last digits of a log-prob decide.
+Sampling is seeded by name, so all schedules draw the same tokens, except where the last digits of a log-prob matter.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Named = Literal["rounds", "free"]
 SLICE = 32  # tokens that a slice adds to each action
 
 Begin = Callable[[Sample], Any]
-"""Called with an action as soon as it is complete, also while others of its batch are still decoded."""
+"""A function that is called with an action as soon as it is complete, while others of its batch may still be sampled.
+"""
 
 
 class Action(NamedTuple):
@@ -35,7 +37,7 @@ class Action(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What one rollout asks for: its number, its node, the seed of the draw, and ``begin``."""
+    """The request of one rollout: its number, its node, the seed of the draw, and ``begin``."""
 
     number: int
     node: int
@@ -44,36 +46,39 @@ class Request(NamedTuple):
 
 
 class Schedule(Protocol):
-    """``cancelled`` counts the actions whose rollout ended while they were decoded, and ``cancelled_tokens`` their tokens, as far
-    as they are known (a server does not tell)."""
+    """Decides when requested actions are sampled.
 
-    repeats: bool  # whether actions are complete in the same order in every run
+    ``cancelled`` counts the actions whose rollout ended while they were sampled. ``cancelled_tokens`` counts their
+    tokens, as far as known (a server does not report them).
+    """
+
+    repeats: bool  # whether actions are completed in the same order in every run
     cancelled: int
     cancelled_tokens: int
 
     async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
         """Samples the next action of the rollout with this number at its node.
 
-        Cancelling the coroutine ends the request. Its node must then be closed.
+        Cancelling the coroutine ends the request. The node must then be closed.
         """
         ...
 
     async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        """Samples several actions for one member, which waits for all of them: as :meth:`sample`, at less cost for each."""
+        """Samples several actions for one member, which waits for all of them: like :meth:`sample`, but cheaper."""
         ...
 
     def enter(self, member: object) -> None:
-        """Counts a rollout or a group as running, until it leaves or waits for an action."""
+        """Counts a rollout or a group as running until it leaves or waits for an action."""
         ...
 
     def leave(self, member: object) -> None: ...
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Calls ``call`` once, before the next batch: with ``rounds``, when nobody is running."""
+        """Calls ``call`` once before the next batch; with ``rounds``, when no member is running."""
         ...
 
     async def run(self) -> None:
-        """Samples until it is cancelled. An error of the engine is raised here."""
+        """Samples until it is cancelled. Errors of the engine are raised here."""
         ...
 
 
@@ -85,7 +90,7 @@ class _Asked:
     answer: asyncio.Future[Any]
     begin: Begin | None = None
     begun: Any = None
-    sample: Sample = field(default_factory=lambda: Sample([], [], whole=False))  # of slices, what is written so far
+    sample: Sample = field(default_factory=lambda: Sample([], [], whole=False))  # with slices: the tokens so far
     member: object = None
 
     def add(self, piece: Sample) -> None:
@@ -95,19 +100,19 @@ class _Asked:
 
 
 class Rounds:
-    """A batch starts when every live rollout waits for its next action.
+    """Starts a batch when every live rollout waits for its next action.
 
     Args:
-        engine: samples the batch, in this thread.
-        sampling: of every action.
-        on_actions: is given the number of actions of each batch.
+        engine: samples the batch in this thread.
+        sampling: the settings of every action.
+        on_actions: is called with the number of actions of each batch.
     """
 
     repeats = True
 
     def __init__(self, engine: Engine, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
         self.engine, self.sampling, self.on_actions = engine, sampling, on_actions
-        self.cancelled = self.cancelled_tokens = 0  # nobody else runs during a batch, so none is cancelled
+        self.cancelled = self.cancelled_tokens = 0  # no coroutine runs during a batch, so none can be cancelled
         self._running: set[object] = set()
         self._asked: dict[int, _Asked] = {}
         self._later: list[Callable[[], None]] = []
@@ -122,7 +127,7 @@ class Rounds:
         self._asked.update({one.number: one for one in asked})
         self.leave(member)
         try:
-            await answer  # all of them are in one batch
+            await answer  # all requests of this call are in one batch and share one future
             return [Action(one.sample, one.begun) for one in asked]
         finally:
             for one in asked:
@@ -170,8 +175,10 @@ class Rounds:
 
 
 class _Free:
-    """What the two schedules share in which no rollout waits for another. An action that an earlier start of the run has kept
-    (``engines.spooled``) is not sampled again."""
+    """Base of the two schedules in which no rollout waits for another.
+
+    An action that an earlier start of the run has stored (``engines.spooled``) is not sampled again.
+    """
 
     repeats = False
 
@@ -196,19 +203,20 @@ class _Free:
         raise NotImplementedError
 
     def enter(self, member: object) -> None:
-        """Nobody waits for it."""
+        """Does nothing, because no rollout waits for another."""
 
     def leave(self, member: object) -> None:
-        """Nobody waits for it."""
+        """Does nothing, because no rollout waits for another."""
 
     def when_idle(self, call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(call)
 
 
 class Slices(_Free):
-    """The engine of this process samples ``SLICE`` tokens for every rollout that waits, and then those that asked meanwhile join.
+    """Samples ``SLICE`` tokens at a time for all waiting rollouts; new requests join at the next slice.
 
-    Args: as :class:`Rounds`. The engine samples in parts (``steps`` of ``engines.tree.TreeEngine.sample``).
+    The arguments are those of :class:`Rounds`. The engine must be able to sample parts of actions (``steps`` of
+    ``engines.tree.TreeEngine.sample``).
     """
 
     def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
@@ -235,7 +243,7 @@ class Slices(_Free):
                 self._wanted.clear()
             for _ in range(
                 2
-            ):  # rollouts with an action take their turn and join the next slice; those they cancel leave it
+            ):  # lets rollouts that got an action run and join the next slice, and lets those that they cancel leave
                 await asyncio.sleep(0)
 
     def _sample_some(self, batch: list[_Asked]) -> None:
@@ -250,7 +258,10 @@ class Slices(_Free):
 
 
 class Requests(_Free):
-    """Each action is a request of its own to a server. Args: as :class:`Rounds`; the engine has a coroutine ``request``."""
+    """Sends each action to a server as a separate request.
+
+    The arguments are those of :class:`Rounds`. The engine must have a coroutine ``request``.
+    """
 
     async def _sample(self, number: int, node: int, seed: int) -> Sample:
         try:
@@ -264,14 +275,14 @@ class Requests(_Free):
 
 
 def schedule_of(engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> Schedule:
-    """Returns the schedule that ``engine.schedule`` names, as this engine can follow it."""
+    """Returns the schedule that ``engine.schedule`` names, in the form that this engine supports."""
     if getattr(engine, "schedule", "rounds") == "rounds":
         return Rounds(engine, sampling, on_actions)
     return (Requests if getattr(engine, "served", False) else Slices)(engine, sampling, on_actions)
 
 
 def check_schedule(schedule: str) -> Named:
-    """Returns ``schedule``.
+    """Returns ``schedule`` if there is a schedule of that name.
 
     Raises:
         ValueError: there is no such schedule.

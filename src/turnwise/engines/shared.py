@@ -1,4 +1,4 @@
-"""Weights in memory that processes share, so that new ones reach all of them at once."""
+"""Puts weights into memory that processes share, so that new weights reach all of them at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ALIGN = 64  # bytes
 
 
 def share(model: Any) -> None:
-    """Move a model's parameters into memory that this process shares with those it forks from now on.
+    """Moves a model's parameters into memory that this process shares with processes forked later.
 
-    They stay the same parameters: whoever fills them in place fills them for all. The memory has no name and no size limit of a
-    file system, and is gone with the last of the processes.
+    The parameters remain the same objects: filling them in place changes them for all processes. The memory has no
+    name, is not limited by the size of a file system, and is freed with the last of the processes.
     """
     parameters = list(model.parameters())
     places, size = [], 0

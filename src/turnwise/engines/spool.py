@@ -1,8 +1,9 @@
-"""Samples of the collection under way, in a file: what a killed start has drawn can be taken from there.
+"""Stores the samples of the current collection in a file, so that a run that was killed need not draw them again.
 
-A record is the length of what follows, its CRC-32 and the bytes. The first one says what the others depend on, so that samples of
-other weights or of another configuration are never taken for these. Records are only ever added, each call's at once: a kill may
-tear the last one, which is then cut off. What the system had not written when a machine lost its power is drawn again.
+A record is a length, a CRC-32 and that many bytes. The first record says what the others depend on, so that samples of
+other weights or of another configuration are never used by mistake. Records are only appended, all records of a call at
+once. A kill can damage the last record, which is then cut off. Samples that the system had not yet written when the
+machine lost power are drawn again.
 """
 
 from __future__ import annotations
@@ -21,35 +22,37 @@ from pathlib import Path
 from turnwise.engines.engine import Sample
 from turnwise.files import writing
 
-LIMIT = 1 << 30  # bytes of a collection's file, after which it takes no more: the rest would be drawn again
+LIMIT = 1 << 30  # bytes per collection; later samples are not stored and would have to be drawn again
 _FORMAT = 1
-_RECORD = struct.Struct("<II")  # bytes of what follows, their CRC-32
+_RECORD = struct.Struct("<II")  # number of bytes that follow, and their CRC-32
 _SAMPLE = struct.Struct(
     "<QI?"
 )  # seed, digest of the history, truncated; then n token ids (int32) and n log-probs (float64)
 _TOKEN = 12  # bytes
 
 Key = tuple[int, int]
-"""What a draw depends on under given weights: its seed, and the CRC-32 of the history that it continues."""
+"""Identifies a sample of given weights: its seed, and the CRC-32 of the history that it continues."""
 
 
 class Spool:
-    """Args:
-    path: the file; nobody else writes it.
-    of: what decides a run's draws beside the weights: a hash of its configuration.
-    limit: bytes that the file may have.
+    """A file of samples.
+
+    Args:
+        path: the file; no other process may write it.
+        of: identifies what else the draws depend on: a hash of the run's configuration.
+        limit: greatest size of the file in bytes.
     """
 
     def __init__(self, path: Path, of: str, limit: int = LIMIT) -> None:
         self.path, self.of, self.limit = path, of, limit
         self._file: FileIO | None = None
         self._size = 0
-        self._adding = threading.Lock()  # several collections of one version may keep samples here
+        self._adding = threading.Lock()  # several collections of one version may store samples here
 
     def begin(self, version: int) -> dict[Key, Sample]:
-        """What an earlier start has kept under the weights of this version; from now on samples are kept beside it.
+        """Returns the samples that an earlier start stored under this version's weights, and opens the file for more.
 
-        What the file holds of other weights or of another configuration is dropped.
+        Samples of other weights or of another configuration are removed from the file.
 
         Raises:
             OSError: the file cannot be read or written; ``filename`` is its path.
@@ -70,10 +73,10 @@ class Spool:
         return dict(map(_read, kept))
 
     def add(self, samples: Iterable[tuple[Key, Sample]]) -> None:
-        """Keep these too, as far as the limit allows.
+        """Stores more samples, as far as the size limit allows.
 
         Raises:
-            OSError: there is no room; ``filename`` is the file's path, and what it held before is still whole.
+            OSError: the disk is full; ``filename`` is the file's path, and what the file held before is still intact.
         """
         data = b"".join(_record(_write(key, sample)) for key, sample in samples)
         with self._adding:
@@ -87,7 +90,7 @@ class Spool:
 
     def _append(self, data: bytes) -> None:
         if self._file is None:
-            raise RuntimeError("nothing is kept before `begin`")
+            raise RuntimeError("the spool is not open: call `begin` before `add`")
         rest = memoryview(data)
         with writing(self.path):
             try:
@@ -101,7 +104,7 @@ class Spool:
 
 
 def digest(ids: Iterable[int], before: int = 0) -> int:
-    """CRC-32 of token ids, of those that ``before`` is the digest of and then these."""
+    """Returns the CRC-32 of token ids; ``before`` is the digest of the tokens that precede them."""
     return zlib.crc32(array("i", ids), before)
 
 
@@ -110,13 +113,13 @@ def _record(piece: bytes) -> bytes:
 
 
 def _whole(data: bytes) -> Iterator[bytes]:
-    """The records up to the first that is torn or damaged."""
+    """Yields the records up to the first that is incomplete or damaged."""
     place = 0
     while place + _RECORD.size <= len(data):
         length, check = _RECORD.unpack_from(data, place)
         place += _RECORD.size
         piece = data[place : place + length]
-        if not piece or len(piece) < length or zlib.crc32(piece) != check:  # of nothing, as of zeros, the checksum is 0
+        if not piece or len(piece) < length or zlib.crc32(piece) != check:  # `not piece`: zeros would pass the checksum
             return
         place += length
         yield piece

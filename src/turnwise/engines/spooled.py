@@ -1,13 +1,14 @@
-"""An engine whose samples are kept on disk, so that a killed collection need not be drawn again.
+"""An engine whose samples are stored on disk, so that a killed collection need not be drawn again.
 
-Histories, forks and draws go through here to the engine that samples. A request is known by its seed and its history. As long as
-a resumed collection asks for nothing but what was kept, the engine hears of nothing at all: the calls are noted down, and it is
-told of them when the first request comes that nobody has answered. How it is then brought to where it stood is a choice:
+All calls for histories, forks and samples pass through here to the inner engine, which samples. A request is identified
+by its seed and its history. As long as a resumed collection asks only for stored samples, the inner engine is not
+called; the calls are recorded. When the first request comes whose sample is not stored, the recorded calls are
+replayed. There are two ways to do so:
 
-    exact   it draws what was drawn once more, in the same batches. The last digits of a log-prob depend on which tokens were
-            computed together, so nothing else ends bit for bit where an undisturbed run ends.
-    quick   it is given the kept actions as text of the history, which it computes in one pass. Kept samples stand as they are;
-            those drawn afterwards may differ in the last digits of their log-probs.
+    exact   The engine samples the stored actions once more, in the same batches. The last digits of a log-prob depend
+            on which tokens are computed together, so only this equals an uninterrupted run bit for bit.
+    quick   The engine gets the stored actions as tokens of the history and computes them in one pass. Samples drawn
+            later may differ in the last digits of their log-probs.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from turnwise.engines.staged import stage
 
 
 class Spooled:
-    """Args:
-    engine: who samples.
-    spools: where samples are kept: those of a version in the file whose turn it is, so that of n files each outlives n - 1
-        further versions.
-    exact: see above. An engine whose numbers depend on what happens to share a batch, as a server's do, gains nothing by it.
-    tell: told in one line what a person may want to know.
+    """Stores the samples of an engine in spools and returns stored samples instead of drawing them again.
+
+    Args:
+        engine: samples what is not stored.
+        spools: files for samples. Versions use them in turn, so with n files each is kept for n - 1 further versions.
+        exact: see the module's docstring. True is useless with an engine whose numbers depend on what shares a batch,
+            such as a server.
+        tell: is called with one line of information for the user.
     """
 
     def __init__(self, engine: Engine, spools: Sequence[Spool], exact: bool, tell: Callable[[str], None]) -> None:
@@ -38,25 +41,21 @@ class Spooled:
         self.version = engine.version
         self.schedule, self.served = getattr(engine, "schedule", "rounds"), getattr(engine, "served", False)
         self._spool = spools[0]
-        self._earlier: dict[
-            int, dict[Key, Sample]
-        ] = {}  # of the version that is loaded: what an earlier start has kept
-        self._told: set[int] = set()  # versions
-        self.tally: Counter[str] = (
-            Counter()
-        )  # ``restored``: samples that were not drawn; ``spool_seconds``: for keeping samples
+        self._earlier: dict[int, dict[Key, Sample]] = {}  # by version: the samples that an earlier start stored
+        self._told: set[int] = set()  # versions about which the user was informed
+        self.tally: Counter[str] = Counter()  # ``restored``: samples not drawn again; ``spool_seconds``: for storing
         self._begin({})
 
     def _begin(self, known: dict[Key, Sample]) -> None:
         self._known = known
         late = bool(known) and self.schedule == "rounds"
-        self._unheard: list[tuple[Any, ...]] | None = [] if late else None  # calls; None: the engine gets each at once
-        self._inner: dict[int, int] = {}  # the engine's number of a node
-        self._digest: dict[int, int] = {}  # of its history
+        self._unheard: list[tuple[Any, ...]] | None = [] if late else None  # recorded calls; None: pass them on
+        self._inner: dict[int, int] = {}  # node -> the inner engine's node
+        self._digest: dict[int, int] = {}  # node -> digest of its history
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sample from these weights from now on. What an earlier start has drawn from them is taken from the spool.
+        """Sets the weights to sample from. Samples that an earlier start drew from them are read from the spool.
 
         Raises:
             OSError: the spool cannot be written.
@@ -65,7 +64,7 @@ class Spooled:
         self._loaded(version)
 
     def stage(self, model: Any, version: int) -> Callable[[], None]:
-        """See :func:`turnwise.engines.staged.stage`."""
+        """Copies weights now and returns a function that loads them later (:func:`turnwise.engines.staged.stage`)."""
         load = stage(self.engine, model, version)
 
         def both() -> None:
@@ -77,16 +76,16 @@ class Spooled:
     def _loaded(self, version: int) -> None:
         self.version = version
         self._spool = self.spools[version % len(self.spools)]
-        if version not in self._earlier:  # several collections may be of one version, and sampled side by side
+        if version not in self._earlier:  # several collections may use one version and sample at the same time
             self._earlier = {version: self._spool.begin(version)}
         self._begin(self._earlier[version])
         if self._known and version not in self._told:
             self._told.add(version)
-            self.tell(f"resuming what policy {version} was collecting: {len(self._known):,} actions were kept")
+            self.tell(f"resuming the collection of policy {version}: {len(self._known):,} stored actions are used")
 
     @contextmanager
     def held(self) -> Iterator[Spooled]:
-        """See :meth:`turnwise.engines.vllm.engine.VllmEngine.held`; also of which version samples are kept and recalled."""
+        """Yields a view that keeps its adapter (``VllmEngine.held``) and stores samples under its version."""
         inner: Any = self.engine
         with inner.held() as engine:
             view = copy(self)
@@ -95,7 +94,7 @@ class Spooled:
             yield view
 
     def report(self) -> dict[str, float]:
-        """The engine's, ``restored``: samples that were not drawn again, and ``spool_seconds``: to keep samples."""
+        """Returns the inner engine's report, with ``restored`` and ``spool_seconds`` (see ``tally``)."""
         return {**self.engine.report(), **{name: self.tally[name] for name in ("restored", "spool_seconds")}}
 
     def shutdown(self) -> None:
@@ -155,7 +154,10 @@ class Spooled:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """See :class:`turnwise.engines.engine.Engine`. Parts of actions are passed on; :meth:`keep` gets the whole."""
+        """Samples as :class:`turnwise.engines.engine.Engine` says.
+
+        Parts of actions are not stored; see :meth:`keep`.
+        """
         if steps is not None:
             inner: Any = self.engine
             return inner.sample([self._inner[n] for n in nodes], sampling, seeds, on_sample, steps, written)  # type: ignore[no-any-return]
@@ -187,7 +189,7 @@ class Spooled:
         keys: Sequence[Key],
         on_sample: Told | None,
     ) -> list[Sample]:
-        """The whole batch anew: a part of it would be computed in another shape. It is kept as a whole."""
+        """Samples and stores the whole batch, because a part of it would be computed in another shape."""
         samples = self.engine.sample([self._inner[node] for node in nodes], sampling, seeds, on_sample)
         self._keep(zip(keys, samples, strict=True))
         self._grow(nodes, samples)
@@ -202,7 +204,7 @@ class Spooled:
         known: Sequence[Sample | None],
         on_sample: Told | None,
     ) -> list[Sample]:
-        """What is kept from there, the others from the engine; each is kept as soon as it is whole."""
+        """Returns stored samples and draws the others; each of these is stored as soon as it is complete."""
         samples = [sample or Sample([], [], truncated=True) for sample in known]
         missing = [place for place, sample in enumerate(known) if sample is None]
         for place, sample in enumerate(known):
@@ -229,13 +231,13 @@ class Spooled:
     # -- single actions, with engine.schedule=free ---------------------------------------------------------------------
 
     async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
-        """Samples one action of a served engine, without keeping it."""
+        """Samples one action with a served engine, without storing it."""
         inner: Any = self.engine
         sample: Sample = await inner.request(self._inner[node], sampling, seed)
         return sample
 
     def recall(self, node: int, seed: int) -> Sample | None:
-        """Returns the action that an earlier start kept for this node, and appends it to the node; None if there is none."""
+        """Returns the action that an earlier start stored for this node and appends it, or returns None."""
         sample = self._known.get((seed, self._digest[node]))
         if sample is not None:
             self.tally["restored"] += 1
@@ -244,7 +246,7 @@ class Spooled:
         return sample
 
     def keep(self, node: int, seed: int, sample: Sample) -> None:
-        """Keeps an action that the engine has appended to the node."""
+        """Stores an action that the engine has appended to the node."""
         self._keep([((seed, self._digest[node]), sample)])
         self._grow([node], [sample])
 
@@ -252,7 +254,7 @@ class Spooled:
 
     def _grow(self, nodes: Sequence[int], samples: Sequence[Sample]) -> None:
         for node, sample in zip(nodes, samples, strict=True):
-            if node in self._digest:  # not closed while it was sampled
+            if node in self._digest:  # the node may have been closed while it was sampled
                 self._digest[node] = digest(sample.ids, self._digest[node])
 
     def _keep(self, samples: Any) -> None:
@@ -260,12 +262,12 @@ class Spooled:
         self._spool.add((key, sample) for key, sample in samples if key not in self._known)
         self.tally["spool_seconds"] += time.perf_counter() - began  # type: ignore[assignment]
 
-    # -- what the engine has not heard of ------------------------------------------------------------------------------
+    # -- replay of recorded calls --------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
         calls, self._unheard = self._unheard or [], None
         if self.exact and not self._repeat(calls, draw=True):
-            self.tell("this machine draws other actions than were kept; those stand, as with rollout.spool=quick")
+            self.tell("other actions were sampled than the stored ones, which are used as with rollout.spool=quick")
             self.engine.close(list(self._inner.values()))
             self._inner.clear()
             self._repeat(calls, draw=False)
@@ -273,7 +275,10 @@ class Spooled:
             self._repeat(calls, draw=False)
 
     def _repeat(self, calls: Sequence[tuple[Any, ...]], draw: bool) -> bool:
-        """Tell the engine of these calls; False where it draws something else than was kept."""
+        """Replays recorded calls on the engine.
+
+        Returns False if ``draw`` and it samples other tokens than the stored ones.
+        """
         for what, *told in calls:
             if what != "sample":
                 self._heed(what, *told)

@@ -1,4 +1,4 @@
-"""Weights for an engine that may still be sampling from others."""
+"""Loads weights later into an engine that may still be sampling from the current ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from turnwise.models.policy import plain_copy
 
 
 def stage(engine: Engine, model: Any, version: int) -> Callable[[], None]:
-    """Copies the model's weights now, and returns a function that loads them into ``engine`` later.
+    """Copies the model's weights now and returns a function that loads them into ``engine`` later.
 
-    An engine may have a method ``stage(model, version)`` of its own, as one has whose weights travel through files.
+    An engine may have its own method ``stage(model, version)``, for example if its weights travel through files.
 
     Raises:
-        PolicyError: no copy of the model can be made.
+        PolicyError: the model cannot be copied.
     """
     own = getattr(engine, "stage", None)
     if own is not None:

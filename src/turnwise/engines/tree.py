@@ -1,12 +1,12 @@
-"""The in-process tree engine: a shared prefix is computed once, whoever shares it.
+"""The tree engine, which samples in this process and computes each shared prefix only once.
 
     open(history) -> node        histories that share a prefix share its keys and values
-    fork(node)    -> node        free: both stand on the same row until one of them grows
-    extend(node, observation)    remembered, computed together with the next sample
-    sample(nodes)                prefill what is new, then decode all nodes in one batch
+    fork(node)    -> node        free: both nodes use the same row until one of them grows
+    extend(node, observation)    only recorded; computed together with the next sample
+    sample(nodes)                prefills what is new, then decodes all nodes in one batch
 
-A node is a row and a length. Growing a node whose row has already grown past it copies the row first, so no node ever sees
-another's tokens. Which rows keep their keys and values is decided in ``engines/rows.py``.
+A node is a row and a length. If a row has already grown past the length of a node, the row is copied before the node
+grows, so no node ever sees another's tokens. ``engines/rows.py`` decides which rows keep their keys and values.
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ from turnwise.models.policy import plain_copy
 
 
 class TreeEngine:
-    """Args:
-    end_ids: tokens that end an action.
-    prefill_tokens: tokens of one prefill pass, padding counted; bounds memory.
-    memory_gb: of keys, values and states that are kept, in units of 10^9 bytes; None: no limit. What gives way is computed again.
-    copy: sample from a plain copy with adapters merged in (faster); False samples from the live module (no second copy).
-    schedule: ``rounds``, or ``free`` (``engines.schedule``).
+    """Samples from a model in this process.
+
+    Args:
+        end_ids: tokens that end an action.
+        prefill_tokens: greatest number of tokens in one prefill pass, padding included; this bounds memory.
+        copy: True samples from a plain copy with adapters merged in (faster); False samples from the live module (no
+            copy).
+        memory_gb: limit of kept keys, values and states, in units of 10^9 bytes; None: no limit. Evicted parts are
+            computed again when needed.
+        schedule: ``rounds``, or ``free`` (``engines.schedule``).
     """
 
     served = False
@@ -62,15 +66,15 @@ class TreeEngine:
         self.schedule = check_schedule(schedule)
         self.budget = None if memory_gb is None else int(memory_gb * 1e9)
         self.version = -1
-        self.computed_tokens = 0  # prefilled since the start, for throughput reports
+        self.computed_tokens = 0  # number of prefilled tokens since the start, for throughput reports
         self._model: Any = None
-        self._needs: Needs | None = None  # what is kept of a history
-        self._shape: tuple[Any, ...] | None = None  # of the store
+        self._needs: Needs | None = None  # what the model needs to have stored of a history
+        self._shape: tuple[Any, ...] | None = None  # the store's constructor arguments
         self._store: Store
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sample from these weights from now on. Open nodes are closed and every key and value is dropped."""
+        """Sets the weights to sample from. Open nodes are closed and all keys and values are dropped."""
         if self.copy:
             self._model = plain_copy(model, into=self._model)
         else:
@@ -80,17 +84,20 @@ class TreeEngine:
 
     @property
     def model(self) -> Any:
-        """What it samples from."""
+        """Returns the model that the engine samples from."""
         return self._model
 
     def twin(self) -> TreeEngine:
-        """Another engine over the same weights, which has computed nothing. It learns of new ones by :meth:`renew`."""
+        """Returns a second engine over the same weights with an empty store.
+
+        Call its :meth:`renew` when the weights change.
+        """
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
         other.budget, other._model, other._needs = self.budget, self._model, self._needs
         return other
 
     def renew(self, version: int) -> None:
-        """The weights have changed where they lie: open nodes are closed and every key and value is dropped."""
+        """Accepts weights that were changed in place: open nodes are closed and all keys and values are dropped."""
         self._forward, self._head = forward_of(self._model), Head(self._model)
         self.version = version
         if self._needs is None:
@@ -100,14 +107,14 @@ class TreeEngine:
         self._forget((heads, weight.dtype, weight.device, state_bytes, self.budget))
 
     def report(self) -> dict[str, float]:
-        """``computed_tokens``: of histories, decoding not counted."""
+        """Returns ``computed_tokens``: the number of prefilled tokens, without decoding."""
         return {"computed_tokens": self.computed_tokens}
 
     def shutdown(self) -> None:
-        """It holds nothing outside this process."""
+        """Does nothing, because the engine holds nothing outside this process."""
 
     def _forget(self, shape: tuple[Any, ...]) -> None:
-        """Nothing is left: a resumed run finds what an uninterrupted one finds, down to the rows' places."""
+        """Empties the store, so that a resumed run gets the same rows in the same slots as an uninterrupted one."""
         if self._shape == shape:
             self._store.clear()
         else:
@@ -149,7 +156,7 @@ class TreeEngine:
         return self._next
 
     def _settle(self, node: Node) -> None:
-        """Move a node's pending tokens into a row of which it is the end."""
+        """Moves a node's pending tokens into a row that ends where the node ends."""
         if not node.pending:
             return
         row = node.row
@@ -165,7 +172,7 @@ class TreeEngine:
         node.hidden = None
 
     def _take_kept(self, node: Node) -> None:
-        """What decoding computed of the pending tokens is not computed again, if the row still holds what stands before."""
+        """Stores what decoding computed of the pending tokens, if the row still holds the tokens before them."""
         row, kept = node.row, node.kept
         node.kept = None
         if kept is None or row.slot is None or row.computed != node.length:
@@ -188,11 +195,12 @@ class TreeEngine:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """See :class:`turnwise.engines.engine.Engine`.
+        """Samples as :class:`turnwise.engines.engine.Engine` says.
 
         Args:
-            steps: tokens to sample of each action at most. An action with more is not ``whole``, and the next call goes on.
-            written: how many tokens of its action each node has already; None: all begin one.
+            steps: greatest number of tokens to sample of each action in this call. An action that needs more is
+                returned as not ``whole``, and the next call continues it.
+            written: number of tokens that each node's action already has; None: all actions begin.
         """
         written_N = np.zeros(len(nodes), np.int64) if written is None else np.array(written, np.int64)
         states = [self._nodes[node] for node in nodes]
@@ -209,7 +217,7 @@ class TreeEngine:
             members = {id(row) for row in group}
             chosen = [i for i in order if id(states[i].row) in members]
             self._prefill([states[i] for i in chosen], group)
-            # twigs of one row stand side by side, in the order of the rows' places
+            # twigs of one row are placed next to each other, in the order of the rows' slots
             chosen.sort(key=lambda i: (states[i].row.slot, states[i].length))
             drawn = decoder(
                 [states[i] for i in chosen],
@@ -226,7 +234,7 @@ class TreeEngine:
         return samples
 
     def _prefill(self, states: list[Node], rows: list[StoredRow]) -> None:
-        """Compute keys and values up to every node's length, and the hidden state it draws from."""
+        """Computes keys and values up to every node's length, and the hidden state there."""
         self._rows.place(rows)
         waiting: dict[int, list[Node]] = defaultdict(list)  # by slot
         for state in states:
@@ -246,7 +254,7 @@ class TreeEngine:
             target = max(lengths[slot])
             if target > computed:
                 segments.append(Segment(slot, computed, target))
-            # A node inside what is computed needs its last hidden state back: that one token again.
+            # A node inside the computed part needs its last hidden state again, so that one token is computed again.
             segments.extend(Segment(slot, n - 1, n) for n in lengths[slot] if n <= computed)
         layout = EndToEnd if self._head.weight.device.type == "cpu" else SideBySide
         for chunk in layout.passes(segments, self.prefill_tokens):
@@ -267,5 +275,5 @@ class TreeEngine:
 
 
 def _tell(on_sample: Told, places: Sequence[int], i: int, sample: Sample) -> None:
-    """By its place in the caller's batch."""
+    """Calls ``on_sample`` with the sample's place in the caller's batch."""
     on_sample(places[i], sample)

@@ -1,7 +1,8 @@
-"""A process of its own that samples for another one: a tree engine on one thread, over weights that both see.
+"""A separate process that samples for this one: a tree engine on one thread, over weights that both processes see.
 
-It is forked, so it starts in milliseconds and holds no second copy of anything. What it is told of nodes travels with the next
-sample. One that dies is begun anew with the histories of the nodes that are open, and asked again: draws depend on seeds alone.
+The process is forked, so it starts in milliseconds and holds no second copy of anything. Calls on nodes are sent
+together with the next request for samples. If the process dies, it is started again with the histories of the open
+nodes, and the request is repeated; the result is the same, because draws depend only on seeds.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ import torch
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.tree import TreeEngine
 
-RESTARTS = 3  # in a row, after which something is wrong with more than the process
+RESTARTS = 3  # greatest number of restarts in a row; after more, the cause is probably elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a worker samples. It sends samples one by one only if they are ``listened`` to."""
+    """A request for samples. The worker sends samples one by one only if ``listened`` is set."""
 
     nodes: list[int]
     sampling: Sampling
@@ -38,13 +39,13 @@ class Asked:
     written: list[int] | None = None
 
     def answer(self, engine: TreeEngine, on_sample: Told | None) -> list[Sample]:
-        """Samples it from ``engine``."""
+        """Samples the request with ``engine`` and returns the samples."""
         return engine.sample(self.nodes, self.sampling, self.seeds, on_sample, self.steps, self.written)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Its whole answer, and what it has done since it was started: tokens that it prefilled, CPU seconds."""
+    """A worker's complete answer, with totals since its start: prefilled tokens and CPU seconds."""
 
     samples: list[Sample]
     computed: int
@@ -53,33 +54,35 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It cannot answer; ``error`` is the traceback."""
+    """The answer of a worker that failed; ``error`` is the traceback."""
 
     error: str
 
 
 class Worker:
-    """Args:
-    twin: makes the engine that it runs, in the new process.
+    """The process that samples, seen from its owner.
+
+    Args:
+        twin: makes the process's engine, in the new process.
     """
 
     def __init__(self, twin: Callable[[], TreeEngine]) -> None:
         self._twin = twin
         self._histories: dict[int, list[int]] = {}  # of open nodes
-        self._notes: list[tuple[Any, ...]] = []  # that it has not been told
+        self._notes: list[tuple[Any, ...]] = []  # calls that have not been sent to the process yet
         self._asked: Asked | None = None
-        self._told: set[int] = set()  # places of the batch
+        self._told: set[int] = set()  # places of the batch whose samples have arrived
         self._version = -1
-        self._gone = (0, 0.0)  # tokens and CPU seconds of processes that have ended
-        self._here = (0, 0.0)  # and of this one
+        self._gone = (0, 0.0)  # tokens and CPU seconds of earlier processes
+        self._here = (0, 0.0)  # tokens and CPU seconds of the current process
         self._process: Any = None
-        self._lost = 0  # processes in a row
-        self.connection: Connection  # ready to be read when something of it has come
+        self._lost = 0  # number of processes that ended in a row
+        self.connection: Connection  # readable when an answer has arrived
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def renew(self, version: int) -> None:
-        """The weights have changed where they lie: every node is closed."""
+        """Accepts weights that were changed in place and closes every node."""
         self._version, self._histories, self._notes = version, {}, [("renew", version)]
 
     def open(self, node: int, ids: Sequence[int]) -> None:
@@ -100,20 +103,20 @@ class Worker:
 
     @property
     def computed(self) -> int:
-        """Tokens prefilled."""
+        """Returns the number of prefilled tokens."""
         return self._gone[0] + self._here[0]
 
     @property
     def cpu(self) -> float:
-        """Seconds that a core has worked for it."""
+        """Returns the CPU seconds of all its processes."""
         return self._gone[1] + self._here[1]
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
     def ask(self, asked: Asked) -> None:
-        """Lets it sample; the answer comes over :attr:`connection` and is read by :meth:`take`."""
+        """Sends a request for samples; the answer arrives on :attr:`connection` and is read by :meth:`take`."""
         if self._asked is not None and self._process is not None:
-            self._end()  # its last answer was never taken: who asked was interrupted
+            self._end()  # the last answer was never read, because the caller was interrupted
         self._asked, self._told = asked, set()
         self._lost = 0
         if self._process is None:
@@ -122,10 +125,10 @@ class Worker:
             self._send()
 
     def take(self) -> Iterator[tuple[int, Sample] | Done]:
-        """What has come: samples by their place in the batch, if somebody listens, and the whole answer once.
+        """Yields what has arrived: single samples with their places in the batch (if requested) or the whole answer.
 
         Raises:
-            RuntimeError: it failed, or died again and again.
+            RuntimeError: sampling failed, or the process died too often in a row.
         """
         assert self._asked is not None
         try:
@@ -134,7 +137,7 @@ class Worker:
             self._again()
             return
         if isinstance(came, Failed):
-            raise RuntimeError(f"sampling failed in a process of its own:\n{came.error}")
+            raise RuntimeError(f"sampling failed in a separate process:\n{came.error}")
         if isinstance(came, Done):
             self._here = (came.computed, came.cpu)
             for node, sample in zip(self._asked.nodes, came.samples, strict=True):
@@ -158,7 +161,7 @@ class Worker:
         if self._lost > RESTARTS:
             raise RuntimeError(
                 f"the process that samples ended {self._lost} times in a row, the last time with exit code {code}"
-                f"{' (killed; is there memory enough?)' if code == -signal.SIGKILL else ''}; "
+                f"{' (killed; is there enough memory?)' if code == -signal.SIGKILL else ''}; "
                 "engine.lanes=1 samples in this process instead"
             )
         self._start()
@@ -167,7 +170,7 @@ class Worker:
         context = get_context("fork")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._twin), daemon=True)
-        with warnings.catch_warnings():  # of threads that the new process does not have: it needs none of theirs
+        with warnings.catch_warnings():  # Python warns that a fork has none of the threads; the new process needs none
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
@@ -175,7 +178,7 @@ class Worker:
         self._send()
 
     def _end(self) -> int | None:
-        """Let it end, and its exit code. What it has computed counts."""
+        """Ends the process and returns its exit code. Its tokens and CPU seconds are kept in the totals."""
         self._gone, self._here = (self.computed, self.cpu), (0, 0.0)
         self.connection.close()
         self._process.join(timeout=10)
@@ -192,9 +195,9 @@ class Worker:
 
 
 def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
-    """The life of the process: until the other end is closed, by its owner or by its owner's death."""
+    """Runs the process until the other end of the connection is closed, by its owner or by the owner's death."""
     _let_go(connection)
-    torch.set_num_threads(1)  # more would wait for threads that a forked process does not have
+    torch.set_num_threads(1)  # more threads would wait for threads that a forked process does not have
     engine = twin()
     nodes: dict[int, int] = {}  # by its owner's numbers
     while True:
@@ -215,10 +218,10 @@ def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
 
 
 def _let_go(connection: Connection) -> None:
-    """Keep nothing of the owner's: no lock of a folder and no socket stays open because of this process."""
+    """Releases what belongs to the owner, so that no folder lock and no socket stays open because of this process."""
     gc.disable()
-    gc.freeze()  # nothing of the owner's is finalised here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both; the owner decides
+    gc.freeze()  # so that no object of the owner is finalised here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both processes; the owner decides
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     last = os.sysconf("SC_OPEN_MAX")

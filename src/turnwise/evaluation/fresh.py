@@ -1,7 +1,8 @@
-"""Draws tasks and items for an evaluation, at a seed other than 0 such as development has not seen.
+"""Draws tasks and items for an evaluation at a seed other than 0, so that they differ from those used in development.
 
-Settings are chosen while one looks at the tasks of seed 0. A verdict needs other tasks, and another seed alone does not give
-them where an environment has few: of the questions of two seeds of ``env=search`` four in ten are the same.
+Settings are chosen while looking at the tasks of seed 0, so a final evaluation needs other tasks. Another seed alone
+does not guarantee that if an environment has few tasks: with ``env=search``, four in ten questions are the same at two
+seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 def fresh_tasks(environment: Any, split: str, count: int, seed: int) -> Sequence[Task]:
-    """Returns ``count`` tasks of a split drawn at a seed; at a seed other than 0 none that ``count`` tasks of seed 0 hold.
+    """Returns ``count`` tasks of a split drawn at a seed; at a seed other than 0, none of ``count`` tasks of seed 0.
 
     Two tasks are the same if they have the same data, whatever their ids.
 
@@ -29,7 +30,7 @@ def fresh_tasks(environment: Any, split: str, count: int, seed: int) -> Sequence
 
 
 def fresh_items(skill: str, count: int, seed: int) -> list[Item]:
-    """Returns ``count`` test items of a toy skill, as :func:`fresh_tasks` does tasks.
+    """Returns ``count`` test items of a toy skill, with the same rule for seeds as :func:`fresh_tasks`.
 
     Raises:
         InputError: the skill has too few items for that.
@@ -53,7 +54,7 @@ def _fresh(
     try:
         found = [
             one for one in draw(2 * count, seed) if key(one) not in known
-        ]  # so many, for all of `known` may be there
+        ]  # twice as many, because all of `known` may be among them
     except ValueError as error:
         raise _too_few(what, count, seed, str(error)) from error
     if len(found) < count:
@@ -63,6 +64,6 @@ def _fresh(
 
 def _too_few(what: str, count: int, seed: int, why: str) -> InputError:
     return InputError(
-        f"eval.seed={seed}: there are not {count} {what} beside those of eval.seed=0 ({why}); lower eval.tasks or "
+        f"eval.seed={seed}: there are not {count} {what} besides those of eval.seed=0 ({why}); lower eval.tasks or "
         "eval.items, or leave eval.seed at 0"
     )

@@ -1,4 +1,4 @@
-"""Evaluates held-out dialogues of a file: likelihood of demonstrated replies, and whether the policy's are as good."""
+"""Evaluates held-out dialogues of a file: likelihood of demonstrated replies, and quality of the policy's replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from turnwise.evaluation.stats import Estimate
 
 RESAMPLES = 10_000
-TEXT = "no_call"  # in place of a tool's name for a reply without calls
+TEXT = "no_call"  # name used for replies without a tool call
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
 
 
 def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str, tuple[float, float]]:
-    """Returns for each dialogue the number of accepted replies of the policy and of all its replies; empty if there are none."""
+    """Returns for each dialogue the number of accepted replies and of all replies; empty without any reply."""
     found: dict[str, tuple[float, float]] = {}
     for reply in replies:
         verdicts = getattr(reply, mode)
@@ -76,9 +76,9 @@ def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 
     """Returns the change of the pooled ratio with a paired 95 % percentile bootstrap that resamples whole dialogues.
 
     Args:
-        shares: whether the ratios are shares in [0, 1]. If no dialogue changed, the bootstrap interval would have width 0. Then
-            two dialogues of average size are added, one that gained everything and one that lost everything, as in
-            :func:`turnwise.evaluation.stats.paired_difference`.
+        shares: whether the ratios are shares in [0, 1]. If no dialogue changed, the bootstrap interval would have width
+            0. Then two dialogues of average size are added, one that gained everything and one that lost everything, as
+            in :func:`turnwise.evaluation.stats.paired_difference`.
         seed: of the bootstrap.
 
     Raises:
@@ -102,8 +102,10 @@ def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 
 
 
 def groups(replies: Sequence[Reply]) -> tuple[dict[str, list[Reply]], dict[str, list[Reply]]]:
-    """Groups replies by the tools that they call, and by their number in the dialogue (from 1). A reply with two tools is in both
-    groups."""
+    """Groups replies by the tools that they call, and by their number in the dialogue (from 1).
+
+    A reply that calls two tools is in both groups.
+    """
     by_tool: dict[str, list[Reply]] = {}
     by_turn: dict[str, list[Reply]] = {}
     for reply in replies:

@@ -1,8 +1,8 @@
 """Computes intervals and estimators for evaluation: Wilson, paired bootstrap, pass@k, Student's t over seeds.
 
-All functions are pure and deterministic (the bootstrap's seed is an argument). Scores and results are shares, not points,
-except in ``mean_interval``, which uses the unit of its input. ``scipy.stats`` takes half a second to import, which most reports
-do not need it for.
+All functions are pure and deterministic (the bootstrap's seed is an argument). Scores and results are shares, not
+points, except in ``mean_interval``, which uses the unit of its input. ``scipy.stats`` is imported only where it is
+needed, because the import takes half a second.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
 
 
 def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
-    """Returns unbiased pass@k: the mean over tasks of 1 - C(n - c, k) / C(n, k), with n attempts and c successes of a task.
+    """Returns unbiased pass@k: the mean over tasks of 1 - C(n - c, k) / C(n, k), for n attempts and c successes.
 
     Source: Chen et al. 2021 (arXiv:2107.03374), Eq. 1; the summand is the upper tail of a hypergeometric distribution.
 
@@ -77,16 +77,17 @@ def paired_difference(
 ) -> Estimate:
     """Returns the mean change over tasks with a paired percentile bootstrap that resamples whole tasks.
 
-    The attempts at one task are averaged first, because they are a cluster and not independent. All tasks have the same weight.
-    The two sides may differ in attempts but not in tasks. ``before`` and ``after`` hold the scores of every attempt, shares in
-    [0, 1], by task.
+    The attempts at one task are averaged first, because they are a cluster and not independent. All tasks have the same
+    weight. The two sides may differ in attempts but not in tasks. ``before`` and ``after`` hold the scores of every
+    attempt, shares in [0, 1], by task.
 
-    If every task changed by the same amount, the bootstrap interval would have width 0. Then one task that gained everything and
-    one that lost everything are added: the pseudo-observations of Bonett and Price (2012) for paired proportions. With 32
-    unchanged tasks the interval is about 8 points in either direction.
+    If every task changed by the same amount, the bootstrap interval would have width 0. Then one task that gained
+    everything and one that lost everything are added: the pseudo-observations of Bonett and Price (2012) for paired
+    proportions. With 32 unchanged tasks the interval is about 8 points in either direction.
 
     Raises:
-        ValueError: the two sides hold different tasks, a task has no attempt, there is no task, or a score is outside [0, 1].
+        ValueError: the two sides hold different tasks, a task has no attempt, there is no task, or a score is outside
+            [0, 1].
     """
     return paired_mean_difference({"": before}, {"": after}, confidence=confidence, resamples=resamples, seed=seed)
 
@@ -112,7 +113,9 @@ def paired_mean_difference(
     for index, suite in enumerate(before):
         if not before[suite] or set(before[suite]) != set(after[suite]):
             odd = set(before[suite]) ^ set(after[suite])
-            raise ValueError(f"a paired comparison needs the same tasks on both sides{_of(suite)}; odd: {_names(odd)}")
+            raise ValueError(
+                f"a paired comparison needs the same tasks on both sides{_of(suite)}; on one side only: {_names(odd)}"
+            )
         tasks = list(before[suite])
         change = _task_means(after[suite], tasks) - _task_means(before[suite], tasks)
         changes.append(change)
@@ -138,14 +141,15 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
     return Estimate(mean, mean - half, mean + half, len(values))
 
 
-MOST_SEEDS = 10_000  # a plan that needs more is no plan
+MOST_SEEDS = 10_000  # a plan that needs more seeds is not practical
 
 
 def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
-    """Returns how many seeds tell a mean difference of ``effect`` from zero with the given power, or None if more than 10,000 do.
+    """Returns how many seeds distinguish a mean difference of ``effect`` from zero; None: more than 10,000.
 
-    The test is a two-sided t test on one difference a seed, whose standard deviation is that of ``differences``. Its power with n
-    seeds is that of a noncentral t distribution with n - 1 degrees of freedom. Fewer than two differences have no answer.
+    The test is a two-sided t test on one difference per seed, with the standard deviation of ``differences``. Its power
+    with n seeds is that of a noncentral t distribution with n - 1 degrees of freedom. The result is None for fewer than
+    two differences.
 
     Raises:
         ValueError: the effect is not above 0, or the power not between 0 and 1.
@@ -168,9 +172,10 @@ def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, c
 
 
 def tasks_factor(error: float, effect: float, power: float = 0.8, confidence: float = 0.95) -> float:
-    """Returns by how much the number of tasks has to grow so that a difference of ``effect`` is told from zero.
+    """Returns the factor by which the number of tasks must grow to distinguish a difference of ``effect`` from zero.
 
-    ``error`` is the standard error of the difference over the tasks that are there; it falls with the root of their number.
+    ``error`` is the standard error of the difference over the present tasks; it falls with the square root of their
+    number.
 
     Raises:
         ValueError: the effect is not above 0.
@@ -193,8 +198,8 @@ def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]
 def _resampled_means(units: np.ndarray, resamples: int, seed: int | Sequence[int]) -> np.ndarray:
     """Returns the means of ``resamples`` draws with replacement, shape (resamples,).
 
-    Drawing n of n units and counting equal values is a multinomial draw over the distinct values. Success rates have few
-    distinct values, so this is the ordinary bootstrap with much less memory and time.
+    Drawing n of n units and counting equal values is a multinomial draw over the distinct values. Success rates have
+    few distinct values, so this is the ordinary bootstrap with much less memory and time.
     """
     values, counts = np.unique(units, return_counts=True)
     return _drawn_means(tuple(values), tuple(counts), resamples, tuple(np.atleast_1d(seed)))

@@ -70,7 +70,7 @@ class Evaluation:
 
     episodes: list[Episode] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)  # of held-out dialogues that belong to no environment
+    replies: list[Reply] = field(default_factory=list)  # of held-out dialogues without an environment
 
     def success(self, mode: str, split: str | None = None) -> dict[str, list[float]]:
         """Returns the outcomes (0 or 1) of each task in one decoding mode."""
@@ -152,7 +152,7 @@ def answer_skills(
     suites: Sequence[str] | None = None,
     on_done: Callable[[int], None] | None = None,
 ) -> list[Answer]:
-    """Returns greedy answers to ``count`` held-out items of every skill, drawn at ``seed`` (:mod:`turnwise.evaluation.fresh`)."""
+    """Returns greedy answers to ``count`` held-out items of every skill, drawn at ``seed`` (``evaluation.fresh``)."""
     answers = []
     greedy = Sampling(temperature=0, max_tokens=max_tokens)
     for name in SKILLS if suites is None else suites:
@@ -172,12 +172,15 @@ def answer_skills(
 def play_suite(
     player: Player, chat: Chat, name: str, environment: Any, count: int, seed: int, on_done: OnDone = None
 ) -> list[Answer]:
-    """Returns the outcomes of held-out tasks of another environment than the run's, each played greedily once.
+    """Returns the outcomes of held-out tasks of another environment than the run's, each played once, greedily.
 
     Args:
-        player: of the run; its engine acts, and its settings are left as they are.
-        name: of the suite.
-        count, seed: how many tasks, and the seed at which they are drawn (:mod:`turnwise.evaluation.fresh`).
+        player: the run's player; its engine is used, and its settings are not changed.
+        chat: converts messages to tokens.
+        name: name of the suite.
+        environment: the other environment.
+        count, seed: the number of tasks, and the seed with which they are drawn (:mod:`turnwise.evaluation.fresh`).
+        on_done: called with the number of episodes that have just ended.
 
     Raises:
         InputError: the environment has fewer tasks.
@@ -194,11 +197,11 @@ def play_suite(
 
 
 Opening = Callable[[Task], tuple[Sequence[Message], list[int]]]
-"""A task -> its first messages and their ids."""
+"""A function from a task to its first messages and their ids."""
 
 
 def openings(environment: Any, chat: Chat) -> Opening:
-    """Returns a function that gives a task's first messages and their ids, and caches them."""
+    """Returns a function from a task to its first messages and their ids, with a cache."""
     known: dict[tuple[str, str], tuple[Sequence[Message], list[int]]] = {}
 
     def opening(task: Task) -> tuple[Sequence[Message], list[int]]:
@@ -218,5 +221,5 @@ def _opened(environment: Any, task: Task) -> tuple[Any, Sequence[Message]]:
 
 
 def repeat_rate(texts: Sequence[str]) -> float:
-    """Returns the share of an episode's actions that repeat an earlier one. It rises first when a policy learns to loop."""
+    """Returns the share of an episode's actions that repeat an earlier one, which rises when a policy loops."""
     return 1 - len(set(texts)) / len(texts) if texts else 0.0

@@ -1,4 +1,4 @@
-"""Is an adapter what it claims to be, and does it belong to its base?"""
+"""Checks that an adapter's files are valid and that the adapter belongs to its base model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from turnwise.models.weights import (
 )
 
 ADAPTER = "adapter_model.safetensors"
-_BASE = "base.json"  # beside an adapter: which weights it was trained on
-_SAMPLED = 16  # values of a row, and rows of a tensor, that tell one base from another
-_REPEATS = 5  # in a pattern that peft matches with the names of modules
-_RANK, _ALPHA = 2**13, 2**20  # of an adapter, at most
-_INITS = (None, True, False, "gaussian", "orthogonal")  # ways to begin that leave the base's weights alone
-# Keys of adapter_config.json that may differ from their defaults; others load code, or change the base.
+_BASE = "base.json"  # file beside an adapter that records the weights on which it was trained
+_SAMPLED = 16  # how many values of a row and how many rows of a tensor enter a fingerprint
+_REPEATS = 5  # greatest number of repetitions in a pattern that peft matches with module names
+_RANK, _ALPHA = 2**13, 2**20  # greatest values of an adapter
+_INITS = (None, True, False, "gaussian", "orthogonal")  # initialisations that do not change the base's weights
+# Keys of adapter_config.json that may differ from their defaults. Others load code or change the base.
 _ADAPTER_KEYS = """
     alpha_pattern auto_mapping base_model_name_or_path bias ensure_weight_tying exclude_modules fan_in_fan_out
     inference_mode init_lora_weights layers_pattern layers_to_transform lora_alpha lora_bias lora_dropout modules_to_save
@@ -39,16 +39,14 @@ _ADAPTER_KEYS = """
 
 
 def check_adapter(folder: Path, base: str | Path) -> None:
-    """An adapter's configuration and tensors, and whether it belongs to ``base``.
+    """Checks an adapter's configuration and tensors, and that it belongs to ``base``.
 
     Raises:
-        WeightsError: it cannot be used, or was trained on another base.
+        WeightsError: the adapter cannot be used, or was trained on another base.
     """
     about = read_json(folder / ADAPTER_CONFIG)
     if about.get("peft_type") != "LORA":
-        raise WeightsError(
-            f"{ADAPTER_CONFIG} says peft_type={about.get('peft_type')!r}, and LORA is what can be merged"
-        )
+        raise WeightsError(f"{ADAPTER_CONFIG} says peft_type={about.get('peft_type')!r}, but only LORA can be merged")
     for key in sorted(set(about) - set(_ADAPTER_KEYS.split())):
         if about[key] and (key, about[key]) not in (("megatron_core", "megatron.core"), ("qalora_group_size", 16)):
             raise WeightsError(f"{ADAPTER_CONFIG} sets {key}, which is not supported here")
@@ -60,30 +58,30 @@ def check_adapter(folder: Path, base: str | Path) -> None:
     for key, pattern, most in (("r", "rank_pattern", _RANK), ("lora_alpha", "alpha_pattern", _ALPHA)):
         given = about.get(pattern) or {}
         if not isinstance(given, Mapping):
-            raise WeightsError(f"{ADAPTER_CONFIG} says {pattern}={given!r}, and it must be an object")
+            raise WeightsError(f"{ADAPTER_CONFIG} says {pattern}={given!r}, but it must be an object")
         for name, value in {key: about.get(key), **given}.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-                raise WeightsError(f"{ADAPTER_CONFIG} says {name}={value!r}, and it must be above 0 and at most {most}")
+                raise WeightsError(f"{ADAPTER_CONFIG} says {name}={value!r}, but it must be above 0 and at most {most}")
     for pattern in _patterns(about):
         if len(pattern) > 2000 or re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > _REPEATS:
-            raise WeightsError(f"{ADAPTER_CONFIG} holds a pattern that may take for ever ({pattern[:60]!r})")
+            raise WeightsError(f"{ADAPTER_CONFIG} holds a pattern whose matching may never end ({pattern[:60]!r})")
     tensor_names(folder / ADAPTER)
     with safe_open(folder / ADAPTER, "pt") as stream:
-        for name in stream.keys():  # noqa: SIM118 - it is no mapping
+        for name in stream.keys():  # noqa: SIM118 - the stream is not a mapping
             if (kind := stream.get_slice(name).get_dtype()) not in FLOATS:
-                raise WeightsError(f"{name} is of type {kind}, and an adapter's weights are floating-point numbers")
+                raise WeightsError(f"{name} is of type {kind}, but an adapter's weights must be floating-point numbers")
             check_finite([(name, stream.get_tensor(name))])
     _check_base(folder, base, about.get("base_model_name_or_path"))
 
 
 def note_base(folder: Path, base: str | Path) -> None:
-    """Write beside an adapter which base it was trained on."""
+    """Writes a file beside an adapter that records the base on which it was trained."""
     with atomic_write(folder / _BASE) as part:
         part.write_text(json.dumps({"base": str(base), "spread": fingerprint(weight_files(base))}), encoding="utf-8")
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """Digest of the names and shapes of all tensors and of a few values of each: enough to tell one model from another."""
+    """Returns a digest of all tensors' names and shapes and of a few values of each, enough to tell models apart."""
     digest = hashlib.sha256()
     found = {name: file for file in files for name in tensor_names(file)}
     for file in sorted(set(found.values())):
@@ -99,7 +97,7 @@ def fingerprint(files: Sequence[Path]) -> str:
 
 
 def _rows(shape: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Places of a few rows, spread over a tensor: single ones may be padding, which is the same in every model."""
+    """Returns the places of a few rows, spread over a tensor, because one row may be padding that all models share."""
     if len(shape) < 2:
         return [()] if shape else []
     step = max(1, shape[0] // _SAMPLED)
@@ -110,16 +108,16 @@ def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
     noted = read_json(folder / _BASE) if (folder / _BASE).exists() else {}
     if "spread" in noted:
         if noted["spread"] != fingerprint(weight_files(base)):
-            raise WeightsError(f"it was trained on other weights, of {noted.get('base')}")
+            raise WeightsError(f"it was trained on other weights, those of {noted.get('base')}")
     elif isinstance(recorded, str) and recorded and _short(recorded) != _short(str(base)):
         raise WeightsError(
-            f"it was trained on {recorded}; where that is the same model, correct base_model_name_or_path in its "
+            f"it was trained on {recorded}; if that is the same model, correct base_model_name_or_path in its "
             f"{ADAPTER_CONFIG}"
         )
 
 
 def _short(model: str) -> str:
-    """The name of a model without its owner or folder; of a snapshot of the hub's cache its repository's."""
+    """Returns a model's name without owner or folder; for a snapshot in the hub's cache, the repository's name."""
     parts = Path(model).parts
     if len(parts) > 2 and parts[-2] == "snapshots":
         return parts[-3].rpartition("--")[2].lower()
@@ -127,7 +125,7 @@ def _short(model: str) -> str:
 
 
 def _patterns(about: Mapping[str, Any]) -> list[str]:
-    """What peft reads as regular expressions."""
+    """Returns the strings that peft reads as regular expressions."""
     found = [about.get(key) for key in ("target_modules", "exclude_modules", "layers_pattern", "target_parameters")]
     lists = [value for value in found if isinstance(value, list)]
     texts = [*found, *(text for value in lists for text in value)]

@@ -1,9 +1,9 @@
-"""One attention for trees, hooked into any Hugging Face causal LM that uses the library's attention interface.
+"""Attention over trees, for any Hugging Face causal LM that uses the library's attention interface.
 
-A forward pass is handed a *plan* (the keyword ``plan``), which says what each query may see. The update's plan is a packed
-tree (:class:`PackedTree`); the engine's plans also keep keys and values (``engines/store.py``). Without a plan the
-function is ordinary causal attention, so a model that carries it still works in ``generate``. What a layer asks of attention
-beside scaled products (a sliding window, a soft cap, sinks) comes with its call, and a plan heeds it (:class:`Rules`).
+A forward pass gets a *plan* (the keyword ``plan``), which says what each query may see. The plan of an update is a
+packed tree (:class:`PackedTree`). The engine's plans also keep keys and values (``engines/store.py``). Without a plan
+the function computes ordinary causal attention, so the model still works in ``generate``. Some layers also need a
+sliding window, a soft cap or sinks; these come with the layer's call, and the plan applies them (:class:`Rules`).
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ from turnwise.models.recurrence import Flow, flow_of_tree
 from turnwise.models.rope import fix_rope
 
 NAME = "turnwise_tree"
-KINDS = frozenset({"full_attention", "sliding_attention"})  # of layers
-
-
-HIDDEN = -3e4  # added to a score that is not to count, where -inf would make a row of nothing else NaN
+KINDS = frozenset({"full_attention", "sliding_attention"})  # kinds of layers that can follow any plan
+HIDDEN = -3e4  # added to masked scores; with -inf, a row in which everything is masked would be NaN
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a layer asks of attention beside scaled products.
+    """The options that a layer needs in its attention besides scaled dot products.
 
     Attributes:
         window: a token sees itself and the ``window - 1`` tokens before it on its own path.
-        softcap: scores are ``softcap * tanh(score / softcap)`` (Gemma 2, arXiv:2408.00118, section 2).
-        sinks: (H,) a further score of each head that takes its share of the softmax and has no value (gpt-oss).
+        softcap: scores become ``softcap * tanh(score / softcap)`` (Gemma 2, arXiv:2408.00118, section 2).
+        sinks: (H,) one more score per head, which takes its share of the softmax and has no value (gpt-oss).
     """
 
     window: int | None = None
@@ -43,7 +41,7 @@ class Rules:
     sinks: Tensor | None = None
 
     def capped(self, scores: Tensor) -> Tensor:
-        """Scores, scaled already, under the soft cap."""
+        """Returns scaled scores under the soft cap."""
         return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
 
 
@@ -51,11 +49,11 @@ PLAIN = Rules()
 
 
 class Plan(Protocol):
-    """Shapes: query (B, H, Q, D), key and value (B, H_kv, Q, D) of the new tokens; answers (B, H, Q, D)."""
+    """Computes attention for new tokens: query (B, H, Q, D), key and value (B, H_kv, Q, D) -> (B, H, Q, D)."""
 
     @property
     def flow(self) -> Flow | None:
-        """How states pass through the new tokens; asked for by recurrent layers alone."""
+        """Returns how recurrent states pass through the new tokens; only recurrent layers read it."""
         ...
 
     def attend(
@@ -64,7 +62,7 @@ class Plan(Protocol):
 
 
 def share_heads(x: Tensor, heads: int) -> Tensor:
-    """Grouped-query attention: (B, H_kv, T, D) -> (B, H, T, D) by repeating each key-value head."""
+    """Repeats each key-value head for grouped-query attention: (B, H_kv, T, D) -> (B, H, T, D)."""
     repeats = heads // x.shape[1]
     return x if repeats == 1 else x.repeat_interleave(repeats, dim=1)
 
@@ -72,12 +70,16 @@ def share_heads(x: Tensor, heads: int) -> Tensor:
 def attended(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, rules: Rules = PLAIN, dropout: float = 0.0
 ) -> Tensor:
-    """Attention under a mask of what is seen, with every score in memory; differentiable. ``rules.window`` is the mask's.
+    """Computes differentiable attention under a mask, with all scores in memory.
 
     Args:
         query: (B, H, Q, D).
         key, value: (B, H_kv, K, D).
-        mask: bool, (B or 1, 1, Q, K); every query sees something.
+        mask: bool, (B or 1, 1, Q, K), True where a query sees a key; every query must see something. The mask must
+            already include ``rules.window``.
+        scaling: factor of the scores.
+        rules: soft cap and sinks.
+        dropout: probability with which attention weights are dropped.
     """
     heads = query.shape[1]
     key, value = share_heads(key, heads), share_heads(value, heads)
@@ -93,16 +95,19 @@ def attended(
 
 
 def depth_of(end_BS: Tensor) -> Tensor:
-    """How many ancestors each token of packed trees has, (B, S), from the ends of the subtrees; of padding it means nothing."""
+    """Returns the number of ancestors of each token of packed trees, (B, S), from the ends of the subtrees.
+
+    The numbers of padding have no meaning.
+    """
     S = end_BS.shape[1]
     place = torch.arange(S, device=end_BS.device).expand_as(end_BS)
     ends = torch.where(end_BS > 0, end_BS, S + 1).sort(dim=1).values
-    # of the tokens before this one, all are ancestors but those whose subtrees have ended
+    # all earlier tokens are ancestors, except those whose subtrees have ended
     return place - torch.searchsorted(ends, place.contiguous(), right=True)
 
 
 class OfTrees:
-    """What the plans of packed trees share. ``end`` is (B, S), see :class:`PackedTree`."""
+    """Base of the plans for packed trees. ``end`` is (B, S), see :class:`PackedTree`."""
 
     end: Tensor
 
@@ -112,10 +117,10 @@ class OfTrees:
 
 
 class PackedTree(OfTrees):
-    """A batch of packed trees: each token stands once and sees its ancestors and itself.
+    """A batch of packed trees: each token is stored once and sees its ancestors and itself.
 
-    Tokens are in depth-first order, so the descendants of token i are exactly i .. end_i - 1 and the ancestor mask is two
-    comparisons. ``end_BS`` is the end of each token's subtree; padding has end 0 and is seen by nobody but itself.
+    Tokens are in depth-first order, so the descendants of token i are exactly i .. end_i - 1, and the ancestor mask
+    needs two comparisons. ``end_BS`` is the end of each token's subtree. Padding has end 0, and only itself sees it.
     """
 
     def __init__(self, end_BS: Tensor) -> None:
@@ -125,7 +130,7 @@ class PackedTree(OfTrees):
         ancestor = (place[None, None, :] <= place[None, :, None]) & (place[None, :, None] < end_BS[:, None, :])
         self.own = torch.eye(
             S, dtype=torch.bool, device=end_BS.device
-        )  # padding must see something: softmax of nothing is NaN
+        )  # padding sees itself, because a softmax over nothing is NaN
         self.mask = (ancestor | self.own)[:, None]  # (B, 1, S, S)
         self._windows: dict[int | None, Tensor] = {None: self.mask}
 
@@ -156,7 +161,7 @@ def tree_attention(
     plan: Plan | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The attention interface of transformers: answers (B, Q, H, D). Keys and values may differ in D."""
+    """Implements the attention interface of transformers and returns (B, Q, H, D). Keys and values may differ in D."""
     scaling = scaling if scaling is not None else query.shape[-1] ** -0.5
     plain = sliding_window is None and softcap is None and s_aux is None
     rules = PLAIN if plain else Rules(sliding_window, softcap, s_aux)
@@ -173,21 +178,22 @@ def tree_attention(
         if sliding_window is not None:
             mask = mask.triu(seen - steps - sliding_window + 1)
         out = attended(query, key, value, mask, scaling, rules, dropout)
-    return out[..., :size].transpose(1, 2).contiguous(), None  # as the library's own: some models view it
+    return out[..., :size].transpose(1, 2).contiguous(), None  # contiguous, because some models view it
 
 
 AttentionInterface.register(NAME, tree_attention)
 
 
 def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> PreTrainedModel:
-    """Switch ``model`` to tree attention.
+    """Switches ``model`` to tree attention.
 
     Args:
-        longest: tokens of the longest path, for frequencies that depend on it (``models.rope``).
+        model: a Hugging Face causal LM or transformer.
+        longest: number of tokens of the longest path, for rotary frequencies that depend on it (``models.rope``).
 
     Raises:
-        ValueError: the architecture mixes in layers that are neither full attention nor sliding windows nor gated delta
-            rules, or its positions cannot be fixed.
+        ValueError: the architecture has layers other than full attention, sliding windows and gated delta rules, or its
+            rotary frequencies cannot be fixed.
     """
     config = model.config.get_text_config()
     known = KINDS | ({KIND} if heed_plans(model) else set())
@@ -202,10 +208,10 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
 
 
 def backbone(model: nn.Module) -> nn.Module:
-    """The transformer below the head, reached through a PEFT wrapper if there is one."""
+    """Returns the transformer below the head, also from within a PEFT wrapper."""
     return unwrapped(model).base_model
 
 
 def unwrapped(model: Any) -> Any:
-    """The causal LM or transformer within a PEFT wrapper, if there is one."""
+    """Returns the causal LM or transformer, also from within a PEFT wrapper."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

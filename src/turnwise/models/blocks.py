@@ -1,7 +1,8 @@
-"""Attention over packed trees on an accelerator: blocks that see nothing are never computed, and no mask stands in memory.
+"""Attention over packed trees on an accelerator, in blocks, without a full mask in memory.
 
-The ancestor mask is two comparisons a pair, so a block of pairs can be judged by the first and the last of its queries and by
-the nearest and the farthest end of its keys' subtrees: whole, in part, or not at all.
+Blocks in which no query sees a key are not computed. The ancestor mask needs two comparisons per pair. Therefore the
+first and last query of a block, and the nearest and farthest end of its keys' subtrees, decide whether the block is
+seen completely, partly or not at all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from turnwise.models.attention import PLAIN, OfTrees, PackedTree, Rules, depth_of
 
-BLOCK = 128  # tokens; what the kernel works on at once
+BLOCK = 128  # tokens; block size of the kernel
 
 
 class BlockTree(OfTrees):
@@ -35,7 +36,7 @@ class BlockTree(OfTrees):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
     ) -> Tensor:
-        if rules.softcap is not None or rules.sinks is not None:  # scores stand in memory
+        if rules.softcap is not None or rules.sinks is not None:  # computed with all scores in memory
             self._dense = self._dense or PackedTree(self.end)
             return self._dense.attend(layer, query, key, value, scaling, rules)
         if rules.window not in self._windows:
@@ -50,14 +51,17 @@ class BlockTree(OfTrees):
 
 
 def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> BlockMask:
-    """The ancestor mask of packed trees as blocks, under a sliding window if there is one; S is a multiple of ``block``."""
+    """Returns the ancestor mask of packed trees as blocks, with a sliding window if given.
+
+    S must be a multiple of ``block``.
+    """
     B, S = end_BS.shape
     n = S // block
     place = torch.arange(S, device=end_BS.device)
-    # padding ends behind itself: a key that sees itself alone
+    # padding gets an end just behind itself, so that it sees only itself
     end_BS = torch.where(end_BS > 0, end_BS, place + 1)
-    near, far = (x[:, None] for x in end_BS.view(B, n, block).aminmax(dim=-1))  # (B, 1, n): of the keys of each block
-    first = place[::block, None]  # (n, 1): of the queries of each block
+    near, far = (x[:, None] for x in end_BS.view(B, n, block).aminmax(dim=-1))  # (B, 1, n): for the keys of each block
+    first = place[::block, None]  # (n, 1): for the queries of each block
     before = torch.ones(n, n, dtype=torch.bool, device=end_BS.device).tril(-1)
     seen = before & (far > first) | torch.eye(n, dtype=torch.bool, device=end_BS.device)  # (B, n queries, n keys)
     whole = before & (near >= first + block)
@@ -83,7 +87,7 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> 
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks of keys each block of queries has, (B, 1, n), and which, in front of the others (B, 1, n, n)."""
+    """Returns the number of key blocks per query block, (B, 1, n), and all key blocks, these first, (B, 1, n, n)."""
     counts = chosen.sum(-1, dtype=torch.int32)
     places = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return counts[:, None], places[:, None]
@@ -91,5 +95,5 @@ def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _kernel(device: str) -> Any:
-    """Fused where it can be: not compiled, it stands for the whole matrix of scores, and serves tests."""
+    """Returns the kernel, compiled except on a CPU, where it holds all scores in memory and is used only in tests."""
     return torch.compile(flex_attention) if device != "cpu" else flex_attention

@@ -1,4 +1,4 @@
-"""A model cut short for a check: the lowest layers that show every kind of layer, windows of a few tokens, a small vocabulary."""
+"""Shortens a model for a check: the lowest layers that include every kind, small windows and a small vocabulary."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 from turnwise.models.attention import backbone, unwrapped
 
-FEWEST = 2  # layers: below the second, what a token sees of others has not been read by others yet
-_WINDOWS = ("sliding_window",)  # names of windows, in tokens, as configurations and attention modules have them
+FEWEST = 2  # least number of layers: the second layer is the first one that reads what other tokens have gathered
+_WINDOWS = ("sliding_window",)  # names of window sizes, in tokens, in configurations and attention modules
 _NUMBERS = ("idx", "index", "layer_id", "layer_number")  # ends of the names under which a layer keeps its own number
 
 
 @contextmanager
 def cut(model: Any, window: int) -> Iterator[None]:
-    """Within the context the model has few layers and small windows; no weight is copied, and everything is put back.
+    """Gives the model few layers and small windows within the context. No weight is copied, and everything is restored.
 
-    The layers that stay are the lowest ones that include each kind, where two layers are of one kind if their modules are of
-    the same classes and hold the same settings. A model whose layers cannot be told keeps them all.
+    The layers that stay are the lowest ones that include each kind. Two layers are of one kind if their modules have
+    the same classes and the same settings. A model whose list of layers is not recognised keeps all layers.
 
     Args:
         model: a Hugging Face causal LM or a transformer without head, with or without adapters.
-        window: tokens that a sliding window sees at most, in the modules and in the configurations that they read.
+        window: greatest number of tokens of a sliding window, in the modules and in the configurations that they read.
     """
     body: Any = backbone(model)
     config = body.config
@@ -46,10 +46,11 @@ def cut(model: Any, window: int) -> Iterator[None]:
 
 @contextmanager
 def narrowed(model: Any, tokens: int) -> Iterator[bool]:
-    """Within the context the model knows its first ``tokens`` tokens alone; no weight is copied, and everything is put back.
+    """Limits the model to its first ``tokens`` tokens within the context. No weight is copied; everything is restored.
 
     Yields:
-        Whether that leaves any out. It does not where the vocabulary is no larger, or embedding or head is of another make.
+        Whether any token is left out, which is False if the vocabulary is small already, or if the embedding or the
+            head is of an unknown type.
     """
     base = unwrapped(model)
     embedding, head = base.get_input_embeddings(), base.get_output_embeddings()
@@ -69,7 +70,7 @@ def narrowed(model: Any, tokens: int) -> Iterator[bool]:
 
 @contextmanager
 def _changes() -> Iterator[Callable[[Any, str, Any], None]]:
-    """Sets attributes of objects, which are put back at the end of the context."""
+    """Sets attributes of objects and restores them at the end of the context."""
     changed: list[tuple[Any, str, Any]] = []
 
     def change(owner: Any, name: str, value: Any) -> None:
@@ -84,13 +85,13 @@ def _changes() -> Iterator[Callable[[Any, str, Any], None]]:
 
 
 def enough(layers: nn.ModuleList) -> int:
-    """The least number of lowest layers that include each kind of layer."""
+    """Returns the least number of lowest layers that include each kind of layer."""
     kinds = [kind_of(layer) for layer in layers]
     return max(min(FEWEST, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds))
 
 
 def kind_of(layer: nn.Module) -> tuple[Any, ...]:
-    """What tells a layer from others but its number and its weights: classes and plain settings of its modules."""
+    """Returns what distinguishes kinds of layers: classes and plain settings of their modules."""
     return tuple(
         (name, type(module).__name__, tuple(sorted((k, repr(v)) for k, v in vars(module).items() if _setting(k, v))))
         for name, module in layer.named_modules()

@@ -1,8 +1,8 @@
-"""Makes the library's layers of the gated delta rule follow the plan of a forward pass (``models.attention``).
+"""Makes the library's gated delta rule layers follow the plan of a forward pass (``models.attention``).
 
-Such a layer calls a convolution and a rule by their names in its file. Both are replaced once by functions that
-follow the plan if the call has one, and call the library's functions otherwise. So no projection of any architecture
-has to be written again.
+Such a layer calls a convolution and a rule by their names in its file. Both are replaced once by functions that follow
+the plan if the call has one, and otherwise call the library's functions. So no projection of any architecture has to be
+written again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-KIND = "linear_attention"  # of layers, in configurations
+KIND = "linear_attention"  # the kind of these layers in configurations
 CONVOLUTION, RULE, ONE = "causal_conv1d_fn", "torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"
 
 
 def heed_plans(model: nn.Module) -> bool:
-    """Makes the layers of the gated delta rule follow plans, and returns whether the model has such layers."""
+    """Makes gated delta rule layers follow plans, and returns whether the model has such layers."""
     layers = [layer for layer in model.modules() if _follows_rule(layer)]
     for layer in layers:
         file = sys.modules[type(layer).__module__]

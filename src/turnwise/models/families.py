@@ -1,7 +1,8 @@
-"""Small random models of the architectures that transformers can build, to check what holds for each of them.
+"""Small random models of the architectures that transformers can build, for checks of each architecture.
 
-A configuration is the library's default with its sizes shrunk by the names of its keys, so that no list of architectures is
-kept here. The weights are drawn wide enough that a wrong mask, position or head shows in every log-prob.
+A configuration is the library's default with reduced sizes. Sizes are recognised by the names of their keys, so that no
+list of architectures is needed here. The weights are drawn so wide that a wrong mask, position or head changes every
+log-prob.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-MOST = 30_000_000  # parameters: what is larger after shrinking has sizes of other names
+MOST = 30_000_000  # parameters; a larger model has sizes under other names, which were not reduced
 LAYERS = 4
-MEMORY = -3.0  # about the log of what a recurrent layer forgets with a token, as a share
-_SIZES = (  # pattern of a key, and its value in a small model; the first that fits counts
+MEMORY = -3.0  # log of roughly the share that a recurrent layer forgets with each token
+_SIZES = (  # pattern of a key, and its value in a small model; the first pattern that matches counts
     (r"^(num_hidden_layers|n_layers?|num_layers|decoder_layers|encoder_layers|depth)$", LAYERS),
     (r"^(num_attention_heads|n_heads?|num_heads|(en|de)coder_attention_heads)$", 4),
     (r"^(hidden_size|n_embd|d_model|dim|embedding_size|hidden_dim|lru_width|word_embed_proj_dim)$", 64),
@@ -37,20 +38,22 @@ _SIZES = (  # pattern of a key, and its value in a small model; the first that f
     (r"^index_head_dim$", 16),
     (r"^(max_position_embeddings|n_positions|n_ctx|max_seq_len)$", 512),
 )
-_UNSET = {"kv_channels": 16, "num_experts_per_tok": 2}  # keys without a default
+_UNSET = {"kv_channels": 16, "num_experts_per_tok": 2}  # values of keys without a default
 _IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
 def architectures() -> list[str]:
-    """Model types that the installed transformers calls causal."""
+    """Returns the model types that the installed transformers lists as causal."""
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def small_config(kind: str, **changes: Any) -> Any:
-    """The default configuration of a model type with its sizes shrunk, and ``changes`` of the language model's keys.
+    """Returns the default configuration of a model type with reduced sizes.
+
+    ``changes`` are applied to the keys of the language model.
 
     Raises:
-        Exception: whatever its class raises for these sizes.
+        Exception: whatever the configuration's class raises for these sizes.
     """
     default = type(AutoConfig.for_model(kind))
     about = AutoConfig.for_model(kind)
@@ -67,7 +70,7 @@ def small_config(kind: str, **changes: Any) -> Any:
 
 
 def windowed(config: Any) -> dict[str, Any] | None:
-    """The changes that give layers a sliding window where a configuration can have one and has none; None where it cannot."""
+    """Returns the changes that switch on a sliding window, or None if it is on already or impossible."""
     text = config.get_text_config()
     about = text.to_dict()
     if "sliding_window" not in about:
@@ -80,16 +83,16 @@ def windowed(config: Any) -> dict[str, Any] | None:
 
 
 def small_model(config: Any, seed: int = 0) -> Any:
-    """A causal LM of ``config`` in float32 whose weights are all random.
+    """Returns a causal LM of ``config`` in float32 with random weights.
 
     Raises:
-        ValueError: it is larger than ``MOST`` parameters.
-        Exception: whatever its class raises.
+        ValueError: it has more than ``MOST`` parameters.
+        Exception: whatever the model's class raises.
     """
     with torch.device("meta"):
         count = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
     if count > MOST:
-        raise ValueError(f"{count / 1e6:.0f} million parameters are left when its sizes are shrunk")
+        raise ValueError(f"the model still has {count / 1e6:.0f} million parameters after its sizes were reduced")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -99,9 +102,10 @@ def small_model(config: Any, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def widen(model: Any) -> None:
-    """Draw every weight anew: matrices that nearly keep the size of what they multiply, scales and biases about their values.
+    """Draws every weight at random.
 
-    Recurrent layers forget slowly, so that a state which is not handed on shows in every log-prob.
+    Matrices nearly keep the norm of their input; scales and biases vary about their initial values. Recurrent layers
+    forget slowly, so that a state that is not passed on changes every log-prob.
     """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     for name, parameter in model.named_parameters():
@@ -132,13 +136,13 @@ def _small(config: Any) -> dict[str, Any]:
             small = next((small for pattern, small in _SIZES if re.search(pattern, key)), None)
             if small is not None and value > 0:
                 sizes[key] = small
-    if "head_dim" in about:  # latent attention has parts of its own, and a head's size is that of the turned one
+    if "head_dim" in about:  # with latent attention, a head's size must be that of its rotary part
         sizes["head_dim"] = sizes.get("qk_rope_head_dim", 16)
     return sizes
 
 
 def _including_all(default: Any, given: int) -> int:
-    """So many layers that each kind of the default's layers is among them, if that is few."""
+    """Returns the number of layers that includes each kind of the default's layers; ``given`` if that is too many."""
     kinds: Iterable[str] = getattr(default.get_text_config(), "layer_types", None) or ()
     known = list(kinds)
     needed = max((known.index(kind) + 1 for kind in set(known)), default=given)

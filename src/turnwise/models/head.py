@@ -1,8 +1,8 @@
-"""The head of a causal LM: logits of last hidden states by the model's own code.
+"""The head of a causal LM: computes logits from last hidden states with the model's own code.
 
-A head may scale, cap or bias its logits, and every architecture writes that into its forward pass. So the forward pass itself
-is asked, over a stand-in for the transformer below the head that hands out given hidden states. Most heads turn out to be one
-product with the output embedding; those are computed as that.
+A head may scale, cap or bias its logits, and every architecture has this in its forward pass. So the model's forward
+pass itself is called, with a stand-in for the transformer below the head that returns the given hidden states. Most
+heads turn out to be one product with the output embedding and are computed as that.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from torch.utils.checkpoint import checkpoint
 from turnwise.models.attention import unwrapped
 from turnwise.models.tensors import selected_logprobs, selected_logprobs_and_entropy
 
-CHUNK = 1024  # hidden states whose logits stand in memory at once
+CHUNK = 1024  # number of hidden states whose logits are in memory at once
 
 _known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 class Head:
-    """Args:
-    model: a causal LM, with or without adapters. Its weights are read at every call.
+    """The head of a model.
+
+    Args:
+        model: a causal LM, with or without adapters. The weights are read at every call.
 
     Raises:
-        ValueError: it has no output embedding, or its forward pass does not let the transformer be replaced.
+        ValueError: it has no output embedding, or its forward pass does not work with a replaced transformer.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -40,18 +42,21 @@ class Head:
 
     @property
     def weight(self) -> Tensor:
-        """The output embedding, (V, C)."""
+        """Returns the output embedding, (V, C)."""
         weight: Tensor = self.base.get_output_embeddings().weight
         return weight
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Hidden states (N, C) -> logits (N, V)."""
+        """Returns logits (N, V) of hidden states (N, C)."""
         return hidden @ self.weight.T if self.plain else self._own(hidden)
 
     def logprobs(
         self, hidden_U: Tensor, target_U: Tensor, temperature: float = 1.0, entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Log-probs (U,) of chosen tokens and, if asked for, entropies (U,), in nats (``tensors.selected_logprobs``)."""
+        """Returns log-probs (U,) of chosen tokens and, if asked for, entropies (U,), in nats.
+
+        See ``tensors.selected_logprobs``.
+        """
         if self.plain:
             if entropy:
                 return selected_logprobs_and_entropy(hidden_U, self.weight, target_U, temperature)
@@ -68,18 +73,18 @@ class Head:
             logits = self._own(hidden.to(self.weight.dtype))
         logs = (logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature).log_softmax(-1)
         chosen = logs.gather(-1, target[:, None])[:, 0]
-        # a token that cannot be drawn has log-prob -inf, and 0 * -inf is no number
+        # a token that cannot be sampled has log-prob -inf, and 0 * -inf is NaN
         return chosen, -(logs.exp() * logs.clamp_min(torch.finfo(logs.dtype).min)).sum(-1) if entropy else chosen[:0]
 
     def _own(self, hidden: Tensor) -> Tensor:
-        shell = object.__new__(type(self.base))  # shares everything with the model but the transformer
+        shell = object.__new__(type(self.base))  # shares everything with the model except the transformer
         shell.__dict__.update(self.base.__dict__)
         shell.__dict__["_modules"] = {**self.base._modules, self.base.base_model_prefix: _Given()}
         logits: Tensor = shell.forward(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits
 
     def _is_product(self) -> bool:
-        """Whether the logits are what a linear layer without bias makes of the hidden states, untouched before and behind it."""
+        """Returns whether the logits are exactly a linear layer without bias, with nothing done before or after it."""
         layer = self.base.get_output_embeddings()
         seen: list[tuple[Tensor, Tensor, int]] = []
         hook = layer.register_forward_hook(lambda _, given, out: seen.append((given[0], out, out._version)))
@@ -87,9 +92,9 @@ class Head:
             with torch.inference_mode(False), torch.no_grad():
                 hidden = self.weight.new_zeros(1, self.weight.shape[1])
                 logits = self._own(hidden)
-        except Exception as error:  # a module of another library, which may raise anything
+        except Exception as error:  # the model's code may raise anything
             raise ValueError(
-                f"{self.base.config.model_type}: its head cannot be computed apart ({type(error).__name__}: {error})"
+                f"{self.base.config.model_type}: its head cannot be computed separately ({type(error).__name__}: {error})"
             ) from error
         finally:
             hook.remove()
@@ -101,11 +106,11 @@ class Head:
 
 
 class _Given(nn.Module):
-    """Stands where the transformer stood, and gives its input as the last hidden states."""
+    """Replaces the transformer and returns its input as the last hidden states."""
 
     @property
     def decoder(self) -> _Given:
-        """Some models ask a part of their transformer."""
+        """Returns itself, because some models call a part of their transformer."""
         return self
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
@@ -113,7 +118,7 @@ class _Given(nn.Module):
 
 
 class _Output:
-    """The output of a transformer that has nothing but last hidden states."""
+    """The output of a transformer that returns only last hidden states."""
 
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden

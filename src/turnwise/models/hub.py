@@ -1,4 +1,4 @@
-"""Models by their id on the Hugging Face hub: where the files are, found in seconds on a machine without internet."""
+"""Finds the files of models by their id on the Hugging Face hub, within seconds on a machine without internet."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from turnwise.errors import InputError
 
-_LIMIT = 4.0  # s for the hub to answer at all; its own client tries again for a minute
+_LIMIT = 4.0  # seconds for the hub's first answer; its own client would retry for a minute
 _WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 
 
 def at_hand(model: str, key: str) -> str:
-    """``model`` where it is a folder or the hub answers; the folder of its files where this machine has them and no hub answers.
+    """Returns what to load a model from: ``model`` itself if it is a folder or the hub answers, else its cached folder.
 
     Args:
         model: a folder, or an id on the hub.
-        key: of the configuration, for messages.
+        key: the configuration's key, for messages.
 
     Raises:
         InputError: there is no such folder, the files are not on this machine, and the hub cannot be reached.
@@ -29,7 +29,7 @@ def at_hand(model: str, key: str) -> str:
 
     try:
         cached = [isinstance(try_to_load_from_cache(model, name), str) for name in ("config.json", *_WEIGHTS)]
-    except HFValidationError:  # no id either; only a path is written like this
+    except HFValidationError:  # the text is not a valid id, so it can only be a path
         raise InputError(f"{key}={model}: there is no such folder, and it is no id on the Hugging Face hub") from None
     offline = constants.HF_HUB_OFFLINE
     if not offline and _answers(constants.ENDPOINT):
@@ -47,7 +47,7 @@ def at_hand(model: str, key: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Whether a server answers there at all, by way of the environment's proxies; one try."""
+    """Returns whether a server answers at this address, through the environment's proxies, in one attempt."""
     try:
         with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_LIMIT):
             return True

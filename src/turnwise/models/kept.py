@@ -1,4 +1,4 @@
-"""What an engine has to keep of a history: keys and values of each layer, and states, found by asking the layers once."""
+"""Finds out what an engine must keep of a history: keys and values of each layer, and recurrent states."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from turnwise.models.recurrence import Flow
 
 
 class Needs(NamedTuple):
-    """What an engine keeps.
+    """The sizes of what an engine keeps of a history.
 
     Attributes:
-        heads: for each layer how many key-value heads it has and their size; (0, 0) for a layer without attention.
-        state_bytes: of the states of recurrent layers at one length of a history.
+        heads: the number of key-value heads and their size, for each layer; (0, 0) for a layer without attention.
+        state_bytes: bytes of the recurrent layers' states at one length of a history.
     """
 
     heads: tuple[tuple[int, int], ...]
@@ -25,10 +25,10 @@ class Needs(NamedTuple):
 
 
 def needs_of(model: Any) -> Needs:
-    """What an engine keeps of this model's histories.
+    """Returns what an engine must keep of this model's histories.
 
-    One token is passed through layers of families whose configuration does not say it in the usual words: latent attention
-    expands its keys, and some families have other heads in other layers.
+    If the configuration does not say it in the usual keys, one token is passed through the layers to find out. Latent
+    attention, for example, expands its keys, and some families have different heads in different layers.
 
     Raises:
         ValueError: no layer uses transformers' attention interface.
@@ -53,7 +53,7 @@ def needs_of(model: Any) -> Needs:
 
 
 class _Seen:
-    """A plan that notes what it is given and answers values that are finite."""
+    """A plan that records the shapes that it is given and returns zeros."""
 
     def __init__(self, device: torch.device) -> None:
         self.heads: dict[int, tuple[int, int]] = {}

@@ -1,8 +1,9 @@
-"""The forward pass of Llama-like decoders in few operations, for sampling.
+"""The forward pass of Llama-like decoders with few operations, for sampling.
 
-Small models on a CPU spend more time between operations than in them. This computes what the library's modules compute, from
-their weights and in their order, with about a third of the operations: queries and keys are normalised and rotated
-together, residuals are added by the product that feeds them, and what nobody reads again is overwritten.
+Small models on a CPU spend more time between operations than in them. This pass computes what the library's modules
+compute, from their weights and in their order, with about a third of the operations. Queries and keys are normalised
+and rotated together, residuals are added by the matrix product before them, and tensors that are not read again are
+overwritten.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from turnwise.models.attention import Plan, backbone
 FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
 
 Forward = Callable[[Tensor, Tensor, Plan], Tensor]
-"""ids (B, Q), positions (B, Q) and a plan -> last hidden states (B, Q, C)."""
+"""A function from ids (B, Q), positions (B, Q) and a plan to last hidden states (B, Q, C)."""
 
 
 def forward_of(model: Any) -> Forward:
-    """The quickest forward pass that there is for a causal LM; the model's own where it has adapters in place."""
+    """Returns the fastest forward pass for a causal LM; with adapters in place, this is the model's own."""
     body = backbone(model)
     return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body)
 
 
 def forward_of_body(body: Any) -> Forward:
-    """The quickest forward pass that there is for a transformer without head; its own where its kind or its weights ask for it.
+    """Returns the fastest forward pass for a transformer without head.
 
-    One of another family or in reduced precision (where the order of roundings matters more than the count of operations)
-    runs as it is.
+    It is the model's own forward pass for other families, for layers other than full attention and in reduced
+    precision, where the order of roundings matters more than the number of operations.
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
@@ -41,7 +42,7 @@ def forward_of_body(body: Any) -> Forward:
 
 
 def own_forward(body: Any) -> Forward:
-    """The model's own forward pass, through which gradients flow."""
+    """Returns the model's own forward pass, through which gradients flow."""
 
     def own(ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
         hidden: Tensor = body(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
@@ -51,8 +52,10 @@ def own_forward(body: Any) -> Forward:
 
 
 class Lean:
-    """Args:
-    body: the transformer below the head. Its weights are read at every call, not copied.
+    """The forward pass with few operations.
+
+    Args:
+        body: the transformer below the head. The weights are read at every call, not copied.
     """
 
     def __init__(self, body: Any) -> None:
@@ -67,7 +70,7 @@ class Lean:
         cos, sin = (
             part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2] for part in self.body.rotary_emb(x, positions)
         )
-        x = x.reshape(B * Q, -1)  # (T, C): which row a token is of matters to attention only
+        x = x.reshape(B * Q, -1)  # (T, C): the row of a token matters only in attention
         for number, layer in enumerate(self.body.layers):
             self._attention(x, number, layer, (B, Q), (cos, sin), plan)
             mlp = layer.mlp
@@ -97,19 +100,19 @@ class Lean:
 
 
 def norm(x: Tensor, module: Any) -> Tensor:
-    """Root-mean-square norm with a module's weight, of (..., C)."""
+    """Returns the root-mean-square norm of (..., C) with a module's weight."""
     return scaled(x, module.weight, module.variance_epsilon)
 
 
 def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """``x / sqrt(mean(x^2) + epsilon) * weight`` over the last axis."""
+    """Returns ``x / sqrt(mean(x^2) + epsilon) * weight``, with the mean over the last axis."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     inverse = length.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
     return (x * inverse).mul_(weight)
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions of (T, H, D); ``cos`` and ``sin`` are (T, 1, D / 2), the two halves of D being turned as pairs."""
+    """Applies rotary positions to (T, H, D). ``cos`` and ``sin`` are (T, 1, D / 2); the halves of D form the pairs."""
     first, second = x.chunk(2, dim=-1)
     out = torch.empty_like(x)
     low, high = out.chunk(2, dim=-1)
@@ -123,7 +126,7 @@ def _linear(x: Tensor, module: Any) -> Tensor:
 
 
 def _add_linear(x: Tensor, h: Tensor, module: Any) -> None:
-    """Add the module's output to ``x`` in place."""
+    """Adds the module's output to ``x`` in place."""
     x.addmm_(h, module.weight.t())
     if module.bias is not None:
         x.add_(module.bias)

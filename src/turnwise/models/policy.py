@@ -1,4 +1,4 @@
-"""A policy: a Hugging Face causal LM, its tokenizer, and LoRA or full training."""
+"""Loads a policy: a Hugging Face causal LM with its tokenizer, for LoRA or full training."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyError(InputError):
-    """A model that cannot be loaded or used as a policy."""
+    """Raised for a model that cannot be loaded or used as a policy."""
 
 
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
-    """A copy of ``model`` without adapters: their deltas are added to the weights. ``into`` is filled instead of a new one.
+    """Returns a copy of ``model`` without adapters, whose deltas are added to the weights.
+
+    If ``into`` is given, it is filled instead of a new model.
 
     Raises:
-        PolicyError: the architecture or its adapters do not let themselves be copied.
+        PolicyError: the architecture or its adapters cannot be copied.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     try:
@@ -61,7 +63,7 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
         for name, buffer in base.named_buffers():  # rotary frequencies are not in the state dict
             owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
-        for name, module in base.named_modules():  # frequencies that were fixed stay so
+        for name, module in base.named_modules():  # rotary frequencies that were fixed stay fixed
             if hasattr(module, "rope_type"):
                 into.get_submodule(name).rope_type = module.rope_type
         into.tie_weights()
@@ -71,7 +73,7 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
         for path, value in base.named_parameters():
             plain = targets.get(
                 path.replace("base_layer.", "")
-            )  # experts are wrapped once for each of their parameters
+            )  # peft wraps an expert module once for each of its parameters
             if plain is not None:
                 plain.copy_(_whole(value))
         for name, module in base.named_modules():
@@ -83,18 +85,18 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:
-    """A weight that is in shards, put together; all processes that hold one must ask."""
+    """Returns a weight, assembled if it is sharded; all processes that hold a shard must call this together."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def adapter_off(model: Any) -> AbstractContextManager[None]:
-    """The reference policy pi_0: the same model with its adapter switched off.
+    """Returns a context in which the adapter is off, so that the model is the reference policy pi_0.
 
     Raises:
-        ValueError: the model is trained in full, so it holds no reference of its own.
+        ValueError: the model is trained in full, so it contains no reference.
     """
     if not hasattr(model, "disable_adapter"):
-        raise ValueError("a fully trained policy holds no reference; set loss.kl_beta=0 or policy.lora.r above 0")
+        raise ValueError("a fully trained policy contains no reference; set loss.kl_beta=0 or policy.lora.r above 0")
     return model.disable_adapter()
 
 
@@ -108,16 +110,17 @@ def load_policy(
     start: str | Path | None = None,
     longest: int | None = None,
 ) -> tuple[Any, Any]:
-    """A causal LM under tree attention and its tokenizer.
+    """Loads a causal LM with tree attention and returns it with its tokenizer.
 
     Args:
-        model: a Hugging Face id or a folder. Weights are read from safetensors only and no remote code is run.
+        model: a Hugging Face id or a folder. Weights are read only from safetensors, and no remote code is run.
         dtype: of the weights: float32, bfloat16 or float16.
-        rank: of LoRA on every linear layer but the head; 0 trains all weights.
-        alpha, dropout: of LoRA.
-        seed: of the adapter's first weights.
-        start: an adapter on ``model`` that is merged into its weights first, as a finished run leaves it.
-        longest: tokens of the longest path that it is to read; None: no more than it was first trained on.
+        rank: rank of LoRA on every linear layer except the head; 0 trains all weights.
+        alpha, dropout: settings of LoRA.
+        seed: of the adapter's initial weights.
+        start: folder of an adapter for ``model`` that is merged into the weights first, such as a finished run's
+            adapter.
+        longest: number of tokens of the longest path; None: no more than in the model's first training.
 
     Raises:
         PolicyError: there is no such model or adapter, or it cannot be used; the message says what to do.
@@ -152,9 +155,9 @@ def _under_tree_attention(model: Any, named: str, longest: int | None = None) ->
 
 
 def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
-    if not (adapter / ADAPTER).is_file():  # peft would ask the hub for it
+    if not (adapter / ADAPTER).is_file():  # otherwise peft would look for it on the hub
         raise PolicyError(
-            f"policy.start={adapter}: no adapter_model.safetensors lies there; give the adapter folder of a finished run on "
+            f"policy.start={adapter}: there is no adapter_model.safetensors; give the adapter folder of a finished run on "
             "the same policy.model"
         )
     told = f"policy.start={adapter}: not an adapter on this policy.model"
@@ -162,19 +165,19 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
         check_adapter(adapter, model)
         adapted = PeftModel.from_pretrained(policy, adapter)
         strange = set(tensor_names(adapter / ADAPTER)) ^ get_peft_model_state_dict(adapted).keys()
-        if strange:  # other layers: peft would leave them out
+        if strange:  # weights of other layers, which peft would silently ignore
             raise WeightsError(f"it differs in {min(strange)} and {len(strange) - 1} more weights")
         merged = adapted.merge_and_unload()
         check_finite(merged.named_parameters())
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # peft raises whatever a broken configuration leads to
+    except Exception as error:  # a broken configuration can make peft raise anything
         raise PolicyError(f"{told} ({_first_line(error)})") from error
     return merged
 
 
 def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:
-    """``policy`` under LoRA on every linear layer but the head; ``empty`` adapters have no memory (the meta device)."""
+    """Returns ``policy`` with LoRA on all linear layers except the head; ``empty`` puts adapters on the meta device."""
     config = LoraConfig(
         r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
     )
@@ -184,18 +187,18 @@ def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bo
 
 
 def _unlike_linear(module: torch.nn.Module) -> bool:
-    """Whether a model has made something else of a linear layer, such as a router that answers a tuple."""
+    """Returns whether a model's class has changed what a linear layer returns, as a router that returns a tuple."""
     own = type(module).__module__.startswith("transformers.models.")
     return own and isinstance(module, torch.nn.Linear) and type(module).forward is not torch.nn.Linear.forward
 
 
 def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:
-    """The transformer of a predictor, a model without its head, under tree attention, and its tokenizer.
+    """Loads the transformer of a predictor (a model without its head) with tree attention and its tokenizer.
 
     Args:
         model: a Hugging Face id or a folder, as in :func:`load_policy`.
         dtype: of the weights.
-        layers: how many of its layers are kept, the lowest; None keeps all.
+        layers: number of lowest layers to keep; None keeps all.
 
     Raises:
         PolicyError: there is no such model, or it cannot be used.
@@ -205,7 +208,7 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
     if layers is not None:
         if not isinstance(getattr(backbone, "layers", None), torch.nn.ModuleList) or layers > len(backbone.layers):
             raise PolicyError(
-                f"predictor.layers={layers}: {model} has no so many layers to choose from "
+                f"predictor.layers={layers}: {model} does not have so many layers to choose from "
                 f"({backbone.config.num_hidden_layers}); give fewer, or null for all"
             )
         backbone.layers = backbone.layers[:layers]
@@ -217,7 +220,8 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
     try:
         files = weight_files(model)
         check_patterns(model)
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)  # said, or a terminal is asked
+        # without trust_remote_code, transformers would ask on the terminal
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         with _quiet():
             weights, info = kind.from_pretrained(
                 model,
@@ -237,7 +241,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
         check_norms(weights.named_modules())
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # the libraries raise whatever a broken file leads to
+    except Exception as error:  # a broken file can make the libraries raise anything
         raise PolicyError(
             f"{key}={model}: {_first_line(error)}. Give the id of a model on the Hugging Face hub or a folder that holds "
             "config.json, model.safetensors and a tokenizer"
@@ -255,7 +259,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The library's report of a load is a table of many lines; what matters of it is said here."""
+    """Suppresses the library's report of a load, a long table; this module reports what matters in it."""
     hf_logging.disable_progress_bar()
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()

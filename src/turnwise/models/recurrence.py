@@ -1,8 +1,8 @@
 """Recurrent layers over packed trees: the gated delta rule and the short convolution before it (arXiv:2412.06464).
 
 Such a layer passes a state from token to token. A tree is therefore cut into *pieces*, which are stretches of tokens
-without a branch. Each piece starts with the final state of the piece above it. Pieces at the same depth of the tree
-are computed together. The library computes each piece.
+without a branch. Each piece starts with the final state of the piece above it. Pieces at the same depth of the tree are
+computed together, with the library's functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers.activations import ACT2FN
 
 
 class State(NamedTuple):
-    """The state of one layer after n histories."""
+    """The state of one layer for n histories."""
 
     inputs: Tensor  # (n, C, K - 1): the last inputs of its convolution
     memory: Tensor  # (n, H, D_k, D_v)
@@ -38,7 +38,7 @@ def pick(states: States, index: Tensor) -> dict[int, State]:
 
 
 def stack(states: Sequence[States | None]) -> dict[int, State] | None:
-    """Joins the states of single histories. None stands for a history without a token; if all are None, the result is None."""
+    """Joins the states of single histories. None stands for an empty history; if all are None, so is the result."""
     known = next((each for each in states if each is not None), None)
     if known is None:
         return None
@@ -54,10 +54,10 @@ class _Level(NamedTuple):
     """The n pieces at one depth of the tree, padded to L tokens and computed together."""
 
     shape: tuple[int, int]  # n, L
-    token: Tensor  # (n * L,): flat places; any place for padding
-    real: Tensor  # (n, L), 0 or 1
+    token: Tensor  # (n * L,): flat places of the tokens; any place for padding
+    real: Tensor  # (n, L): 1 for a token, 0 for padding
     kept: Tensor  # indices among the n * L that are tokens
-    above: Tensor  # (n,): index of the piece above in the previous level, or of the given state
+    above: Tensor  # (n,): index of the piece above within the previous level, or of the given state
 
 
 class Flow:
@@ -84,14 +84,14 @@ class Flow:
     ) -> None:
         self.first, self.length, self.above = list(first), list(length), list(above)
         self.places, self.device, self.given = places, device, given or {}
-        self.last: dict[int, State] | None = {} if keep else None  # of all pieces, in their order
+        self.last: dict[int, State] | None = {} if keep else None  # by layer: the states of all pieces, in their order
         self._inputs: dict[int, Tensor] = {}  # by layer, until its rule is computed
-        self._taps: dict[int, Tensor] = {}  # by the size of the kernel
+        self._taps: dict[int, Tensor] = {}  # by kernel size
 
     # -- the convolution -----------------------------------------------------------------------------------------------
 
     def taps(self, size: int) -> Tensor:
-        """Returns (size, places): for each token the places of its inputs to a convolution of ``size`` taps, its own first.
+        """Returns the places of each token's inputs to a convolution of ``size`` taps, its own first, (size, places).
 
         Places from ``self.places`` on are the ``size - 1`` inputs that each given state holds, and then a zero.
         """
@@ -114,7 +114,7 @@ class Flow:
 
     @cached_property
     def ends(self) -> Tensor:
-        """The place of the last token of each piece."""
+        """Returns the place of the last token of each piece."""
         return self._tensor(np.array(self.first) + np.array(self.length) - 1)
 
     def convolve(
@@ -146,9 +146,9 @@ class Flow:
 
     @cached_property
     def levels(self) -> list[_Level]:
-        """The pieces by their depth in the tree. Also sets ``order`` and ``written``, which undo the grouping."""
+        """Returns the pieces grouped by depth. Also sets ``order`` and ``written``, which undo the grouping."""
         depth: list[int] = []
-        column: list[int] = []  # of each piece, its place in its level
+        column: list[int] = []  # for each piece, its place within its level
         members: list[list[int]] = []
         for piece, above in enumerate(self.above):
             depth.append(0 if above < 0 else depth[above] + 1)
@@ -175,7 +175,7 @@ class Flow:
     def rule(
         self, layer: int, chunked: Callable[..., Any], single: Callable[..., Any], parts: Sequence[Tensor], **more: Any
     ) -> Tensor:
-        """Computes the rule along the paths.
+        """Computes the gated delta rule along the paths.
 
         Args:
             chunked, single: the library's functions for a sequence, and for one token.
@@ -193,7 +193,7 @@ class Flow:
             query, key, own, decay, beta = (
                 x.index_select(0, level.token).view(*level.shape, *x.shape[1:]) for x in flat
             )
-            decay, beta = decay * level.real[..., None], beta * level.real[..., None]  # padding leaves a state alone
+            decay, beta = decay * level.real[..., None], beta * level.real[..., None]  # padding changes no state
             begin = None if memory is None else memory.index_select(0, level.above)
             step = single if level.shape[1] == 1 else chunked
             asked = {**more, "initial_state": begin, "output_final_state": True}
@@ -209,7 +209,7 @@ class Flow:
 def flow_of_tree(end_BS: Tensor) -> Flow:
     """Returns the flow of states through packed trees (see ``models.attention.PackedTree``); padding has end 0.
 
-    Tensors without data (used to plan memory) count as one path a row.
+    Each row of a tensor without data (used to plan memory) counts as one path.
     """
     B, S = end_BS.shape
     if type(end_BS) is not Tensor or end_BS.is_meta:
@@ -218,7 +218,7 @@ def flow_of_tree(end_BS: Tensor) -> Flow:
     length: list[int] = []
     above: list[int] = []
     for b, ends in enumerate(end_BS.tolist()):
-        over: list[tuple[int, int]] = []  # the end and the number of each piece above this place
+        over: list[tuple[int, int]] = []  # end and number of each piece above this place
         for s, end in enumerate(ends):
             if not end:
                 continue

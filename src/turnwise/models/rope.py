@@ -1,9 +1,9 @@
-"""Rotary frequencies that do not depend on which tokens share a pass.
+"""Fixes rotary frequencies, so that they do not depend on which tokens share a forward pass.
 
-Two kinds of scaling choose their frequencies by the longest position of a forward pass: longrope (Phi-3 long,
-arXiv:2402.13753) and dynamic NTK scaling. A packed tree and a sampled token would then be turned otherwise than the paths that
-they belong to, and a token that was sampled early otherwise than when its path is trained on. So the choice is made once, at
-load.
+Two kinds of scaling choose their frequencies by the longest position of a pass: longrope (Phi-3 long, arXiv:2402.13753)
+and dynamic NTK scaling. With them, a token of a packed tree would be rotated differently than in its path alone, and a
+token that was sampled early differently than when its path is trained on. So the choice is made once, when the model is
+loaded.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-FIXED = "fixed"  # a kind that no forward pass changes
+FIXED = "fixed"  # a rope_type that no forward pass changes
 
 
 def fix_rope(model: Any, longest: int | None = None) -> None:
-    """Fix the frequencies of a model for paths of at most ``longest`` tokens; None: no more than it was first trained on.
+    """Fixes a model's frequencies for paths of at most ``longest`` tokens; None: no more than in the first training.
 
-    longrope takes its short factors for as many tokens as the first training had, and else its long ones, for every token, as
-    the model's own pass over a path of that length does.
+    longrope has short factors for paths up to the length of the first training and long ones for longer paths. Only one
+    of the two sets is used for all tokens, as in the model's own pass over a path of that length.
 
     Raises:
-        ValueError: dynamic scaling, and paths longer than the first training had.
+        ValueError: the scaling is dynamic and paths are longer than in the first training.
     """
     for module in model.modules():
         kind = getattr(module, "rope_type", None)
@@ -39,7 +39,7 @@ def _fixed(module: Any, kind: str, longest: int | None, layers: str | None = Non
         most = getattr(module, f"{prefix}max_seq_len_cached", module.max_seq_len_cached)
         if longest is not None and longest > most:
             raise ValueError(
-                f"position: rope_type {kind} turns tokens by the length of the pass beyond {most} tokens, and paths may have "
+                f"position: rope_type {kind} rotates tokens by the length of the pass above {most} tokens, and paths may have "
                 f"{longest}; set rollout.max_length={most}, or give the model's config.json another rope_type"
             )
         return FIXED

@@ -1,10 +1,11 @@
-"""Attention over packed trees on a CPU, computed only where something is seen.
+"""Attention over packed trees on a CPU, computed only where a query sees a key.
 
-In depth-first order a tree falls into *runs*, stretches without a branch. The tokens of a run see one another causally, and
-everything below a run sees the whole of it: the ancestor mask is a triangle for each run and a rectangle under it, each of
-contiguous tokens. Small subtrees are taken together under a mask of their own. What the pieces say about a query is
-merged by their log-sum-exps, so the result is exact, and no mask over the whole sequence ever stands in memory. A sliding
-window cuts the pieces smaller, and sinks are mass that every query has seen before the first piece.
+In depth-first order a tree falls into *runs*, stretches without a branch. The tokens of a run see each other causally,
+and everything below a run sees the whole run. So the ancestor mask is a triangle for each run and a rectangle below it,
+each over contiguous tokens. Small neighbouring subtrees are computed together under a small mask. The results of the
+pieces are merged by their log-sum-exps, so the result is exact, and no mask over the whole sequence is ever in memory.
+A sliding window cuts the pieces further. Sinks are treated as keys without a value that every query has seen before the
+first piece.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch.autograd.function import once_differentiable
 
 from turnwise.models.attention import HIDDEN, PLAIN, OfTrees, PackedTree, Rules, depth_of
 
-SMALL = 128  # tokens of neighbouring subtrees that are taken together under one mask
-STEP = 512  # queries of a piece that a window cuts
+SMALL = 128  # greatest number of tokens of neighbouring subtrees that are computed together under one mask
+STEP = 512  # number of queries of a piece that is cut by a window
 
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -28,11 +29,13 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 def seen(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool = False, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attention and its log-sum-exps, on a CPU: torch's own kernel, which its public function asks for no more than the answer.
+    """Returns attention and its log-sum-exps on a CPU, from torch's kernel, because the public function lacks these.
 
     Args:
         query: (B, H, q, D).
-        key, value: (B, H_kv, k, D); each head of theirs serves H / H_kv of the query's.
+        key, value: (B, H_kv, k, D); each of their heads serves H / H_kv query heads.
+        scaling: factor of the scores.
+        causal: whether a query sees only the keys up to its own place.
         mask: added to the scores; (B or 1, H or 1, q, k).
 
     Returns:
@@ -45,11 +48,11 @@ def seen(
 
 
 def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
-    """Add to an answer, in place, what further keys say.
+    """Merges attention over further keys into a result, in place.
 
     Args:
         out, part: (..., q, D).
-        mass, lse: (..., q), the log-sum-exps of the keys that each of them has seen; -inf: none.
+        mass, lse: (..., q), the log-sum-exps over the keys that each of them has seen; -inf for no key.
     """
     total = torch.logaddexp(mass, lse)
     out.mul_((mass - total).exp_()[..., None]).addcmul_(part, (lse - total).exp_()[..., None].to(part.dtype))
@@ -58,7 +61,7 @@ def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Queries ``q0 .. q1`` and the keys ``k0 .. k1`` that they see: all of them, causally, or under a mask."""
+    """Queries ``q0 .. q1`` and keys ``k0 .. k1``: all pairs are seen, or those of a causal or given mask."""
 
     q0: int
     q1: int
@@ -69,14 +72,14 @@ class Piece:
 
 
 def pieces_of(end: Sequence[int], small: int = SMALL) -> list[Piece]:
-    """Cut the ancestor mask of one packed row.
+    """Cuts the ancestor mask of one packed row into pieces.
 
     Args:
         end: for each token in depth-first order, one past its last descendant.
         small: see ``SMALL``.
 
     Returns:
-        Pieces that hold every pair of a token and an ancestor (or itself) exactly once.
+        Pieces that contain every pair of a token and an ancestor (or itself) exactly once.
     """
     found: list[Piece] = []
     waiting = [(0, len(end))]
@@ -101,7 +104,7 @@ def pieces_of(end: Sequence[int], small: int = SMALL) -> list[Piece]:
 
 
 def _together(end: Sequence[int], start: int, stop: int) -> Piece:
-    """One or more whole subtrees as one piece."""
+    """Returns one piece for one or more whole subtrees."""
     end_T = torch.tensor(end[start:stop])
     if bool((end_T == stop).all()):
         return Piece(start, stop, start, stop, causal=True)
@@ -112,16 +115,18 @@ def _together(end: Sequence[int], start: int, stop: int) -> Piece:
 
 
 def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]:
-    """The pairs of ``pieces`` whose key is less than ``window`` tokens before its query on their path.
+    """Returns the pairs of ``pieces`` whose key is less than ``window`` tokens before its query on their path.
 
     Args:
-        depth: (S,) ancestors of each token.
+        pieces: the pieces of one row.
+        depth: (S,) number of ancestors of each token.
+        window: size of the sliding window in tokens.
     """
     found: list[Piece] = []
     for whole in pieces:
         for q0 in range(whole.q0, whole.q1, STEP):
             q1 = min(q0 + STEP, whole.q1)
-            k1 = min(whole.k1, q1)  # keys stand in front of those who see them
+            k1 = min(whole.k1, q1)  # keys come before the queries that see them
             away = depth[q0:q1, None] - depth[None, whole.k0 : k1]
             near = (away < window).any(0)
             if not near.any():
@@ -139,7 +144,7 @@ def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]
 
 
 class RunTree(OfTrees):
-    """A batch of packed trees (see ``models.attention.PackedTree``); padding has end 0 and answers zeros.
+    """A batch of packed trees (see ``models.attention.PackedTree``). Padding has end 0, and its result is zeros.
 
     Args:
         end_BS: (B, S), on the CPU.
@@ -154,7 +159,7 @@ class RunTree(OfTrees):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
     ) -> Tensor:
-        if rules.softcap is not None:  # the kernel knows none
+        if rules.softcap is not None:  # the kernel has no soft cap
             self._dense = self._dense or PackedTree(self.end)
             return self._dense.attend(layer, query, key, value, scaling, rules)
         out: Tensor = _Attend.apply(query, key, value, self._seen(rules.window), scaling, rules.sinks)
@@ -169,7 +174,7 @@ class RunTree(OfTrees):
 
 
 class _Attend(torch.autograd.Function):
-    """query (B, H, S, D), key and value (B, H_kv, S, D), sinks (H,) or None -> (B, H, S, D)."""
+    """Maps query (B, H, S, D), key and value (B, H_kv, S, D) and sinks (H,) or None to (B, H, S, D)."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -182,7 +187,7 @@ class _Attend(torch.autograd.Function):
         sinks: Tensor | None,
     ) -> Tensor:
         out = torch.zeros_like(query)
-        mass = query.new_full(query.shape[:3], -torch.inf)  # log-sum-exp of what each query has seen so far
+        mass = query.new_full(query.shape[:3], -torch.inf)  # log-sum-exp over the keys that each query has seen so far
         if sinks is not None:
             mass.copy_(sinks[None, :, None])
         for b, pieces in enumerate(rows):
@@ -204,7 +209,7 @@ class _Attend(torch.autograd.Function):
             row = slice(b, b + 1)
             for p in pieces:
                 q, k = (row, slice(None), slice(p.q0, p.q1)), (row, slice(None), slice(p.k0, p.k1))
-                # With the log-sum-exp and the answer of the whole, each piece's share of the gradient is its own
+                # given the total log-sum-exp and the total output, each piece's part of the gradient is independent
                 parts = _backward(
                     grad_out[q],
                     query[q],
@@ -221,7 +226,7 @@ class _Attend(torch.autograd.Function):
                     grad[at] += part
         grad_sinks = None
         if sinks is not None and ctx.needs_input_grad[5]:
-            # a sink has no value: what its share of the softmax grows by, the answer loses
+            # a sink has no value, so a larger share of the softmax for it only scales the output down
             lost = (grad_out * out).sum(-1) * (sinks[None, :, None] - mass).exp()
             grad_sinks = -lost.sum((0, 2)).to(sinks.dtype)
         return *grads, None, None, grad_sinks

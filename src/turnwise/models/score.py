@@ -1,4 +1,4 @@
-"""Log-probs of a packed micro-batch: one forward pass over the trees, head products only where a token is trained on."""
+"""Log-probs of a packed micro-batch: one forward pass over the trees, with logits only where a token is trained on."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from turnwise.models.blocks import BlockTree
 from turnwise.models.head import Head
 from turnwise.models.runs import RunTree
 
-LONG = 1024  # tokens of a row, from which on blocks that see nothing are worth judging
+LONG = 1024  # row length in tokens from which on attention in blocks is faster than a dense mask
 
 
 class PackedTokens(Protocol):
-    """Packed trees and the tokens to predict in them (``rollouts.pack.Packed``)."""
+    """Packed trees and the tokens to predict in them (see ``rollouts.pack.Packed``)."""
 
     ids_BS: Tensor
     position_BS: Tensor
     end_BS: Tensor  # one past a token's last descendant
-    source_U: Tensor  # flat place, in B * S, of the token before each predicted one
+    source_U: Tensor  # flat place, within B * S, of the token before each predicted one
     target_U: Tensor
 
 
 def score(
     model: Any, packed: PackedTokens, temperature: float = 1.0, entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probs (U,) of the predicted tokens and, if asked for, the entropies (U,) they were drawn from, in nats.
+    """Returns log-probs (U,) of the predicted tokens and, if asked for, entropies (U,) of their distributions, in nats.
 
     Args:
-        packed: which tokens, on the model's device.
-        temperature: of the sampling, so that the numbers are those of the distribution drawn from.
+        model: the policy.
+        packed: the trees and the tokens to predict, on the model's device.
+        temperature: of the sampling, so that the distribution is the one that was sampled from.
+        entropy: whether to compute entropies.
     """
     plan = plan_of(packed.end_BS)
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
@@ -40,7 +42,7 @@ def score(
 
 
 def plan_of(end_BS: Tensor) -> Plan:
-    """The quickest exact attention over packed trees on their device. Tensors without numbers show no runs."""
+    """Returns the fastest exact attention plan for packed trees on their device. For meta tensors the mask is dense."""
     known = type(end_BS) is Tensor
     if known and end_BS.device.type == "cpu":
         return RunTree(end_BS)

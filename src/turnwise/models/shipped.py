@@ -1,4 +1,4 @@
-"""Where the shipped policies lie."""
+"""The folders of the shipped policies, and the environments on which they were trained."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ WORLDS: Mapping[str, tuple[str, ...]] = {
     "tiny_thinking_small": ("bfcl", "apibank"),
     "tiny_llama": ("bfcl", "search", "math"),
 }
-"""Name that ``policy.model`` takes -> the worlds that this base was trained on, at their tiny levels."""
+"""A name that ``policy.model`` accepts -> the environments on which this base was trained, at their tiny levels."""
 BASES: Mapping[str, Path] = {name: _SHELF / name for name in WORLDS}
-"""The same names -> folder."""
+"""The same names -> their folders."""
 ASSETS = BASES["tiny"]
 
 
 def tiny_path(name: str = "tiny") -> Path:
-    """The folder of an embedded base policy, loadable by ``transformers`` as a local model.
+    """Returns the folder of a shipped base policy, which ``transformers`` can load as a local model.
 
     Raises:
         KeyError: no base of that name is shipped.
-        InputError: the weights are not there; the message says how to build them.
+        InputError: the weights are missing; the message says how to build them.
     """
     folder = BASES[name]
     if not (folder / "model.safetensors").is_file():
@@ -38,16 +38,16 @@ def tiny_path(name: str = "tiny") -> Path:
 
 
 def weights_of(model: str) -> str:
-    """Folder or id of a configured model, which may be the name of a base."""
+    """Returns the folder or id of a configured model, which may be the name of a base."""
     return str(tiny_path(model) if model in BASES else model)
 
 
 def unknown_to(model: str, world: str, level: str | None) -> str | None:
-    """What to tell who trains a base in a world, or at a level, that it has never seen; None where it has, or is no base."""
+    """Returns a warning if a base was never trained in an environment or at its level, else None."""
     if model not in WORLDS or (world in WORLDS[model] and level in (None, "tiny")):
         return None
     if world in WORLDS[model]:
-        return f"base={model} was trained on {world} at level=tiny alone; policy.model= takes a model of your own"
+        return f"base={model} was trained on {world} only at level=tiny; policy.model= takes a model of your own"
     better = [name for name, worlds in WORLDS.items() if world in worlds]
     remedy = f"base={better[0]} was" if better else "policy.model= takes a model of your own"
     return f"base={model} was never trained on {world}, and will hardly solve a task there; {remedy}"

@@ -1,6 +1,6 @@
-"""Tensor helpers that know nothing of methods: segmented sums, and log-probs of chosen tokens.
+"""Tensor functions that do not depend on any method: segmented sums, and log-probs of chosen tokens.
 
-``K`` is a flat axis of trained tokens, ``D`` the hidden size, ``V`` the vocabulary.
+``K`` is a flat axis of trained tokens, ``D`` the hidden size, ``V`` the vocabulary size.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch.autograd.function import once_differentiable
 
 
 def segment_sum(values_K: Tensor, segment_K: Tensor) -> Tensor:
-    """Sum over the tokens that carry the same id, given back to each of them.
+    """Sums values over the tokens with the same id and returns the sum at each of these tokens.
 
     Args:
         values_K: (K,) floating point.
-        segment_K: (K,) integer ids, in any order, not necessarily dense.
+        segment_K: (K,) integer ids in any order, not necessarily consecutive.
 
     Returns:
         (K,), differentiable in ``values_K``.
@@ -30,9 +30,9 @@ def segment_sum(values_K: Tensor, segment_K: Tensor) -> Tensor:
 def selected_logprobs(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, chunk: int = 1024
 ) -> Tensor:
-    """Log-probs of chosen tokens under ``softmax(hidden @ weight.T / temperature)``.
+    """Returns log-probs of chosen tokens under ``softmax(hidden @ weight.T / temperature)``.
 
-    See :func:`selected_logprobs_and_entropy`; this one skips the entropy.
+    See :func:`selected_logprobs_and_entropy`; this function computes no entropy.
     """
     return _selected(hidden, weight, targets, temperature, chunk, entropy=False)[0]
 
@@ -40,24 +40,24 @@ def selected_logprobs(
 def selected_logprobs_and_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, chunk: int = 1024
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs of chosen tokens and the entropy of the distributions they were chosen from, both in nats.
+    """Returns log-probs of chosen tokens and the entropies of their distributions, both in nats.
 
-    The logits of only ``chunk`` positions stand in memory at a time, in the forward pass and again in the backward pass,
-    which recomputes them. Products are taken in the dtype of ``hidden``, the softmax at least in float32, whatever autocast
-    says, so that both passes see the same logits. Pass only the positions that are trained on.
+    The logits of only ``chunk`` positions are in memory at a time, in the forward pass and again in the backward pass,
+    which recomputes them. Products are computed in the dtype of ``hidden`` and the softmax at least in float32,
+    whatever autocast says, so that both passes see the same logits. Pass only the positions that are trained on.
 
     Args:
         hidden: (..., D) last hidden states, each at the position that predicts its target.
         weight: (V, D) output embedding.
         targets: (...) token ids.
-        temperature: divides the logits, as sampling does.
-        chunk: positions whose logits are held at once.
+        temperature: divides the logits, as in sampling.
+        chunk: number of positions whose logits are in memory at once.
 
     Returns:
-        Two tensors (...), float32 or wider, differentiable once in ``hidden`` and ``weight``.
+        Two tensors (...), float32 or wider, once differentiable in ``hidden`` and ``weight``.
 
     Raises:
-        ValueError: shapes that do not match, or a temperature or chunk that is not positive.
+        ValueError: shapes do not match, or temperature or chunk is not positive.
     """
     return _selected(hidden, weight, targets, temperature, chunk, entropy=True)
 
@@ -82,7 +82,7 @@ def _selected(
 
 
 class _SelectedLogprobs(torch.autograd.Function):
-    """Rows (K, D), weight (V, D), targets (K,) -> log-probs (K,) and entropies (K,), or (0,) where none are asked for."""
+    """Maps rows (K, D), weight (V, D) and targets (K,) to log-probs (K,) and entropies (K,), or (0,) without entropy."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -103,7 +103,7 @@ class _SelectedLogprobs(torch.autograd.Function):
                 entropy_K[part] = logsumexp_K[part] - probs.mul_(logits).sum(-1)
         ctx.save_for_backward(rows, weight, targets_K, logsumexp_K, entropy_K)
         ctx.temperature, ctx.chunk = temperature, chunk
-        ctx.set_materialize_grads(False)  # an entropy that is only logged costs nothing in the backward pass
+        ctx.set_materialize_grads(False)  # so that an entropy that is only logged costs nothing in the backward pass
         return logprobs_K, entropy_K
 
     @staticmethod

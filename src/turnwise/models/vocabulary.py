@@ -1,4 +1,4 @@
-"""Does a model's tokenizer fit its weights, give ordinary text back, and read any text in time?"""
+"""Checks that a model's tokenizer fits its weights, reproduces ordinary text, and reads any text in finite time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from turnwise.models.weights import WeightsError, found, read_json
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-_TRIED = "open door 1204 and go to room 35 or 6789"  # any tokenizer of a language model gives it back
-_SECONDS = 4  # of processor time for all texts of a trial
-_PATIENCE = 60  # s until a trial is given up that gets no processor
+_TRIED = "open door 1204 and go to room 35 or 6789"  # a text that any language model's tokenizer reproduces
+_SECONDS = 4  # limit of processor time for all texts of a trial
+_PATIENCE = 60  # seconds of real time after which a trial is stopped, in case it gets no processor
 _WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_KNOWN = {  # patterns that were tried: of the shipped bases, Qwen and Llama
+_KNOWN = {  # patterns known to be safe: those of the shipped bases, Qwen and Llama
     r"\n| ?\p{N}{1,2}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s",
     _WORD + r"\p{N}" + _REST,
     _WORD + r"\p{N}{1,3}" + _REST,
@@ -35,21 +35,21 @@ for text in given["texts"]:
 
 
 def check_vocabulary(tokenizer: Any, rows: int) -> None:
-    """Every id that the tokenizer may give has a row.
+    """Checks that the weights have a row for every id that the tokenizer can produce.
 
     Raises:
-        WeightsError: one has none.
+        WeightsError: an id has no row.
     """
     highest = max(tokenizer.get_vocab().values(), default=-1)
     if not 0 <= highest < rows:
-        raise WeightsError(f"the tokenizer has ids up to {highest}, and the model's vocabulary has {rows} rows")
+        raise WeightsError(f"the tokenizer has ids up to {highest}, but the model's vocabulary has {rows} rows")
 
 
 def check_special(model: str | Path, rows: int) -> None:
-    """The ids of special tokens that a model's configurations name have a row each. An id of padding may be -1, which is none.
+    """Checks that each special token's id in a model's configurations has a row. A padding id may be -1, meaning none.
 
     Raises:
-        WeightsError: one has none.
+        WeightsError: an id has no row.
     """
     for name in ("config.json", "generation_config.json"):
         if (file := found(model, name)) is None:
@@ -62,16 +62,18 @@ def check_special(model: str | Path, rows: int) -> None:
                     whole_number = isinstance(number, int) and not isinstance(number, bool) and number < rows
                     least = -1 if key == "pad_token_id" else 0
                     if number is not None and not (whole_number and number >= least):
-                        raise WeightsError(f"{name} says {key}={given!r}, and the model's vocabulary has {rows} rows")
+                        raise WeightsError(f"{name} says {key}={given!r}, but the model's vocabulary has {rows} rows")
 
 
 def check_patterns(model: str | Path) -> None:
-    """Regular expressions of ``tokenizer.json`` can take for ever, and nothing can stop them inside this process. Those that
-    are not known are tried out in another process, on long runs of each character that they name and of some others.
+    """Checks that the regular expressions of ``tokenizer.json`` end in time.
+
+    A regular expression may never end, and nothing can stop it within this process. Unknown patterns are tried in
+    another process, on long repetitions of each character in them and of some others.
 
     Raises:
-        WeightsError: they took too long, or failed; the tokenizer splits a text differently each time, or two added tokens have
-            one id.
+        WeightsError: they took too long or failed, the tokenizer splits a text differently each time, or two added
+            tokens have the same id.
     """
     file = found(model, "tokenizer.json")
     about = read_json(file) if file is not None else {}
@@ -82,13 +84,13 @@ def check_patterns(model: str | Path) -> None:
         )
     added = [token.get("id") for token in about.get("added_tokens") or () if isinstance(token, Mapping)]
     if len(set(added)) < len(added):
-        raise WeightsError("tokenizer.json gives two added tokens one id")
+        raise WeightsError("tokenizer.json gives two added tokens the same id")
     parts = {key: about.get(key) for key in ("normalizer", "pre_tokenizer")}
     patterns = set(_patterns(parts)) - _KNOWN
     if not patterns:
         return
     letters = sorted({*"aA0 \n.'_é中", *(letter for pattern in patterns for letter in pattern[:200])})
-    ends = ("", "\0", "\0" + "".join(letters))  # a pattern is not tried where a letter that it needs is missing
+    ends = ("", "\0", "\0" + "".join(letters))  # a pattern may need a character that the repetition does not contain
     texts = [run + end for letter in letters for run in (letter * 30, letter * 2000) for end in ends]
     plain = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "x"}}
     given = {"seconds": _SECONDS, "tokenizer": {**plain, **parts}, "texts": texts}
@@ -106,7 +108,7 @@ def check_patterns(model: str | Path) -> None:
     if ended:
         why = f"took more than {_SECONDS} s" if ended < 0 else "failed"
         raise WeightsError(
-            f"tokenizer.json splits or replaces text by a pattern ({min(patterns, key=len)[:60]!r}), which {why} for texts of "
+            f"tokenizer.json splits or replaces text by a pattern ({min(patterns, key=len)[:60]!r}), which {why} on texts of "
             "2,000 characters"
         )
 
@@ -123,13 +125,13 @@ def _patterns(part: Any) -> Iterator[str]:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """A tokenizer without its files, or with a damaged one, drops or replaces what it is given, or ends turns at a word.
+    """Checks that a tokenizer reproduces an ordinary text, which one with missing or damaged files does not.
 
     Raises:
-        WeightsError: it does not give an ordinary text back, or its end-of-turn token is a word.
+        WeightsError: it does not reproduce the text, or its end-of-turn token is an ordinary word.
     """
     end = tokenizer.eos_token
-    if isinstance(end, str) and end.strip("\u0120\u2581 ").isalnum():  # without the marks of a blank before a word
+    if isinstance(end, str) and end.strip("\u0120\u2581 ").isalnum():  # without the markers of a space before a word
         raise WeightsError(
             f"the tokenizer's eos_token is the ordinary word {end!r}, which would end turns in their middle"
         )

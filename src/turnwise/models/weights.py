@@ -1,4 +1,4 @@
-"""Are the files of a model what they claim to be? Checked when they are loaded, before anything is trained on them."""
+"""Checks a model's files when they are loaded, before anything is trained on them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from transformers.utils import cached_file
 
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
-_FILE = re.compile(r"[\w-][\w.-]*\.safetensors")  # in the model's own folder
-_NAME = re.compile(r"[\x21-\x7e]{1,500}")  # of a tensor: it is printed in reports and messages
+_FILE = re.compile(r"[\w-][\w.-]*\.safetensors")  # names of files within the model's own folder
+_NAME = re.compile(r"[\x21-\x7e]{1,500}")  # valid names of tensors, because reports and messages print them
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-_SCALES = {  # ends of keys in config.json -> what their numbers lie between
+_SCALES = {  # pattern of a key's end in config.json -> the range of its number
     r"(^|_)eps(ilon)?$": (1e-20, 0.1),
     r"rope_theta$": (1.0, 1e15),
     r"^factor$": (1e-3, 1e6),
     r"dropout$|_pdrop$": (0.0, 0.999),
     r"max_position_embeddings$": (1, 1e12),
 }
-LARGEST = 1e8  # of a weight
-FLOATS = ("F64", "F32", "F16", "BF16")  # types of weights that are not quantised, as safetensors names them
+LARGEST = 1e8  # greatest absolute value of a weight
+FLOATS = ("F64", "F32", "F16", "BF16")  # safetensors' names of the types of weights that are not quantised
 
 
 class WeightsError(ValueError):
-    """Weights that cannot be trusted, in a few words that name the file or tensor."""
+    """Raised for weights that cannot be trusted; the message names the file or tensor."""
 
 
 def weight_files(model: str | Path) -> list[Path]:
-    """The files that hold a model's weights, all of them safetensors in its own folder; those of a hub id are downloaded.
+    """Returns the files with a model's weights, all safetensors in its own folder. Files of a hub id are downloaded.
 
     Raises:
-        WeightsError: an index names other files, a configuration claims what the files do not hold, or a file is damaged.
+        WeightsError: an index names other files, a configuration does not match the files, or a file is damaged.
         OSError: there is no such model.
     """
     _check_folder(Path(model))
@@ -47,7 +47,7 @@ def weight_files(model: str | Path) -> list[Path]:
     if about.get("transformers_weights"):
         raise WeightsError("config.json names its own file of weights (transformers_weights), which is not read")
     if found(model, ADAPTER_CONFIG) is not None:
-        raise WeightsError(f"{ADAPTER_CONFIG} lies there: an adapter belongs in policy.start, its base in policy.model")
+        raise WeightsError(f"{ADAPTER_CONFIG} is there: an adapter belongs in policy.start, its base in policy.model")
     names, named = [WHOLE], dict[str, str]()
     if found(model, WHOLE) is None and (index := found(model, INDEX)) is not None:
         places = read_json(index).get("weight_map")
@@ -56,7 +56,7 @@ def weight_files(model: str | Path) -> list[Path]:
         named = {str(name): str(place) for name, place in places.items()}
         names = sorted(set(named.values()))
         if strange := [name for name in names if not _FILE.fullmatch(name)]:
-            raise WeightsError(f"{INDEX} names {strange[0]!r}, and only safetensors in the model's own folder are read")
+            raise WeightsError(f"{INDEX} names {strange[0]!r}, but only safetensors in the model's own folder are read")
     files = []
     for name in names:
         if (file := found(model, name)) is None:
@@ -66,7 +66,7 @@ def weight_files(model: str | Path) -> list[Path]:
     for part in [about, *(value for value in about.values() if isinstance(value, Mapping))]:
         for key in _LAYERS:
             if isinstance(part.get(key), int | float) and not 0 < part[key] <= count:
-                raise WeightsError(f"config.json claims {key}={part[key]}, and there are {count} tensors")
+                raise WeightsError(f"config.json claims {key}={part[key]}, but there are {count} tensors")
     _check_scales(about)
     if (quantised := about.get("quantization_config")) is None:
         _check_types(files)
@@ -76,23 +76,23 @@ def weight_files(model: str | Path) -> list[Path]:
 
 
 def tensor_names(file: Path) -> list[str]:
-    """The tensors of a file, whose header is read.
+    """Returns the names of a file's tensors; only the header is read.
 
     Raises:
-        WeightsError: the file is cut off or no safetensors.
+        WeightsError: the file is truncated or is not a safetensors file.
     """
     try:
         with safe_open(file, "pt") as stream:
             names = list(stream.keys())
-    except Exception as error:  # the library has an exception of its own, and more of the operating system
+    except Exception as error:  # the library raises its own exception and those of the operating system
         raise WeightsError(f"{file.name} is damaged or cut off ({error}); copy it again") from error
     if strange := [name for name in names if not _NAME.fullmatch(name)]:
-        raise WeightsError(f"{file.name} holds a tensor of the name {strange[0][:60]!r}")
+        raise WeightsError(f"{file.name} holds a tensor with an invalid name ({strange[0][:60]!r})")
     return names
 
 
 def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
-    """Numbers by which every activation is divided, turned or left out."""
+    """Checks numbers that scale, rotate or drop every activation."""
     for key, value in about.items():
         if isinstance(value, Mapping):
             _check_scales(value, f"{where}, {key}")
@@ -102,42 +102,44 @@ def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
         for ends, (low, high) in _SCALES.items():
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if re.search(ends, key) and value is not None and not (number and low <= value <= high):
-                raise WeightsError(f"{where} says {key}={value!r}, and it must be a number from {low:g} to {high:g}")
+                raise WeightsError(f"{where} says {key}={value!r}, but it must be a number from {low:g} to {high:g}")
 
 
 def _check_types(files: Sequence[Path]) -> None:
-    """Weights are floating-point numbers, where no configuration says that they are quantised."""
+    """Checks that weights are floating-point numbers, if no configuration says that they are quantised."""
     for file in files:
         with safe_open(file, "pt") as stream:
-            for name in stream.keys():  # noqa: SIM118 - it is no mapping
+            for name in stream.keys():  # noqa: SIM118 - the stream is not a mapping
                 if name.endswith(".weight") and (kind := stream.get_slice(name).get_dtype()) not in FLOATS:
                     raise WeightsError(
-                        f"{name} in {file.name} is of type {kind}, and config.json names no quantisation"
+                        f"{name} in {file.name} is of type {kind}, but config.json names no quantisation"
                     )
 
 
 def _check_folder(folder: Path) -> None:
-    """A pipe, a device or a link to nowhere in the place of a file would be left out without a word."""
+    """Checks that a folder contains only regular files and folders, because anything else would be ignored silently."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if not path.is_file() and not path.is_dir():
-            raise WeightsError(f"{path.name} in its folder is no regular file; copy the model again")
+            raise WeightsError(f"{path.name} in its folder is not a regular file; copy the model again")
 
 
 def _check_places(files: Sequence[Path], named: Mapping[str, str]) -> int:
-    """Counts the tensors of all files. Each lies in one file, the one that the index names."""
+    """Returns the number of tensors and checks that each is in exactly one file, the one that the index names."""
     places: dict[str, str] = {}
     for file in files:
         for name in tensor_names(file):
             if name in places:
-                raise WeightsError(f"{name} lies in {places[name]} and in {file.name}; remove the wrong one")
+                raise WeightsError(f"{name} is in {places[name]} and in {file.name}; remove the wrong one")
             if named.get(name, file.name) != file.name:
-                raise WeightsError(f"{INDEX} says that {name} lies in {named[name]}, and it lies in {file.name}")
+                raise WeightsError(f"{INDEX} says that {name} is in {named[name]}, but it is in {file.name}")
             places[name] = file.name
     return len(places)
 
 
 def check_tied(files: Sequence[Path], config: Any) -> None:
-    """A configuration may tie the head to the embeddings. A head of its own in the files is then left out when it is loaded.
+    """Checks that a head in the files equals the embeddings if the configuration ties them.
+
+    A tied head in the files is ignored when the model is loaded, so a different one would be lost silently.
 
     Raises:
         WeightsError: the files hold a head that differs from the embeddings.
@@ -154,7 +156,7 @@ def check_tied(files: Sequence[Path], config: Any) -> None:
     head, embedding = (_tensor(found[name], name) for name in (heads[0], embeddings[0]))
     if head.shape != embedding.shape or not torch.equal(head, embedding):
         raise WeightsError(
-            f"config.json ties the head to the embeddings (tie_word_embeddings), and {heads[0]} differs from {embeddings[0]}"
+            f"config.json ties the head to the embeddings (tie_word_embeddings), but {heads[0]} differs from {embeddings[0]}"
         )
 
 
@@ -165,12 +167,13 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
 
 
 def check_loaded(info: Mapping[str, Any], layers: int) -> None:
-    """What ``from_pretrained`` tells of a load: missing tensors it would have drawn at random. Tied ones count as there.
+    """Checks what ``from_pretrained`` reports about missing and unexpected tensors.
 
-    A tensor of one of the model's ``layers`` that has no place there belongs to another architecture; others may be left out.
+    Missing tensors would have been drawn at random; tied ones may be missing. An unexpected tensor in one of the
+    model's ``layers`` means another architecture. Other unexpected tensors are ignored.
 
     Raises:
-        WeightsError: not everything was in the files, or they are another model's.
+        WeightsError: a tensor was missing from the files, or the files belong to another model.
     """
     for name in sorted(info["unexpected_keys"]):
         found = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.", name)
@@ -181,15 +184,15 @@ def check_loaded(info: Mapping[str, Any], layers: int) -> None:
 
 
 def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """The one pass over all weights that this module makes: NaN and infinities spread to the extremes.
+    """Checks all weights for NaN, infinities and huge values, with one pass that computes minimum and maximum.
 
     Raises:
-        WeightsError: naming the first tensor with a value that is not finite.
+        WeightsError: a tensor has such a value; the message names the first one.
     """
     for name, value in tensors:
         if not value.is_floating_point() or value.is_meta or not value.numel():
             continue
-        known = value if value.element_size() > 1 else value.to(torch.float32)  # of one byte has no such operation
+        known = value if value.element_size() > 1 else value.to(torch.float32)  # one-byte types have no aminmax
         low, high = torch.aminmax(known.detach())
         if not math.isfinite(low) or not math.isfinite(high):
             raise WeightsError(f"{name} holds values that are not finite")
@@ -198,24 +201,26 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def check_embeddings(weight: torch.Tensor) -> None:
-    """Weights that were never filled are all one value.
+    """Checks that the embeddings are not all one value, as those of weights that were never filled.
 
     Raises:
-        WeightsError: these are.
+        WeightsError: they are all one value.
     """
     if not weight.is_meta and weight.numel() > 1 and bool((weight[:64] == weight[0, 0]).all()):
         raise WeightsError("the embeddings of its vocabulary are all one value: the weights were never filled")
 
 
 def check_norms(modules: Iterable[tuple[str, torch.nn.Module]]) -> None:
-    """A norm whose weight is all zeros gives the same for whatever it reads, unless it scales by 1 + weight as Gemma's does.
+    """Checks that no norm returns the same output for every input because its weight is all zeros.
+
+    Norms that scale by 1 + weight, such as Gemma's, may have zero weights.
 
     Raises:
-        WeightsError: naming the first norm that does.
+        WeightsError: a norm does; the message names the first one.
     """
     for name, module in modules:
         if re.search(r"Norm(Gated)?$", type(module).__name__) and _answers_one_thing(module):
-            raise WeightsError(f"{name}.weight is all zeros, so that this norm gives the same for whatever it reads")
+            raise WeightsError(f"{name}.weight is all zeros, so this norm returns the same output for every input")
 
 
 def _answers_one_thing(norm: torch.nn.Module) -> bool:
@@ -227,13 +232,13 @@ def _answers_one_thing(norm: torch.nn.Module) -> bool:
     try:
         with torch.no_grad():
             first, second = norm(both, both) if type(norm).__name__.endswith("Gated") else norm(both)
-    except (RuntimeError, ValueError):  # it reads tensors of another shape, as xLSTM's does
+    except (RuntimeError, ValueError):  # the norm needs tensors of another shape, as xLSTM's does
         return False
     return torch.equal(first, second)
 
 
 def found(model: str | Path, name: str) -> Path | None:
-    """A file of a model: of its folder, or of the hub; None where there is none."""
+    """Returns a file of a model, from its folder or from the hub, or None if there is none."""
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.is_file() else None
@@ -243,17 +248,17 @@ def found(model: str | Path, name: str) -> Path | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object of a JSON file.
+    """Returns the object in a JSON file.
 
     Raises:
-        WeightsError: it is damaged, or holds something else.
+        WeightsError: the file is damaged or holds something else.
     """
     try:
         if path.exists() and not path.is_file():
-            raise OSError("it is no file")
+            raise OSError("it is not a regular file")
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(f"{path.name} cannot be read ({error})") from error
     if not isinstance(found, dict):
-        raise WeightsError(f"{path.name} is no JSON object")
+        raise WeightsError(f"{path.name} is not a JSON object")
     return found

@@ -1,7 +1,7 @@
-"""The update of a branching tree against the same update of its paths, each passed by itself through the model's own forward.
+"""Compares the update of a branching tree with the same update computed path by path by the model's own forward pass.
 
-Where the probe (``rollouts.probe``) measures a few tokens of a large model, this measures loss and every gradient of a small
-one, with windows as configured, and what the engine says of its samples against what the trainer says of them.
+The probe (``rollouts.probe``) measures a few tokens of a large model. This module measures the loss and every gradient
+of a small model, with windows as configured, and compares the engine's log-probs of its samples with the trainer's.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from turnwise.models.attention import unwrapped
 from turnwise.models.score import score
 from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention, sampled
 
-EXACT, NEAR = 1e-5, 1e-4  # of loss and gradients, relative; of the engine's log-probs, in nats
-TRUNK = 150  # tokens: more than the trunk that is probed
-LONG = 3  # times the tokens of a turn that is probed
+EXACT, NEAR = 1e-5, 1e-4  # limits: of loss and gradients, relative; of the engine's log-probs, in nats
+TRUNK = 150  # tokens of the trunk, more than in the probe
+LONG = 3  # turns have this many times the tokens of the probe's turns
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far packed and sampled numbers lie from those of plain paths.
+    """The distance between packed or sampled numbers and those of plain paths.
 
     Attributes:
-        loss: difference of the losses, as a share of their size or of 1, whichever is more.
-        gradient: largest difference of two gradient entries, as a share of the largest entry or of 1, whichever is more.
-        sampled: largest difference of a log-prob of the engine from the trainer's, in nats.
+        loss: difference of the losses, relative to their size or to 1, whichever is more.
+        gradient: largest difference of two gradient entries, relative to the largest entry or to 1, whichever is more.
+        sampled: largest difference between a log-prob of the engine and the trainer's, in nats.
     """
 
     loss: float
@@ -43,10 +43,10 @@ class Distance:
 
 
 def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
-    """Measure a small causal LM under tree attention, in float32, by the parameters that are trained.
+    """Measures a small causal LM with tree attention, in float32; gradients are those of its trained parameters.
 
     Args:
-        model: with or without adapters; its gradients are left empty.
+        model: with or without adapters; its ``.grad`` attributes are not touched.
         copy: whether the engine samples from a plain copy with adapters merged in.
         seed: of the tokens and the advantages.
     """
@@ -75,7 +75,7 @@ def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
 
 
 def _path(model: Any, example: Example, row: int) -> Tensor:
-    """Log-probs of the tokens that are counted to one path, from a forward pass of its own."""
+    """Returns log-probs of the tokens that are counted to one path, from a separate forward pass."""
     items = [k for k, own in enumerate(example.row) if own == row]
     logits = model(input_ids=example.paths[row : row + 1], use_cache=False).logits[0].float()
     logs = logits[[example.place[k] for k in items]].log_softmax(-1)

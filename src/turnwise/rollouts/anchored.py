@@ -20,18 +20,20 @@ Kind = Literal["strict", "calls", "similarity", "arguments"]
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """The verifiers that PivotRL names beside the environment's own (arXiv:2603.21383, section 3 and Appendix A.2).
+    """The verifiers that PivotRL names in addition to the environment's own (arXiv:2603.21383, section 3, App. A.2).
 
-    ``strict`` requires the same calls in the same order, or the same text up to whitespace. ``functional`` depends on the
-    demonstrated reply: if it has calls, the reply's calls must match them one to one by name and arguments
-    (``data.toolcalls.match``); if it has none, the reply must have similar words and no call. At a pivot the rule is that of
-    NeMo Gym, from which pivot rows come (``data.toolcalls.overlap``). A truncated reply is neither.
+    ``strict`` requires the same calls in the same order, or the same text up to whitespace. ``functional`` depends on
+    the demonstrated reply: if it has calls, the reply's calls must match them one to one by name and arguments
+    (``data.toolcalls.match``); if it has none, the reply must have similar words and no call. At a pivot the rule is
+    that of NeMo Gym, from which pivot rows come (``data.toolcalls.overlap``). A truncated reply gets neither verdict.
 
     Attributes:
         format: how calls are written, in replies and in demonstrations.
-        kind: functional by one rule for all replies; None: the rule follows the demonstrated reply, as above.
-        threshold: of the similarity: one less the edit distance between the two lists of words by the longer length.
-        word_overlap: from which share of common words on two texts are equal in the rule of pivot rows (``arguments``).
+        kind: functional by one rule for all replies; None: the rule depends on the demonstrated reply, as above.
+        threshold: least similarity of an accepted reply. The similarity is 1 minus the edit distance between the two
+            lists of words divided by the longer length.
+        word_overlap: least share of common words at which the rule of pivot rows (``arguments``) accepts two texts as
+            equal.
     """
 
     format: Format = "hermes"
@@ -48,7 +50,7 @@ class Anchored:
             raise ValueError(f"word_overlap: texts with the same words have {MOST}, got {self.word_overlap}")
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
-        """``functional`` and ``strict``.
+        """Returns the verdicts ``functional`` and ``strict``.
 
         Raises:
             InputError: the demonstrated reply is not in this format.
@@ -87,5 +89,5 @@ class Anchored:
 
 
 def similarity(made: str, expected: str) -> float:
-    """Returns the share of words in common, in order: 1 where the texts are the same but for case and whitespace."""
+    """Returns the share of common words, in order: 1 if the texts differ only in case and whitespace."""
     return float(Levenshtein.normalized_similarity(made.lower().split(), expected.lower().split()))

@@ -1,7 +1,7 @@
-"""Steps environments: in this thread, or in threads beside it where an environment waits for other processes.
+"""Steps environments, in this thread or, if an environment waits for other processes, in further threads.
 
-An environment of commands, servers or worker processes answers in milliseconds to seconds. Its step begins as soon as its action
-is complete, while the policy still samples others.
+An environment of commands, servers or worker processes answers in milliseconds to seconds. A step begins as soon as its
+action is complete, while the policy is still sampling other actions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turnwise.rollouts.guard import guarded
 
 @dataclass(slots=True, eq=False)
 class Begun:
-    """A step that was handed to the threads. ``since``: when one of them began it, on the monotonic clock; None: not yet."""
+    """A step that was handed to the threads. ``since``: monotonic time at which a thread began it; None: not yet."""
 
     session: Session
     step: Future[Step] | None = None
@@ -25,9 +25,11 @@ class Begun:
 
 
 class Answers:
-    """Args:
-    threads: steps under way at once; 0: every step is taken in this thread.
-    seconds: the time limit of a step, from when it begins; None: no limit.
+    """Takes the steps of environments.
+
+    Args:
+        threads: greatest number of concurrent steps; 0: every step is taken in this thread.
+        seconds: the time limit of a step, from when it begins; None: no limit.
     """
 
     def __init__(self, threads: int, seconds: float | None) -> None:
@@ -37,7 +39,7 @@ class Answers:
         self._under_way: set[Begun] = set()
 
     def begin(self, session: Session, text: str) -> Begun:
-        """Hands a step to the threads, and returns at once."""
+        """Hands a step to the threads and returns at once."""
         assert self._pool is not None
         begun = Begun(session)
         self._under_way.add(begun)
@@ -48,16 +50,16 @@ class Answers:
         """Takes a step in this thread.
 
         Raises:
-            EnvironmentFault: the environment failed, or does not answer.
+            EnvironmentFault: the environment failed or does not answer.
         """
         with guarded(self.seconds):
             return session.step(text)
 
     async def wait(self, begun: Begun) -> Step:
-        """Waits for a step that was begun. One that no thread has begun fails when the threads hang for ``seconds``.
+        """Waits for a step that was begun. A step that is still queued fails if no thread has moved for ``seconds``.
 
         Raises:
-            EnvironmentFault: the environment failed, or does not answer.
+            EnvironmentFault: the environment failed or does not answer.
         """
         assert begun.step is not None
         step = asyncio.wrap_future(begun.step)
@@ -74,7 +76,7 @@ class Answers:
                 raise EnvironmentFault(f"no answer within {self.seconds:g} s")
 
     def close(self) -> None:
-        """Cancels the steps that have not begun, and ends the episodes whose steps are under way, where they can be ended."""
+        """Cancels the steps that have not begun, and closes the episodes of running steps if they can be closed."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for begun in list(self._under_way):
@@ -90,6 +92,6 @@ class Answers:
 
 
 def _close(session: Session) -> None:
-    """Ends an episode. One without ``close`` ends its step by a time limit of its own."""
+    """Closes an episode. An episode without ``close`` ends its step by its own time limit."""
     if close := getattr(session, "close", None):
         close()

@@ -1,12 +1,12 @@
-"""One iteration's experience: the loop that every method shares.
+"""Collects the experience of one iteration, with the same loop for every method.
 
     states    = select(iteration)               where to act
     trees     = play(states)                    how often, where to branch, when to stop
     rewards   = reward(tree)                    named, per leaf
     credit    = advantage(trees, rewards)       per turn
-    updates   = pack(trees, credit)             each token once, an update an optimiser step
+    updates   = pack(trees, credit)             each token once; one update per optimiser step
 
-No line asks which method is running: a method is the parts that stand here.
+No line asks which method is running: a method is defined by the parts that are plugged in.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from turnwise.algo.rewards.reward import Reward
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, Rewards, RolloutTree, State
 
-REFILLS = 1_000_000  # number of the first refill, above every iteration
+REFILLS = 1_000_000  # number of the first refill; greater than the number of any iteration
 
 Select = Callable[[int], list[State]]
-"""Iteration or refill number -> its states."""
+"""A function from the number of an iteration or a refill to its states."""
 
 Play = Callable[[Sequence[State], object], list[RolloutTree]]
-"""States and the key that seeds their draws -> one tree a state, or of the states of this process's share."""
+"""A function from states and the key that seeds their draws to one tree per state (or per state of this process)."""
 
 Played = tuple[RolloutTree, Rewards]
 
 Gather = Callable[[list[Played]], list[Played]]
-"""The trees that this process sampled -> those of all processes of the run, in the order of the states."""
+"""A function from the trees of this process to those of all processes of the run, in the order of the states."""
 
 Memory = Callable[[], Mapping[str, float]]
-"""Returns what the advantage keeps from one experience to the next."""
+"""A function that returns what the advantage keeps from one experience to the next."""
 
 
 @dataclass(slots=True)
 class Experience:
-    """What an iteration collected. The lists ``trees``, ``rewards`` and ``credits`` are aligned.
+    """The result of one iteration's collection. The lists ``trees``, ``rewards`` and ``credits`` are aligned.
 
-    ``replaced`` holds the trees that a refill replaced, with their rewards; ``skipped`` counts states without a rollout.
-    ``memory`` is what the advantage needs at the next iteration, and ``metrics`` are its metrics of this one.
+    ``replaced`` holds the trees that a refill replaced, with their rewards. ``skipped`` counts states without a
+    rollout. ``memory`` is what the advantage needs at the next iteration, and ``metrics`` are its metrics for this one.
     """
 
     trees: list[RolloutTree] = field(default_factory=list)
@@ -56,13 +56,16 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Args:
-    select, play, reward, advantage: the parts.
-    row_tokens, batch_tokens: see :func:`turnwise.rollouts.pack.pack`.
-    steps: optimiser steps that an experience is divided into.
-    max_refills: draws of further states when the advantage asks for a full batch (DAPO's dynamic sampling).
-    gather: exchanges trees between several processes. Each process computes the rewards of its own trees; then all have all
-        of them, so that groups, refills and advantages are those of one process.
+    """Collects experiences with the parts of a method.
+
+    Args:
+        select, play, reward, advantage: the parts of the method.
+        row_tokens, batch_tokens: see :func:`turnwise.rollouts.pack.pack`.
+        steps: the number of optimiser steps into which an experience is divided.
+        max_refills: how often further states are drawn if the advantage asks for a full batch (DAPO's dynamic
+            sampling).
+        gather: exchanges trees between processes. Each process computes the rewards of its own trees. Afterwards all
+            processes have all trees, so that groups, refills and advantages are those of a single process.
     """
 
     select: Select
@@ -78,8 +81,8 @@ class Collector:
     def collect(self, iteration: int, memory: Memory = dict) -> Experience:
         """Samples from the states of this iteration and gives each turn its credit.
 
-        ``memory`` returns the last experience's. It is called when the rollouts have ended, because that experience may be
-        collected beside this one.
+        ``memory`` returns the advantage's memory of the last experience. The function ``memory`` is called only when
+        the rollouts have ended, because the last experience may be collected at the same time as this one.
         """
         wanted = self.select(iteration)
         experience = Experience()
@@ -100,9 +103,10 @@ class Collector:
         return experience
 
     def updates(self, experience: Experience) -> list[Update]:
-        """The packed micro-batches of each optimiser step: of equal parts of the trees (to one tree), in their order.
+        """Returns the packed micro-batches of each optimiser step.
 
-        A group is a tree and stays whole. Credit was given over the whole experience before.
+        The trees are divided in their order into equal parts (up to one tree). A group is one tree and stays whole.
+        Credit was computed before, over the whole experience.
         """
         trees, credits = experience.trees, experience.credits
         ends = [part * len(trees) // self.steps for part in range(self.steps + 1)]
@@ -111,7 +115,7 @@ class Collector:
         ]
 
     def _extend(self, experience: Experience, states: Sequence[State], key: object, memory: Memory) -> None:
-        """Samples from further states; the credit is computed anew over the whole batch, which a rule may compare."""
+        """Samples from further states, then computes the credit of all trees again, because a rule may compare them."""
         paid: list[Played] = [(tree, self.reward(tree) if tree.turns else {}) for tree in self.play(states, key)]
         whole = self.gather(paid)
         played = [(tree, rewards) for tree, rewards in whole if tree.turns]
@@ -123,7 +127,7 @@ class Collector:
 
 
 def _counts(tree: RolloutTree, credit: Credit) -> bool:
-    """Returns whether a tree fills a place of the batch: it carries weight, or a gate stopped it.
+    """Returns whether a tree counts towards the size of the batch: it has weight, or a gate stopped it.
 
     A stopped tree keeps its place, because a replacement would spend again what the gate saved.
     """
@@ -131,7 +135,7 @@ def _counts(tree: RolloutTree, credit: Credit) -> bool:
 
 
 def _drop_empty(experience: Experience) -> None:
-    """Moves the trees that fill no place to ``replaced``."""
+    """Moves the trees that do not count towards the batch to ``replaced``."""
     whole = list(zip(experience.trees, experience.rewards, experience.credits, strict=True))
     kept = [(tree, rewards, credit) for tree, rewards, credit in whole if _counts(tree, credit)]
     experience.replaced += [(tree, rewards) for tree, rewards, credit in whole if not _counts(tree, credit)]

@@ -1,4 +1,4 @@
-"""A demonstration as a rollout tree with one path: what SFT trains on."""
+"""Turns a demonstration into a rollout tree with one path, on which SFT trains."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from turnwise.types import RolloutTree, State, Turn
 def demonstration(turns: Sequence[State]) -> RolloutTree:
     """Returns the expert's path through the states of one trajectory, in order.
 
-    Each demonstrated turn occurs once; the tokens between two turns are the observation. The states must continue one another, as
-    those of :func:`paths` do.
+    Each demonstrated turn occurs once, and the tokens between two turns are the observation. Each state must continue
+    the one before it, as those of :func:`paths` do.
     """
     root = turns[0]
     tree = RolloutTree(root)
@@ -29,7 +29,7 @@ def demonstration(turns: Sequence[State]) -> RolloutTree:
 
 
 def paths(states: Sequence[State]) -> Mapping[str, list[State]]:
-    """Returns the states of each trajectory that continue one another, by the id of their first state."""
+    """Returns lists of states of one trajectory that continue one another, by the id of their first state."""
     found: dict[str, list[State]] = {}
     last: State | None = None
     head = ""

@@ -1,4 +1,4 @@
-"""Caches episodes by their task and actions, so that no actions are repeated to reach the same place."""
+"""Caches episodes by task and actions, so that no actions are repeated to reach the same state."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from turnwise.types import Task
 
 @dataclass(slots=True)
 class Episodes:
-    """Sessions of the run's environment, cached by task and actions: each turn of a trajectory continues the one before."""
+    """Sessions of the run's environment, cached by task and actions, so that each turn continues the one before."""
 
     environment: Environment
     seconds: float | None = None  # time limit of one call of the environment; see ``rollouts.guard``
     kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
-    _last: Session | None = None  # the only cached one that may hold a live episode, such as a server process
+    _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 
     def after(self, task: Task, actions: tuple[str, ...]) -> Session:
         """Returns the episode after these actions, for one rollout. Cached episodes that fail are dropped.
@@ -59,6 +59,9 @@ class Episodes:
 
 
 def _release(session: Session | None) -> None:
-    """Has a session let go of its live episode, where it has one. Its forks keep it, and it can be repeated."""
+    """Lets a session release its live episode, if it has one.
+
+    Forks of the session keep their episodes, and the released episode can be replayed.
+    """
     if release := getattr(session, "release", None):
         release()

@@ -1,4 +1,4 @@
-"""One architecture, judged: exact, refused, or wrong (accepted by the probe, and not what its plain paths say)."""
+"""Judges one architecture: exact, refused, or wrong (accepted by the probe but different from its plain paths)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from turnwise.models.policy import with_adapter
 from turnwise.rollouts.against_paths import Distance, against_paths
 from turnwise.rollouts.probe import probe
 
-SAID = 240  # characters of a reason
+SAID = 240  # greatest number of characters of a reason
 RANK, ALPHA = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyVerdict:
-    """What is known of a row of the table.
+    """One row of the table of architectures.
 
     Attributes:
         family: the model type, and whether its layers were given a window.
-        verdict: ``exact``, ``refused`` or ``wrong``; ``traceback`` where something failed that nothing refused.
-        lora: the same of the model under LoRA, or empty where the model is not exact.
-        why: of whatever is not exact, one line.
-        loss, gradient, sampled: the larger of both distances (``against_paths.Distance``); nan where none was measured.
+        verdict: ``exact``, ``refused`` or ``wrong``; ``traceback`` if something failed that was not refused.
+        lora: the same verdict for the model with LoRA; empty if the model is not exact.
+        why: the reason in one line, for every verdict but exact.
+        loss, gradient, sampled: the larger of both distances (``against_paths.Distance``); nan if none was measured.
     """
 
     family: str
@@ -41,23 +41,23 @@ class FamilyVerdict:
 
 
 def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """The rows of a model type: as it is, and with a window where its configuration can have one and has none."""
+    """Returns the rows of a model type: as it is, and with a window if its configuration can have one and has none."""
     rows: list[tuple[str, dict[str, Any]]] = [(kind, {})]
     try:
         changes = windowed(small_config(kind))
         if changes is not None:
             small_config(kind, **changes)
             rows.append((f"{kind}, with a window", changes))
-    except Exception:  # what cannot be built is refused where it is judged
+    except Exception:  # a model that cannot be built is refused later, when it is judged
         return rows[:1]
     return rows
 
 
 def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict:
-    """Build a small random model, probe it as a run would, and hold what is accepted against plain paths; then under LoRA."""
+    """Builds a small random model, probes it as a run would and compares it with plain paths, without and with LoRA."""
     try:
         model = small_model(small_config(kind, **changes))
-    except Exception as error:  # a class of another library, which may raise anything
+    except Exception as error:  # the model's class may raise anything
         return FamilyVerdict(name, "refused", why=_cut(f"not built from a small configuration ({_said(error)})"))
     try:
         Head(use_tree_attention(model))
@@ -76,14 +76,15 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict
         adapted = filled(with_adapter(model, RANK, ALPHA, 0.0))
         refused = probe(adapted)
         why = "" if refused is None else str(refused)
-    except Exception as error:  # peft raises whatever a layer that it does not know leads to
+    except Exception as error:  # peft may raise anything for a layer that it does not know
         why = _said(error)
     if why:
         return _of(name, "exact", "refused", _cut(f"LoRA: {why}"), plain)
     try:
         both = against_paths(adapted, copy=True)
         if not both.exact and (live := against_paths(adapted, copy=False)).exact:
-            # an adapter on a layer whose weight is read past its forward pass never learns, so that nothing is merged in a run
+            # A layer whose weight is not used by its forward pass never trains its adapter, so a run merges no change
+            # there.
             return _of(
                 name, "exact", "refused", "LoRA: a merged copy applies an adapter that the model does not", plain, live
             )
@@ -93,7 +94,7 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict
 
 
 def filled(adapted: Any, seed: int = 0) -> Any:
-    """A model under LoRA whose adapters change something: their second factors begin at 0."""
+    """Fills the adapters of a model with LoRA, so that they have an effect: their second factors are 0 at first."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for name, parameter in adapted.named_parameters():

@@ -1,4 +1,4 @@
-"""One rollout tree while it is sampled: its first rollouts, its gate, and the branches that the allocator adds."""
+"""Samples one rollout tree: its first rollouts, its gate, and the branches that the allocator adds."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from turnwise.rollouts.room import Room
 from turnwise.types import RolloutTree
 
 Start = Callable[[RolloutTree, int, int], Sequence[Branch]]
-"""A tree, one of its turns (-1: its root) and how many rollouts begin there -> the rollouts."""
+"""A function from a tree, one of its turns (-1: its root) and a number of rollouts to rollouts that begin there."""
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Args:
-    number: in the order of the groups of a call.
-    tree: grows while the group runs.
-    count: of the first rollouts.
-    gate: decides after each step of the first rollouts whether the group is stopped.
-    schedule: of the engine.
-    start, expand: begin rollouts, and name the turns where further ones begin.
-    roll_out: runs a rollout to its end.
-    room: bounds how many rollouts are live.
-    act: takes single actions, which are all that the rollouts do; None: they go on as ``roll_out`` does.
+    """A rollout tree while it is sampled.
+
+    Args:
+        number: its place in the order of the groups of a call.
+        tree: grows while the group runs.
+        count: the number of first rollouts.
+        gate: decides after each step of the first rollouts whether the group is stopped.
+        schedule: the engine's schedule.
+        start: begins rollouts.
+        roll_out: runs a rollout to its end.
+        expand: returns the turns at which further rollouts begin, with their numbers.
+        room: limits how many rollouts are live.
+        act: takes single actions, if the rollouts consist of one action; None: each rollout runs by ``roll_out``.
     """
 
     number: int
@@ -41,10 +44,10 @@ class Group:
     room: Room
     act: Callable[[Group, Sequence[Branch]], Awaitable[None]] | None = None
     asked: int = 0  # the last step at which the gate was asked
-    past: int = 0  # the last step at which no rollout is held, although the gate has not been asked
+    past: int = 0  # the last step that rollouts may pass without waiting although the gate has not been asked
     _held: dict[Branch, asyncio.Future[None]] = field(default_factory=dict)
     _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
-    _first: bool = True  # a gate compares first rollouts, because continuations of one are alike
+    _first: bool = True  # a gate compares only first rollouts, because continuations of one rollout are alike
 
     async def run(self) -> None:
         """Samples the tree to its end."""
@@ -63,7 +66,7 @@ class Group:
         self.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:
-        """Returns whether ``branch`` takes another turn, as soon as the gate has decided on those that it has taken."""
+        """Waits until the gate has decided on the turns of ``branch``, and returns whether it takes another turn."""
         branch.reached = branch.depth
         self._look(branch)
         if self._holds(branch.depth):
@@ -72,7 +75,7 @@ class Group:
         return not self.tree.stopped
 
     def _look(self, branch: Branch) -> None:
-        """Asks the gate where the slowest rollout has reached a new step; ``branch`` has just taken a turn, or has ended."""
+        """Asks the gate if the slowest rollout has reached a new step, after ``branch`` took a turn or ended."""
         if not self._first or self.tree.stopped:
             return
         reached = [other.reached for other in self._going]
@@ -95,9 +98,9 @@ class Group:
                         task.cancel()
 
     def _holds(self, step: int) -> bool:
-        """Returns whether a rollout waits at ``step``, so that none takes turns that the gate would have spared.
+        """Returns whether rollouts wait at ``step``, so that none takes turns that the gate might make unnecessary.
 
-        Under rounds, all of them wait for the slowest anyway.
+        With the schedule of rounds, all wait for the slowest anyway.
         """
         waits = self._first and not self.tree.stopped and not self.schedule.repeats
         return waits and step > max(self.asked, self.past) and self.gate.looks_at(step)
@@ -112,7 +115,7 @@ class Group:
             self.schedule.enter(branch.number)
             self._going[branch] = asyncio.create_task(self._one(branch))
         tasks = list(self._going.values())
-        self.schedule.leave(self)  # the last rollout to end lets the group run again
+        self.schedule.leave(self)  # the group counts as running again when the last rollout ends
         await asyncio.gather(*tasks)
 
     async def _one(self, branch: Branch) -> None:
@@ -131,9 +134,9 @@ class Group:
 
 
 def in_order(tree: RolloutTree, branches: Sequence[Branch]) -> None:
-    """Puts the turns of a tree's first rollouts into the order of rounds, whoever was first to take them.
+    """Puts the turns of a tree's first rollouts into the order of rounds, whichever was sampled first.
 
-    A turn's number names the draws of the rollouts that branch there, so it must not depend on time.
+    A turn's number names the draws of the rollouts that branch there, so it must not depend on timing.
     """
     written = [(place, branch.branch, turn) for branch in branches for place, turn in enumerate(branch.turns)]
     order = [turn for _, _, turn in sorted(written)]

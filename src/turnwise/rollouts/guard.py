@@ -1,7 +1,8 @@
-"""Turns failures of an environment into one fault: any exception, and a step that never ends.
+"""Turns every failure of an environment into one kind of fault: any exception, and a step that does not end.
 
-A failure of the environment is never a reward of 0 and does not end a run: the rollout is invalid and restarted. An error that
-the user can correct (:class:`~turnwise.errors.InputError`) still ends the run with its message.
+A failure of the environment never gives a reward of 0 and does not end a run: the rollout becomes invalid and is
+restarted. An error that the user can correct (:class:`~turnwise.errors.InputError`) still ends the run with its
+message.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
 
 _LOG = logging.getLogger(__name__)
-_told: set[str] = set()  # places of the faults that were logged: one for each place
+_told: set[str] = set()  # places in the code whose first fault has been logged
 
 
 class _Late(BaseException):
-    """Raised by the alarm; no ``except Exception`` of an environment catches it."""
+    """Raised by the alarm; a BaseException, so that no ``except Exception`` of an environment catches it."""
 
 
 class guarded:  # noqa: N801 - a context manager is read as a verb
-    """Turns what this block raises, and a block that takes longer than ``seconds``, into a fault of the environment.
+    """Turns exceptions in this block, and a block that takes longer than ``seconds``, into a fault of the environment.
 
-    Time is limited in the main thread only, where signals arrive. Environments that wait for workers, sandboxes or servers have
-    shorter limits of their own.
+    Time is limited only in the main thread, because only it receives signals. Environments that wait for workers,
+    sandboxes or servers have shorter limits of their own.
 
     Args:
-        seconds: None: no limit.
-        passing: exceptions that are raised unchanged, as ``InputError`` is.
+        seconds: the time limit; None: no limit.
+        passing: further exceptions that are raised unchanged, as ``InputError`` is.
 
     Raises:
-        EnvironmentFault: in place of any other exception; the first from each place is logged.
+        EnvironmentFault: raised in place of any other exception. The first fault from each place in the code is logged.
     """
 
     __slots__ = ("_armed", "_began", "_handler", "_left", "_passing", "_seconds")
@@ -54,7 +55,7 @@ class guarded:  # noqa: N801 - a context manager is read as a verb
         if self._armed:
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            except _Late as late:  # the alarm came just now
+            except _Late as late:  # the alarm came in this moment
                 error = late
             self._armed = False
             signal.signal(signal.SIGALRM, self._handler)

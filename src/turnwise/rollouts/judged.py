@@ -1,4 +1,4 @@
-"""A judge's score of every rollout beside its reward: asked while rollouts are still running, read when they are all done."""
+"""A judge's score of every rollout in addition to its reward, asked for while other rollouts are still running."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
-NOT_SUMS = ("calls_per_s", "tokens_per_s", "latency_p50", "latency_p95")  # of a judge's report: the rest adds up
+NOT_SUMS = ("calls_per_s", "tokens_per_s", "latency_p50", "latency_p95")  # keys of a judge's report that do not add up
 
 
 @dataclass(slots=True)
 class Judged:
-    """The rewards of ``reward`` with the score of a judge as ``reasoning``; ``total`` stays what it was.
+    """Adds the score of a judge to the rewards of ``reward``, as ``reasoning``; ``total`` is not changed.
 
-    :meth:`ask` puts the question of one reply, and calling with a finished tree waits for its answers. A reply that was not
-    asked about is asked about then. Equal replies to one state are one question, and questions belong to one collection: a
-    tree takes those of its state with it.
+    :meth:`ask` submits the question about one reply, and a call with a finished tree waits for the answers about it. If
+    no question about a reply was submitted before, the call submits it. Equal replies at one state are one question.
+    Questions belong to one collection: the call removes those of the tree's state.
 
     Args:
-        reward: the outcome, of trees whose rollouts are one action.
+        reward: the outcome reward, of trees whose rollouts are one action.
         judge: gives the scores.
         steps: the demonstrated turns by the ids of their states: conversation, tools, rationale and calls.
-        text: an action's ids as everything that was written, thinking included.
-        format: how calls are written, in replies and in demonstrations that hold them as text.
+        text: returns everything that was written, including the thinking, given an action's ids.
+        format: how calls are written, in replies and in demonstrations that contain them as text.
     """
 
     reward: Reward
@@ -40,11 +40,11 @@ class Judged:
     steps: Mapping[str, TurnInContext]
     text: Callable[[Sequence[int]], str]
     format: Format = "hermes"
-    waited: float = field(default=0.0, init=False)  # s waited for answers after all rollouts had ended
+    waited: float = field(default=0.0, init=False)  # seconds spent waiting for answers after all rollouts had ended
     _asked: dict[str, dict[tuple[int, ...], Future[float | None]]] = field(default_factory=dict, init=False, repr=False)
 
     def prove(self, state: State) -> str | None:
-        """Asks about the demonstrated reply of one state, if the judge can fail; returns what the user should know of the answer.
+        """Asks about the demonstrated reply of one state, if the judge can fail, and returns a message for the user.
 
         Raises:
             InputError: the judge gives no score, or the demonstrated action is not in ``format``.
@@ -53,7 +53,7 @@ class Judged:
         return prove(candidate(self.steps[state.id], self.text(state.expert_ids), self.format)) if prove else None
 
     def ask(self, state: State, action_ids: Sequence[int]) -> None:
-        """Asks about a reply, unless it was asked about before; returns at once.
+        """Asks about a reply unless it was asked about before, and returns at once.
 
         Raises:
             InputError: the demonstrated action is not in ``format``.
@@ -64,7 +64,7 @@ class Judged:
             asked[key] = self.judge.submit(candidate(self.steps[state.id], self.text(action_ids), self.format))
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """``reasoning`` is NaN if the judge had no score, and for leaves whose environment failed."""
+        """Returns the rewards; ``reasoning`` is NaN without a score and for leaves whose environment failed."""
         rewards = self.reward(tree)
         leaves = tree.leaves()
         for leaf in leaves:
@@ -80,18 +80,19 @@ class Judged:
         return {**rewards, "reasoning": reasoning}
 
     def report(self) -> dict[str, float]:
-        """The judge's report, and ``wait_seconds``."""
+        """Returns the judge's report with ``wait_seconds``."""
         return {**self.judge.report(), "wait_seconds": self.waited}
 
 
 def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
     """Returns the question to a judge about the reply ``text`` at a demonstrated turn.
 
-    The reference is the demonstrated reasoning, else the text of the demonstration beside its calls. The reply's thinking and
-    text are compared with it. A reply that does not parse has no calls, and its thinking is the part that can be separated.
+    The reference is the demonstrated reasoning or, without it, the text of the demonstration beside its calls. The
+    reply's thinking and text are compared with the reference. A reply that cannot be parsed has no calls, and its
+    thinking is the part that can be separated.
 
     Raises:
-        InputError: the demonstrated calls stand in the text and are not in the format ``form``.
+        InputError: the demonstration contains its calls as text, and they are not in the format ``form``.
     """
     said, true = step.content, step.calls
     if not true:
@@ -117,7 +118,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
 
 
 def _parts(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
-    """Returns everything in the reply but its calls, and the calls."""
+    """Returns everything in the reply except its calls, and the calls."""
     try:
         reply = PARSERS[form](text, step.tools)
         return "\n\n".join(filter(None, (reply.thinking, reply.content))), reply.calls

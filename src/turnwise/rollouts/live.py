@@ -1,4 +1,4 @@
-"""Rollouts as coroutines: one call of :meth:`turnwise.rollouts.play.Player.play` while it runs."""
+"""Rollouts as coroutines: what happens during one call of :meth:`turnwise.rollouts.play.Player.play`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OnReply = Callable[[State, Sequence[int]], None]
-"""A state and the ids of the one action that was taken there."""
+"""A callback for a state and the ids of the single action that was taken there."""
 
 
 class Live:
-    """Args: as :meth:`turnwise.rollouts.play.Player.play`."""
+    """The rollouts of one call. The arguments are those of :meth:`turnwise.rollouts.play.Player.play`."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Live:
         self.answers = Answers(player.environment_threads if waits else 0, player.environment_seconds)
         self.schedule = schedule_of(player.engine, player.sampling, on_turns or (lambda actions: None))
         self._number = numbers()
-        self._opened: dict[int, None] = {}  # the engine's nodes
-        self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that may branch
+        self._opened: dict[int, None] = {}  # the engine's open nodes
+        self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that may branch now
 
     async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
-        """Samples every tree to its end, from ``counts`` first rollouts each."""
+        """Samples every tree to its end, starting with ``counts`` first rollouts each."""
         act = self.act if self.local else None
         room = Room(None if self.local else getattr(self.player.environment, "together", None), self.schedule)
         groups = [
@@ -71,7 +71,7 @@ class Live:
         self.engine.close(list(self._opened))
 
     async def roll_out(self, branch: Branch, group: Group) -> None:
-        """One rollout: it acts until its episode, its length or its group ends."""
+        """Runs one rollout until its episode, its length or its group ends."""
         going = True
         while going:
             begin = self._begin_of(branch)
@@ -89,7 +89,7 @@ class Live:
             going = going and await group.goes_on(branch)
 
     def record(self, branch: Branch, sample: Sample) -> Turn:
-        """Adds an action to the tree."""
+        """Adds an action to the tree as a turn and returns it."""
         text = self.player.chat.decode(sample.ids)
         turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated)
         branch.tree.turns.append(turn)
@@ -101,7 +101,7 @@ class Live:
         return turn
 
     async def act(self, group: Group, branches: Sequence[Branch]) -> None:
-        """Single actions of a group, judged where they are made: PivotRL's local rollouts."""
+        """Takes single actions of a group, which are judged without a step of the environment (PivotRL)."""
         left = list(branches)
         while left:
             requests = [Request(b.number, b.node, b.seed(self.key), self._begin_of(b)) for b in left]
@@ -111,7 +111,7 @@ class Live:
             ]
 
     def judged(self, branch: Branch, sample: Sample) -> bool:
-        """Records and judges a single action; False if the environment failed, and the rollout was restarted."""
+        """Records and judges a single action; returns False if the environment failed and the rollout was restarted."""
         turn = self.record(branch, sample)
         turn.done = True
         try:
@@ -123,10 +123,10 @@ class Live:
             return not self.begin(branch, again=True)
 
     async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
-        """Waits for the environment's answer; returns whether the rollout may take another turn."""
+        """Waits for the environment's answer and returns whether the rollout may take another turn."""
         player, session = self.player, branch.session
         assert session is not None
-        turn.info["won"] = False  # also if the gate stops the group before the answer comes
+        turn.info["won"] = False  # stays if the gate stops the group before the answer arrives
         step: Step
         if begun:
             step = await self.answers.wait(begun)
@@ -166,18 +166,18 @@ class Live:
         ids = tree.history(turn)
         actions = [*state.actions, *(tree.turns[t].text for t in tree.path(turn))]
         origin = self._open(self.engine.open(ids, near=state.task.id))
-        first = len(tree.turns)  # a number no earlier branch of this tree has had
+        first = len(tree.turns)  # a number that no earlier branch of this tree has had
         branches: list[Branch] = []
         for place in range(count):
             branch = Branch(tree, next(self._number), turn, first + place, origin, tuple(actions), len(ids))
             if not self.begin(branch):
-                self.tally.faults += count - place - 1  # the others stand at the same place
+                self.tally.faults += count - place - 1  # the other rollouts start from the same state
                 break
             branches.append(branch)
         return branches
 
     def begin(self, branch: Branch, again: bool = False) -> bool:
-        """Puts a rollout at its anchor, at once or ``again``; False if the environment fails more often than is retried."""
+        """Puts a rollout at its anchor, or puts it there ``again``; returns False if all retries failed."""
         while True:
             if again and branch.attempt == self.player.retries:
                 self.tally.faults += 1
@@ -197,7 +197,7 @@ class Live:
             return True
 
     async def expand(self, group: Group) -> Mapping[int, int]:
-        """Asks the allocator where a group branches whose own first rollouts have ended: turn -> count."""
+        """Asks the allocator where a group branches after its first rollouts: turn -> count."""
         branches: asyncio.Future[Mapping[int, int]] = asyncio.get_running_loop().create_future()
         self._ended.append((group, branches))
         if len(self._ended) == 1:
@@ -206,18 +206,18 @@ class Live:
         return await branches
 
     def _expand(self) -> None:
-        """Expands all groups that have ended, together and in their order, so that an allocator predicts them in one pass."""
+        """Expands all groups that have ended at once and in order, so that the allocator predicts them in one pass."""
         ended, self._ended = sorted(self._ended, key=lambda each: each[0].number), []
         try:
             found = self.allocator.expand([group.tree for group, _ in ended])
-        except Exception as error:  # raised where a group waits: an event loop would only log it
+        except Exception as error:  # passed to a waiting group, because the event loop would only log it
             ended[0][1].set_exception(error)
             return
         for (group, branches), counts in zip(ended, found, strict=True):
             self.schedule.enter(group)
             branches.set_result(counts)
 
-    # -- the engine's nodes, and what begins while others are sampled --------------------------------------------------
+    # -- the engine's nodes, and steps that begin while others are sampled ---------------------------------------------
 
     def _open(self, node: int) -> int:
         self._opened[node] = None
@@ -229,7 +229,7 @@ class Live:
             self.engine.close([node])
 
     def _begin_of(self, branch: Branch) -> Begin | None:
-        """What is done with an action as soon as it is complete."""
+        """Returns what to call with an action as soon as it is complete, or None."""
         state, session = branch.tree.state, branch.session
         if self.local:
             return None if self.on_reply is None else partial(_reply, self.on_reply, state)
@@ -244,7 +244,7 @@ def _reply(on_reply: OnReply, state: State, sample: Sample) -> None:
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:
-    """Waits for the tasks; an error of one, or of the endless one beside them, is raised at once."""
+    """Waits for the tasks. An error of one of them or of the endless task is raised at once."""
     together: asyncio.Future[Any] = asyncio.gather(*tasks)
     either: list[asyncio.Future[Any]] = [together, endless]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -254,14 +254,14 @@ async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None])
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end in this thread. An interrupt is raised at once, also while the engine samples."""
+    """Runs a coroutine to its end in this thread. An interrupt is raised at once, even while the engine samples."""
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(work)
     finally:
         loop.set_exception_handler(
             lambda *_: None
-        )  # the error that ends everything is raised; those of the rest say nothing
+        )  # only the first error is raised; errors of other tasks would add nothing
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Single actions judged where they are made, without a step of the environment: PivotRL's local rollouts (arXiv:2603.21383)."""
+"""Single actions that are judged without a step of the environment: PivotRL's local rollouts (arXiv:2603.21383)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from turnwise.types import State, Turn
 class Verdict(NamedTuple):
     """The verdict on one action."""
 
-    functional: bool  # it is as good as the demonstrated one (Eq. 6)
-    strict: bool  # it is the demonstrated one (Eq. 2)
+    functional: bool  # the action is as good as the demonstrated one (Eq. 6)
+    strict: bool  # the action is the demonstrated one (Eq. 2)
 
 
 class Verifier(Protocol):
-    """Judges single actions, deterministically, at states that have a demonstrated action. A truncated action is neither
-    functional nor strict, because it is not the policy's complete action."""
+    """Judges single actions at states that have a demonstrated action. A verifier must be deterministic.
+
+    A truncated action is neither functional nor strict, because it is not the policy's complete action.
+    """
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
-        """``functional`` and ``strict``, as :class:`Verdict`.
+        """Returns ``functional`` and ``strict``, as in :class:`Verdict`.
 
         Raises:
             EnvironmentFault: the environment failed.
@@ -34,10 +36,11 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByEnvironment:
-    """The two verifiers of the environment, which is brought to the state first. An action that was cut off is neither.
+    """Judges with the environment's two verifiers, after bringing the environment to the state. A truncated action gets
+    neither verdict.
 
     Args:
-        episodes: of the run's environment, in which the actions would be taken.
+        episodes: of the run's environment, in which the action would be taken.
     """
 
     episodes: Episodes
@@ -55,11 +58,11 @@ class ByEnvironment:
 
 @dataclass(slots=True)
 class Verdicts:
-    """Caches verdicts on actions: verifiers are deterministic, and most samples of a state are equal.
+    """Judges actions and caches the verdicts; verifiers are deterministic, and many samples of a state are equal.
 
     Args:
         episodes: of the run's environment.
-        dialogues: judges the replies of a dialogue, whose task names no environment.
+        dialogues: judges the replies of a dialogue, whose task has no environment.
     """
 
     episodes: Episodes

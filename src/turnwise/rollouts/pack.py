@@ -1,8 +1,8 @@
-"""Trees and their credit -> micro-batches in which every token stands once.
+"""Packs trees and their credit into micro-batches in which every token is stored once.
 
-Paths of all trees that share a prefix (a group, the turns of one spine, the branches of a tree) go into one trie; identical
-samples merge as well. The *items* are what the loss reads: one per trained token of each turn, each pointing at the place
-whose log-prob it needs, so merging changes no number. Targets are not deduplicated: each item keeps its own credit.
+All paths that share a prefix (a group, the turns of one trajectory, the branches of a tree) go into one trie. Identical
+samples are merged too. The loss reads *items*: one per trained token of each turn, each with the place whose log-prob
+it needs, so that merging changes no number. Targets are not merged: each item keeps its own credit.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from turnwise.algo.losses.loss import Counts
 from turnwise.rollouts.trie import Trie
 from turnwise.types import Credit, RolloutTree
 
-MERGE = 0.5  # a tree joins a row if at least this share of its state already stands there
+MERGE = 0.5  # a tree joins a row if the row already holds at least this share of its state
 
 
 @dataclass(slots=True)
 class Items:
-    """Trained tokens, axis _K; ``unique_K`` points into the packed batch's predicted tokens ``_U``."""
+    """Trained tokens, axis _K. ``unique_K`` is an index into the micro-batch's predicted tokens ``_U``."""
 
     unique_K: Tensor
     old_logprob_K: Tensor  # of the policy that sampled
@@ -64,23 +64,23 @@ class Packed:
 class Update:
     """All micro-batches of one optimiser step.
 
-    A turn and a sequence never straddle two micro-batches, so that means over them can be taken within one.
+    No turn and no sequence is split over two micro-batches, so that means over them can be taken within one.
     """
 
     batches: list[Packed]
-    counts: Counts  # over the whole update, so that micro-batches never change the result
-    stored_tokens: int  # tokens that stand in the packed batches
-    path_tokens: int  # tokens that the same paths would hold unpacked
+    counts: Counts  # over the whole update, so that the split into micro-batches never changes the result
+    stored_tokens: int  # number of tokens in the packed batches
+    path_tokens: int  # number of tokens that the same paths would have without packing
 
     def share(self, rank: int, world: int) -> Update:
-        """The micro-batches of one of ``world`` processes; counts stay those of the whole.
+        """Returns the micro-batches of one of ``world`` processes; the counts stay those of the whole update.
 
-        All get as many, because processes that average gradients or shard weights must pass together: one that is left over
-        repeats another's micro-batch with every weight 0.
+        All processes get the same number, because processes that average gradients or shard weights must run the same
+        number of passes. A process with too few gets a copy of another's micro-batch with every weight 0.
         """
         mine = self.batches[rank::world]
         if len(mine) * world < len(self.batches):
-            spare = self.batches[-1]  # the rows of the last are the shortest
+            spare = self.batches[-1]  # its rows are the shortest
             nothing = replace(spare.items, weight_K=torch.zeros_like(spare.items.weight_K))
             mine = [*mine, replace(spare, items=nothing)]
         return replace(self, batches=mine)
@@ -113,15 +113,16 @@ def pack(
     batch_tokens: int = 8192,
     merge: bool = True,
 ) -> Update:
-    """Pack trees into micro-batches.
+    """Packs trees into micro-batches.
 
     Args:
-        trees: trees of one update.
-        credits: aligned with ``trees``; turns of weight 0 are context only, trees without weight are left out.
-        row_tokens: a row that would grow beyond this is closed and its prefix repeated in the next (attention over a row
-            costs its square); where the prefix is long, :func:`row_limit` is more. A single path may be longer.
-        batch_tokens: padded tokens of one micro-batch (a single row may be larger).
-        merge: False gives every sample a row of its own: the padded layout, for comparison.
+        trees: the trees of one update.
+        credits: aligned with ``trees``. Turns of weight 0 are only context; trees without weight are left out.
+        row_tokens: a row that would grow beyond this is closed, and its prefix is repeated in the next row (the cost of
+            attention is quadratic in a row's length). For a long prefix, :func:`row_limit` allows more. A single path
+            may be longer.
+        batch_tokens: greatest number of padded tokens of one micro-batch (a single row may be larger).
+        merge: False gives every sample its own row, which is the usual padded layout, for comparison.
     """
     rows: list[_Row] = []
     tokens = turns = sequences = path_tokens = 0
@@ -134,7 +135,7 @@ def pack(
         share = 1 / (len(trained) * len(samples))
         sequence_of: dict[int, int] = {}
         done: set[int] = set()
-        root: tuple[_Row, int] | None = None  # where the tree's state ends
+        root: tuple[_Row, int] | None = None  # the row and node at which the tree's state ends
         for leaf in tree.leaves():
             path = tree.path(leaf)
             wanted = [t for t in path if credit.weight[t] and t not in done]
@@ -143,7 +144,7 @@ def pack(
             )
             if not wanted:
                 continue
-            path = path[: path.index(wanted[-1]) + 1]  # nothing after the last trained turn is needed
+            path = path[: path.index(wanted[-1]) + 1]  # turns after the last trained turn are not needed
             row, at = _place(rows, tree.state.ids, _segments(tree, path), row_tokens, merge, root)
             root = (row, at)
             for t in path:
@@ -164,7 +165,10 @@ def pack(
 
 
 def _segments(tree: RolloutTree, path: Sequence[int]) -> list[list[int]]:
-    """The tokens of a path without its last observation, a list for each conversation. The first continues the state."""
+    """Returns a path's tokens without its last observation, one list per conversation.
+
+    The first continues the state.
+    """
     found: list[list[int]] = [[]]
     for t in path:
         turn = tree.turns[t]
@@ -183,13 +187,13 @@ def _place(
     merge: bool,
     root: tuple[_Row, int] | None,
 ) -> tuple[_Row, int]:
-    """The row for a path, and the node at which its state ends there.
+    """Returns the row for a path, and the node at which the path's state ends in it.
 
-    It is the open row, if the path shares enough with it and still fits, otherwise a new one.
+    The row is the last of ``rows`` if the path shares enough with it and still fits, otherwise a new row.
 
     Args:
-        segments: the path's tokens after the state, in conversations.
-        root: the answer for an earlier path of the same tree, which spares looking for the state again.
+        segments: the path's tokens after the state, one list per conversation.
+        root: the result for an earlier path of the same tree, which saves searching for the state again.
     """
     if merge and rows:
         row = rows[-1]
@@ -207,10 +211,11 @@ def _place(
 
 
 def row_limit(shared: float, row_tokens: float) -> float:
-    """Longest row that a path may join of which ``shared`` tokens stand there.
+    """Returns the greatest length of a row that a path may join, if ``shared`` of the path's tokens are in the row.
 
-    Twice those tokens, if that is more than ``row_tokens``, which it exceeds by no more than itself: one row of 2 s tokens has
-    fewer pairs to attend to (4 s^2) than two of 1.5 s that both begin with the same s (4.5 s^2), and fewer tokens.
+    The limit is ``row_tokens``, or more for a long shared prefix: up to twice the prefix, but at most ``row_tokens``
+    more than it. One row of 2 s tokens has fewer pairs to attend to (4 s^2) than two rows of 1.5 s that both begin with
+    the same s tokens (4.5 s^2), and fewer tokens.
     """
     return max(row_tokens, shared + min(shared, row_tokens))
 
@@ -282,7 +287,7 @@ def _batch(rows: list[_Row]) -> Packed:
         clip = torch.tensor([item.clip or (float("nan"), float("nan")) for item in items])
         packed = replace(packed, clip_low_K=clip[:, 0], clip_high_K=clip[:, 1])
     for name in sorted({name for item in items for name in item.views}):
-        # a tree without this view is credited as it is
+        # for a tree without this view, its own advantage is used
         packed.views[name] = torch.tensor([item.views.get(name, item.advantage) for item in items])
     return Packed(
         ids_BS=torch.from_numpy(ids),

@@ -1,8 +1,8 @@
-"""Samples rollout trees from states: what a run needs for it, and what it costs.
+"""Samples rollout trees from states, and counts the costs.
 
 The rollouts themselves are coroutines (``rollouts.live``), whose actions the engine samples under a schedule
-(``engines.schedule``). A turn is token-in token-out: the ids that the policy wrote are kept with the log-probs under which they
-were drawn, and the environment's answer is appended as the ids of a bridge, so that nothing is tokenised twice.
+(``engines.schedule``). Token ids are kept throughout: the ids that the policy wrote are stored with the log-probs under
+which they were drawn, and the environment's answer is appended as ids, so that nothing is tokenised twice.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from turnwise.rollouts.live import Live, OnReply, run
 from turnwise.rollouts.local import Verdicts, Verifier
 from turnwise.types import Message, RolloutTree, State
 
-KEPT = 10_000  # episodes, and verdicts on actions, remembered between collections
+KEPT = 10_000  # greatest number of episodes, and of verdicts on actions, that are kept between collections
 
 
 class Chat(Protocol):
-    """What sampling needs of the tokenizer (``data.chat.ChatTokens``)."""
+    """The functions of a tokenizer that sampling needs (``data.chat.ChatTokens``)."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
 
@@ -37,30 +37,33 @@ class Chat(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """What rollouts cost. A turn is one action that the policy wrote."""
+    """The costs of rollouts. A turn is one action that the policy wrote."""
 
     turns: int = 0
-    tokens: int = 0  # written by the policy
-    faults: int = 0  # rollouts lost to a failing environment
+    tokens: int = 0  # tokens that the policy wrote
+    faults: int = 0  # rollouts that were lost because the environment failed
     retries: int = 0  # restarts of rollouts whose environment failed
-    cancelled: int = 0  # actions that were being decoded when a gate stopped their group
-    cancelled_tokens: int = 0  # of these, as far as the engine tells; they are not among ``tokens``
+    cancelled: int = 0  # actions that were being sampled when a gate stopped their group
+    cancelled_tokens: int = 0  # their tokens, as far as the engine reports them; not included in ``tokens``
 
 
 @dataclass(slots=True)
 class Player:
-    """Args:
-    engine, environment, chat: what samples, what answers, and the tokens of both.
-    sampling: of every action.
-    max_turns: turns from a state; None: to the end of the episode. With 1, actions are judged where they are made
-        (``info["functional"]``, ``info["strict"]``) and the environment does not step: PivotRL's local rollouts.
-    max_length: tokens of a history, after which a rollout ends unfinished.
-    retries: how often a rollout whose environment failed is restarted from its anchor, with draws of its own. The attempt
-        that failed stays in the tree as an invalid leaf.
-    environment_seconds: time limit of one answer of the environment; None: no limit (``rollouts.guard``).
-    environment_threads: concurrent steps of an environment that waits for others (``rollouts.answers``); 0: one after the other.
-    dialogues: judges single replies of dialogues that no environment plays.
-    lock: held while the environment is used in the thread that plays; players that play side by side share it.
+    """Plays rollouts with an engine and an environment.
+
+    Args:
+        engine, environment, chat: the engine samples, the environment answers, ``chat`` converts text to tokens.
+        sampling: the settings of every action.
+        max_turns: greatest number of turns from a state; None: to the end of the episode. With 1, actions are judged
+            without a step of the environment (``info["functional"]``, ``info["strict"]``): PivotRL's local rollouts.
+        max_length: greatest number of tokens of a history; a rollout that reaches it ends unfinished.
+        retries: how often a rollout whose environment failed is restarted from its anchor, with new draws. The failed
+            attempt stays in the tree as an invalid leaf.
+        environment_seconds: time limit of one answer of the environment; None: no limit (``rollouts.guard``).
+        environment_threads: concurrent steps of an environment that waits for other processes (``rollouts.answers``);
+            0: steps are taken one after the other.
+        dialogues: judges single replies of dialogues without an environment.
+        lock: held while the environment is used in the playing thread; players that run at the same time share it.
     """
 
     engine: Engine
@@ -94,18 +97,19 @@ class Player:
         """Returns one tree for each state.
 
         Args:
-            states: where to act; their ids must differ, for they name the groups.
-            allocator: how often, and where a tree branches once its own first rollouts have ended.
-            gate: when to stop a whole tree; asked at each step that all its first rollouts have reached, while one goes on.
+            states: where to act; their ids must differ, because they name the groups.
+            allocator: decides how many rollouts start, and where a tree branches once its first rollouts have ended.
+            gate: decides when to stop a whole tree; asked at each step that all its first rollouts have reached, as
+                long as one of them goes on.
             key: names this collection (run seed, iteration); with state, branch and turn it seeds every draw.
-            on_turns: is given the number of actions that have just been sampled, for progress.
-            on_reply: is given each rollout of one action (``max_turns`` 1) as soon as it is written, so that judging can begin
-                while others are still sampled. Draws do not depend on it.
+            on_turns: is called with the number of actions that have just been sampled, for progress.
+            on_reply: is called with each rollout of one action (``max_turns`` 1) as soon as it is written, so that
+                judging can begin while others are still sampled. Draws do not depend on this callback.
         """
         if len({state.id for state in states}) != len(states):
-            raise ValueError("two states of one collection share an id: their groups would be mixed up")
+            raise ValueError("two states of one collection have the same id: their groups would be mixed up")
         trees = [RolloutTree(state, version=self.engine.version) for state in states]
-        # Longest first: shorter states of the same spine then share its row.
+        # The longest come first, so that shorter states of the same trajectory share their row.
         order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))
         counts = allocator(states)
         live = Live(self, allocator, gate, key, on_turns, on_reply)
@@ -115,10 +119,10 @@ class Player:
         return trees
 
     def forget(self) -> None:
-        """Drops the kept episodes and verdicts."""
+        """Drops the cached episodes and verdicts."""
         self.episodes.kept.clear()
         self.verdicts.kept.clear()
 
     def using(self, sampling: Sampling, max_turns: int | None) -> Player:
-        """Returns the same player with other sampling settings and a tally of its own."""
+        """Returns the same player with other sampling settings and its own tally."""
         return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally())

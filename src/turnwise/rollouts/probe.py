@@ -1,16 +1,16 @@
-"""Is a model's arithmetic the same packed, sampled and plain? A small branching tree, measured on the loaded weights.
+"""Checks on a small branching tree that a loaded model gives the same log-probs packed, sampled and plain.
 
-A tree is sampled by the engine (a trunk, two turns, an observation behind each, branches of the second turn), packed as for
-an update and scored, and each path from the root to a leaf goes through the model's own forward pass: its own attention in the
-implementation that defines it (``eager``), its own head with whatever scale, bias or cap it has. The log-probs of the
-sampled tokens at temperature 1 must agree.
+The engine samples a tree (a trunk, two turns, an observation after each, branches of the second turn). The tree is
+packed as for an update and scored. Each path from the root to a leaf also goes through the model's own forward pass,
+with its own attention in the reference implementation (``eager``) and its own head. The log-probs of the sampled tokens
+at temperature 1 must agree.
 
-The probe is small, so that a model of billions of parameters is probed in little more time than its loading takes. While it
-runs, windows are shrunk to ``WINDOW`` tokens, only the lowest layers that include every kind of layer are passed, and the
-vocabulary is cut to its first tokens (``models.cut``); what is left out of it is compared once, behind one token. A model that
-differs with few tokens is measured again with all of them, so that a cut vocabulary refuses none. The model is probed in the mode
-in which it was loaded, so that noise of a training mode shows. In reduced precision a difference above the limit is measured
-again in float32, on a copy of those layers, because roundings alone can exceed it.
+The probe is small, so that even for a model of billions of parameters it takes little more time than loading. During
+the probe, windows are reduced to ``WINDOW`` tokens, only the lowest layers that include every kind of layer are used,
+and the vocabulary is cut to its first tokens (``models.cut``). The rest of the vocabulary is compared once, after one
+token. A model that differs with the cut vocabulary is measured again with all of it. The model is probed in the mode in
+which it was loaded, so that noise of a training mode is found. In reduced precision, a difference above the limit is
+measured again in float32, on a copy of those layers, because roundings alone can exceed the limit.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from turnwise.models.score import plan_of, score
 from turnwise.rollouts.pack import Packed, pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
-WINDOW = 2  # tokens; a sampled turn is longer, so that windows end inside it, behind it and in the trunk
+WINDOW = 2  # tokens; shorter than a sampled turn, so that windows end inside and behind it and in the trunk
 TRUNK, CHUNK = 16, 64  # tokens of the trunk: more than any window, or than a chunk of the gated delta rule
-VOCABULARY = 4096  # tokens that are known while trees are compared
+VOCABULARY = 4096  # size of the vocabulary while trees are compared
 WRITTEN, SEEN, LAST = 3, 7, 2  # tokens of a first turn, of its observation, of a second turn
-LIMIT, REDUCED = 1e-3, 5e-2  # nats, in float32 and in reduced precision
-PARENTS = (-1, -1, 0, 0, 1)  # of the five turns
+LIMIT, REDUCED = 1e-3, 5e-2  # greatest differences in nats, in float32 and in reduced precision
+PARENTS = (-1, -1, 0, 0, 1)  # parents of the five turns
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a model's arithmetic is not reproduced (``attention``, ``head``, ``position`` or ``engine``), and how."""
+    """The place of a difference (``attention``, ``head``, ``position`` or ``engine``), and its description."""
 
     where: str
     why: str
@@ -54,12 +54,12 @@ class Difference:
 
 
 def probe(model: Any) -> Difference | None:
-    """The difference that a causal LM under tree attention shows, None where it shows none. The model is left as it was."""
+    """Returns the difference that a causal LM shows under tree attention, or None. The model is not changed."""
     return _judged(model, _difference, _head_difference)
 
 
 def probe_backbone(model: Any) -> Difference | None:
-    """As :func:`probe`, of a transformer without head: its last hidden states, as a share of the largest of them."""
+    """Does the same as :func:`probe` for a transformer without head, relative to its largest last hidden state."""
     return _judged(model, _hidden_difference, lambda _: None)
 
 
@@ -67,7 +67,7 @@ Measure = Callable[[Any], Difference | None]
 
 
 def _judged(model: Any, measure: Measure, whole: Measure) -> Difference | None:
-    """What ``measure`` finds with few tokens of the vocabulary and again with all of them; ``whole`` where it finds nothing."""
+    """Measures with a cut vocabulary, then with all of it: by ``measure`` after a difference, else by ``whole``."""
     with cut(model, WINDOW), torch.no_grad():
         with narrowed(model, VOCABULARY) as fewer:
             found = _twice(model, measure)
@@ -87,19 +87,19 @@ def _twice(model: Any, measure: Measure) -> Difference | None:
         return measure(copy.deepcopy(model, wide).float())
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # a module of another library, which may raise anything
+    except Exception as error:  # the model's code may raise anything
         return Difference("attention", _cannot("its forward pass", error))
 
 
 Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
-"""Ids of a trunk and of two observations."""
+"""The ids of a trunk and of two observations."""
 
 
-# -- the tree ------------------------------------------------------------------------------------------------------------
+# -- the tree ----------------------------------------------------------------------------------------------------------
 
 
 class Example:
-    """The small tree: what stands in its turns, how an update packs it, and the paths that it is made of.
+    """The small tree, with its packed form and the paths of which it consists.
 
     Args:
         trunk: ids of the state.
@@ -115,9 +115,9 @@ class Example:
         self.tree = RolloutTree(State("probe", Task("probe", "probe", "train"), tuple(trunk)), turns)
         credit = Credit(advantage=[1.0] * len(turns), weight=[1.0] * len(turns))
         self.packed: Packed = pack([self.tree], [credit], row_tokens=1 << 20).batches[0]
-        self.order: list[int] = []  # of the turns, as the packed items stand
-        self.row: list[int] = []  # of each item, the path it lies on
-        self.place: list[int] = []  # and the token before it
+        self.order: list[int] = []  # the turns, in the order of the packed items
+        self.row: list[int] = []  # for each item, the path on which it lies
+        self.place: list[int] = []  # for each item, the place of the token before it
         paths = []
         for number, leaf in enumerate(self.tree.leaves()):
             ids = list(trunk)
@@ -128,7 +128,7 @@ class Example:
                     self.place += range(len(ids) - 1, len(ids) - 1 + len(turns[t].action_ids))
                 ids += turns[t].action_ids + turns[t].observation_ids
             paths.append(ids)
-        self.paths = torch.tensor(paths)  # (leaves, tokens), of one length
+        self.paths = torch.tensor(paths)  # (leaves, tokens), all of the same length
         self.target_K = self.packed.target_U[self.packed.items.unique_K]
 
     def to(self, device: torch.device) -> Example:
@@ -138,7 +138,7 @@ class Example:
 
 
 def _tokens(config: Any) -> Tokens:
-    """A trunk and two observations of different ordinary tokens: none that the configuration names."""
+    """Returns a trunk and two observations of different tokens, none of which the configuration names as special."""
     named = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
     vocabulary = min(config.vocab_size, VOCABULARY)
     free = [token for token in range(vocabulary // 8, vocabulary) if token not in named]
@@ -148,7 +148,7 @@ def _tokens(config: Any) -> Tokens:
 
 
 def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
-    """The five turns that an engine writes into the tree."""
+    """Returns the five turns that an engine samples for the tree."""
     trunk, seen = tokens
     a = engine.open(trunk)
     b = engine.fork(a)
@@ -159,12 +159,12 @@ def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: in
 
 
 def _given(tokens: Tokens) -> list[list[int]]:
-    """Turns of tokens that nobody sampled."""
+    """Returns turns of fixed tokens, for a model that cannot be sampled."""
     trunk = tokens[0]
     return [[trunk[(7 * i + j) % len(trunk)] for j in range(WRITTEN if i < 2 else LAST)] for i in range(len(PARENTS))]
 
 
-# -- measured ------------------------------------------------------------------------------------------------------------
+# -- measured ----------------------------------------------------------------------------------------------------------
 
 
 def _difference(model: Any) -> Difference | None:
@@ -177,7 +177,7 @@ def _difference(model: Any) -> Difference | None:
         drawn = sampled(engine, tokens)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # a module of another library, which may raise anything
+    except Exception as error:  # the model's code may raise anything
         failed = _cannot("a sample", error)
     written = [sample.ids for sample in drawn] if drawn is not None else _given(tokens)
     example = Example(*tokens, written).to(device)
@@ -195,7 +195,7 @@ def _difference(model: Any) -> Difference | None:
 
 
 def _head_difference(model: Any) -> Difference | None:
-    """Logits of every token of the vocabulary behind one token."""
+    """Compares the logits of the whole vocabulary after one token."""
     trunk, _ = _tokens(unwrapped(model).config.get_text_config())
     ids = torch.tensor([trunk[:1]], device=next(model.parameters()).device)
     own = _plainly(model, ids).logits[0]
@@ -205,21 +205,21 @@ def _head_difference(model: Any) -> Difference | None:
 
 
 def _own(model: Any, example: Example) -> Tensor:
-    """(K,) log-probs of the tree's tokens by the model's own forward pass over each path."""
+    """Returns log-probs (K,) of the tree's tokens by the model's own forward pass over each path."""
     logits = _plainly(model, example.paths).logits
     rows, places = torch.tensor(example.row), torch.tensor(example.place)
     return logits[rows, places].float().log_softmax(-1).gather(-1, example.target_K[:, None])[:, 0]
 
 
 def _plainly(model: Any, paths: Tensor, **more: Any) -> Any:
-    """The model's own forward pass over whole paths, under the attention that defines it."""
+    """Runs the model's own forward pass over whole paths, with its reference attention."""
     with own_attention(model):
         return model(input_ids=paths, use_cache=False, **more)
 
 
 @contextmanager
 def own_attention(model: Any) -> Iterator[None]:
-    """Within the context the model computes attention by itself (``eager``)."""
+    """Lets the model compute attention itself (``eager``) within the context."""
     base = unwrapped(model)
     base.set_attn_implementation("eager")
     try:
@@ -242,17 +242,17 @@ def _hidden_difference(body: Any) -> Difference | None:
 
 
 def _hidden(model: Any, packed: Packed, plan: Plan) -> Tensor:
-    """(K, C) last hidden states before the predicted tokens."""
+    """Returns the last hidden states before the predicted tokens, (K, C)."""
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
     hidden: Tensor = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
     return hidden
 
 
-# -- where it differs ----------------------------------------------------------------------------------------------------
+# -- where it differs --------------------------------------------------------------------------------------------------
 
 
 class _Counting:
-    """A plan that counts how often it is asked."""
+    """A plan that counts how often it is called."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.flow, self.asked = plan, plan.flow, 0
@@ -263,7 +263,7 @@ class _Counting:
 
 
 def _named(model: Any, example: Example, own_K: Tensor, by: float) -> Difference:
-    """What of a packed tree differs from the model's own pass, by comparing its parts."""
+    """Finds out which part of a packed tree differs from the model's own pass, by comparing parts."""
     limit, told = _limit(model), f"log-probs of a packed tree differ by {by:.2g} nats from a plain forward pass"
     rows, places = torch.tensor(example.row), torch.tensor(example.place)
     body = backbone(model)
@@ -277,12 +277,12 @@ def _named(model: Any, example: Example, own_K: Tensor, by: float) -> Difference
     doubled = 2 * torch.arange(example.paths.shape[1], device=example.paths.device).expand_as(example.paths)
     moved = _plainly(body, example.paths, position_ids=doubled).last_hidden_state[rows, places]
     if torch.equal(moved, plain):
-        return Difference("position", f"{told}: its layers do not heed the positions that they are given")
+        return Difference("position", f"{told}: its layers ignore the positions that they are given")
     end = torch.full_like(example.paths, example.paths.shape[1])
     steps = torch.arange(example.paths.shape[1], device=example.paths.device).expand_as(example.paths)
     alone = body(input_ids=example.paths, position_ids=steps, use_cache=False, plan=plan_of(end)).last_hidden_state
     if _largest(alone[rows, places], plain) > limit * max(1.0, float(plain.abs().max())):
-        return Difference("attention", f"{told}, also where nothing branches: a rule of its own decides what is seen")
+        return Difference("attention", f"{told}, also without branches: its layers decide by themselves what is seen")
     return Difference("attention", f"{told} only where it branches: a state passes between tokens outside attention")
 
 

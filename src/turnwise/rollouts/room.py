@@ -1,4 +1,4 @@
-"""Bounds how many rollouts are live at once, where each of them holds a process of the environment."""
+"""Limits how many rollouts are live at once, for environments in which each of them holds a process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from turnwise.engines.schedule import Schedule
 
 
 class Room:
-    """Lets whole groups in, in the order in which they come, because a gate waits for all rollouts of its group.
+    """Lets whole groups in, in the order of their arrival, because a gate waits for all rollouts of its group.
 
-    A group that waits does not count as running, and counts again as soon as it is let in. Draws do not depend on who is live.
+    A waiting group does not count as running; it counts again as soon as it is let in. Draws do not depend on which
+    rollouts are live.
 
     Args:
-        most: rollouts that are live at once; a larger group is live alone. None: there is no bound.
-        schedule: of the engine.
+        most: greatest number of live rollouts; a larger group is live alone. None: no limit.
+        schedule: the engine's schedule.
     """
 
     def __init__(self, most: int | None, schedule: Schedule) -> None:
@@ -27,7 +28,7 @@ class Room:
 
     @asynccontextmanager
     async def of(self, count: int, member: object) -> AsyncIterator[None]:
-        """Waits until ``count`` rollouts of the group ``member`` have room, and holds it."""
+        """Waits until there is room for ``count`` rollouts of the group ``member``, and holds the room."""
         if self._waiting or not self._fits(count):
             entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((count, member, entered))
@@ -42,7 +43,7 @@ class Room:
             while self._waiting and self._fits(self._waiting[0][0]):
                 wanted, other, entered = self._waiting.popleft()
                 self._live += wanted
-                self.schedule.enter(other)  # before anybody can find the schedule idle
+                self.schedule.enter(other)  # at once, so that nobody finds the schedule idle in between
                 entered.set_result(None)
 
     def _fits(self, count: int) -> bool:

@@ -1,4 +1,4 @@
-"""Seeds by name, so that the draws of a rollout do not depend on when it is sampled or on its batch."""
+"""Seeds derived from names, so that a rollout's draws do not depend on when it is sampled or on its batch."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from hashlib import blake2b
 
 
 def seed_of(*parts: object) -> int:
-    """Returns a 64-bit seed from the names of a thing, e.g. (run seed, iteration, state id, branch, turn)."""
+    """Returns a 64-bit seed from the parts of a name, e.g. (run seed, iteration, state id, branch, turn)."""
     return int.from_bytes(blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest(), "little")

@@ -1,4 +1,4 @@
-"""Splits micro-batches in two by their rows, for a device whose memory does not hold the whole one."""
+"""Splits micro-batches in two by rows, for a device whose memory cannot hold the whole micro-batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from turnwise.rollouts.pack import Items, Packed
 
 
 def smaller(batches: list[Packed], times: int) -> list[Packed]:
-    """Splits each micro-batch in two, ``times`` times, in order; one of a single row stays as it is.
+    """Splits each micro-batch in two, ``times`` times, in order; one with a single row is not split.
 
-    A turn and a sequence lie within one row, and the denominators are those of the whole update: no result changes.
+    A turn and a sequence lie within one row, and the denominators are those of the whole update, so no result changes.
     """
     for _ in range(times):
         batches = [half for packed in batches for half in split(packed)]
@@ -21,13 +21,13 @@ def smaller(batches: list[Packed], times: int) -> list[Packed]:
 
 
 def split(packed: Packed) -> list[Packed]:
-    """Returns the first half of the rows and the rest, or the batch itself where it has a single row."""
+    """Returns the first half of the rows and the rest, or the batch itself if it has a single row."""
     B = len(packed.ids_BS)
     return [_rows(packed, 0, B // 2), _rows(packed, B // 2, B)] if B > 1 else [packed]
 
 
 def _rows(packed: Packed, first: int, last: int) -> Packed:
-    """Rows ``first`` to ``last``, without the padding that only other rows needed."""
+    """Returns rows ``first`` to ``last``, without the padding that only other rows needed."""
     S = packed.ids_BS.shape[1]
     row_U = packed.source_U // S
     kept_U = (row_U >= first) & (row_U < last)

@@ -1,4 +1,4 @@
-"""A token trie: the packed form of any set of paths that share prefixes. Each token stands once."""
+"""A token trie: the packed form of any set of paths that share prefixes. Each token is stored once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Trie:
-    """Nodes are tokens; a node's children are told apart by their token, so equal continuations merge."""
+    """A trie whose nodes are tokens. A node has at most one child per token, so equal continuations merge."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -20,7 +20,7 @@ class Trie:
         return len(self.tokens)
 
     def shared(self, ids: Sequence[int], at: int = -1) -> tuple[int, int]:
-        """How many of ``ids`` already stand below node ``at``, and the node of the last one that does."""
+        """Returns how many of ``ids`` already exist below node ``at``, and the node of the last of these."""
         for count, token in enumerate(ids):
             node = self._children.get((at, token))
             if node is None:
@@ -29,7 +29,7 @@ class Trie:
         return len(ids), at
 
     def add(self, ids: Sequence[int], at: int = -1) -> list[int]:
-        """Put ``ids`` below node ``at`` (-1: the root); answers the node of each token."""
+        """Adds ``ids`` below node ``at`` (-1: the root) and returns the node of each token."""
         nodes = []
         for token in ids:
             node = self._children.get((at, token))
@@ -43,10 +43,13 @@ class Trie:
         return nodes
 
     def layout(self) -> Layout:
-        """Depth-first order: a node's descendants are contiguous after it, which makes the ancestor mask two comparisons."""
+        """Returns the trie in depth-first order.
+
+        A node's descendants follow it, so the ancestor mask needs two comparisons.
+        """
         count = len(self.tokens)
         size, depth, place, cursor = [1] * count, [0] * count, [0] * count, [0] * count
-        for node in range(count - 1, 0, -1):  # parents are born before their children
+        for node in range(count - 1, 0, -1):  # parents have smaller numbers than their children
             if self.parents[node] >= 0:
                 size[self.parents[node]] += size[node]
         top = 0
@@ -75,6 +78,6 @@ class Layout:
     """A trie as one training sequence of S tokens."""
 
     ids_S: np.ndarray
-    position_S: np.ndarray  # depth: where the token stands on its own path
+    position_S: np.ndarray  # depth: the token's position on its own path
     end_S: np.ndarray  # one past the token's last descendant
     place_N: np.ndarray  # node -> place in the sequence

@@ -23,12 +23,12 @@ from turnwise.runs.record import RECORD, RESULT, differences, fault_of_result, r
 logger = logging.getLogger(__name__)
 
 _ENDED = ".ended_early"  # marks a folder whose run ended before its first checkpoint
-_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # written anew by every start
+_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # files that every start writes again
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The folder that a run writes to, and how far the run has come. The result also holds ``config_hash``."""
+    """The folder that a run writes to, and whether its run has started and finished."""
 
     path: Path
     config_hash: str
@@ -41,13 +41,14 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     """Yields the run's folder, locked against other processes until the block ends.
 
     The first claim writes the resolved configuration there. ``fresh=true`` first renames an existing run to
-    ``<folder>.old-<n>``, except when Slurm requeues a job, which resumes. If a run fails before its first checkpoint, the folder
-    is emptied when it holds nothing of value, so that a corrected command can use it. Otherwise the same command resumes there,
-    and another configuration renames the folder. A killed process changes nothing. The processes of a distributed run share the
-    claim of their first rank.
+    ``<folder>.old-<n>``, except when Slurm requeues a job, which resumes. If a run fails before its first checkpoint,
+    the folder is emptied when it holds nothing of value, so that a corrected command can use it. Otherwise the same
+    command resumes there, and another configuration renames the folder. A killed process changes nothing. The processes
+    of a distributed run share the claim of their first rank.
 
     Raises:
-        ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another process.
+        ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another
+            process.
         Stopped: the folder was removed during the run.
     """
     path = Path(cfg.paths.out)
@@ -86,7 +87,7 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
             aside,
         )
     if (path / RESULT).exists() and not (path / RESULT).is_file():
-        raise ConfigError([f"{path / RESULT} is no regular file, and the run's result belongs there; remove it"])
+        raise ConfigError([f"{path / RESULT} is not a regular file, but the run's result belongs there; remove it"])
     resumed = os.path.lexists(path / RECORD)
     if resumed:
         _refuse_another(cfg, path)
@@ -98,12 +99,12 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
     else:
         write_record(cfg, path)
     for part in list(path.rglob(f".*{PART}")):
-        shutil.rmtree(part) if part.is_dir() else part.unlink()  # left by a killed process
+        shutil.rmtree(part) if part.is_dir() else part.unlink()  # unfinished files left by a killed process
     return resumed
 
 
 def _give_back(path: Path) -> None:
-    """After an end without a checkpoint, empties the folder, or marks it if it holds files worth keeping."""
+    """Empties the folder of a run that ended without a checkpoint, or marks it if it holds files worth keeping."""
     with suppress(OSError):
         if (path / RESULT).exists() or any((path / "checkpoints").glob("*.ckpt")):
             return
@@ -120,8 +121,8 @@ def _give_back(path: Path) -> None:
 def _refuse_removed(path: Path, error: BaseException | None = None) -> None:
     if not (path / RECORD).exists():
         raise Stopped(
-            f"{path} was removed or replaced while the run wrote to it; its content is lost, and the same command starts again "
-            "from the beginning"
+            f"{path} was removed or replaced while the run wrote to it; its content is lost, and the same command starts "
+            "again from the beginning"
         ) from error
 
 
@@ -139,7 +140,10 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 def _anew(cfg: DictConfig) -> bool:
-    """Returns whether to start afresh. A requeued Slurm job keeps ``fresh=true`` in its command but resumes."""
+    """Returns whether to start from the beginning.
+
+    A requeued Slurm job has ``fresh=true`` in its command but resumes.
+    """
     return bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
 
 
@@ -173,7 +177,7 @@ def _only_one(path: Path) -> Iterator[None]:
     while True:
         with _writable(path):
             if lock.exists() and not lock.is_file():
-                raise OSError(errno.EINVAL, f"{lock.name} beside it is no regular file; remove it")
+                raise OSError(errno.EINVAL, f"{lock.name} beside it is not a regular file; remove it")
             stream = lock.open("w")
         with stream:
             try:
@@ -182,8 +186,9 @@ def _only_one(path: Path) -> Iterator[None]:
                 raise ConfigError(
                     [f"{path}: another process is running there; wait for it, or give name=..."]
                 ) from None
-            # Only the process that locks the file under this name owns the folder, and only the owner removes the file. If the
-            # previous owner removed it after we opened it, another process may have created and locked a new one.
+            # Only the process that locks the file under this name owns the folder, and only the owner removes the file.
+            # If the previous owner removed it after we opened it, another process may have created and locked a new
+            # one.
             if not _stands_for(stream.fileno(), lock):
                 continue
             try:

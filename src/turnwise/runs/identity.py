@@ -93,13 +93,19 @@ def _record(cfg: DictConfig) -> dict[str, Any]:
 
 
 def shown_only(key: str) -> bool:
-    """Returns whether an override of this key only names, places or displays a run. Hydra's ``+``, ``~``, ``/`` may be in it."""
+    """Returns whether an override of this key only names, places or displays a run.
+
+    The key may contain Hydra's ``+~/``.
+    """
     plain = key.lstrip("+~").partition("@")[0].replace("/", ".")
     return any(plain == name or plain.startswith(f"{name}.") for name in _SHOWN_ONLY)
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns the leaves of a tree by dotted key. Empty mappings and null have no leaves: they are unused parts."""
+    """Returns the leaves of a tree by dotted key.
+
+    Empty mappings and null have no leaves, because they are unused parts.
+    """
     if isinstance(node, Mapping):
         leaves: dict[str, Any] = {}
         for key, value in node.items():

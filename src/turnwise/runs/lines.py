@@ -23,7 +23,7 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def json_object(line: str | bytes) -> dict[str, Any] | None:
-    """Returns the JSON object in ``line``, or None if the line holds none, as the last line of a killed run."""
+    """Returns the JSON object in ``line``, or None if there is none, as in the torn last line of a killed run."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -32,10 +32,10 @@ def json_object(line: str | bytes) -> dict[str, Any] | None:
 
 
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a file; skips a torn last line silently, and damaged lines elsewhere with a warning."""
+    """Yields the records of a file; an incomplete last line is skipped silently, damaged lines with a warning."""
     if not path.exists():
         return
-    damaged = 0  # number of the previous line if it was damaged; as the last line it would be torn
+    damaged = 0  # number of the previous line if it was damaged; a damaged last line gives no warning
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if damaged:
@@ -105,11 +105,11 @@ def checked_rows(path: Path) -> list[dict[str, Any]]:
             return rows
     except (OSError, EOFError, ValueError, RecursionError, zlib.error):
         pass
-    return [row for _, row in checked_lines(path)]  # which says what is wrong, and where
+    return [row for _, row in checked_lines(path)]  # slower, but its error names the line and the problem
 
 
 def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Removes the lines that ``keep`` refuses, and a torn last one."""
+    """Removes the lines for which ``keep`` returns False, and a torn last line."""
     if not path.exists():
         return
     with atomic_write(path) as part, part.open("w", encoding="utf-8") as stream:

@@ -1,4 +1,6 @@
-"""Reads and writes ``config.yaml`` of a run's folder, compares it with another configuration, and checks ``result.json``."""
+"""Reads and writes ``config.yaml`` of a run's folder, compares it with another configuration, and checks
+``result.json``.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     try:
         if not path.is_file():
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         if path.stat().st_size > _MOST:
             raise ValueError(f"more than {_MOST} bytes")
         text = path.read_text(encoding="utf-8")
@@ -89,7 +91,7 @@ def fault_of_result(folder: Path) -> str | None:
         if not os.path.lexists(path):
             return ""
         if not path.is_file():
-            return "no regular file"
+            return "not a regular file"
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         return f"damaged ({type(error).__name__})"

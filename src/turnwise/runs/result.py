@@ -36,7 +36,7 @@ class _Part(BaseModel):
 
 
 class Comparison(_Part):
-    """The same tasks before and after training. ``after`` and ``delta`` are None while a run is unfinished."""
+    """Success on the same tasks before and after training; ``after`` and ``delta`` are None in an unfinished run."""
 
     base: Points | None = None
     after: Points | None = None
@@ -80,7 +80,7 @@ class Nats(_Part):
 class Replies(_Part):
     """Demonstrated replies that a run has not trained on.
 
-    ``nll`` is their likelihood. ``functional`` is the share of the policy's replies in their place that are equally good,
+    ``nll`` is their likelihood. ``functional`` is the share of the policy's own replies that are equally good, and
     ``strict`` the share that are the same.
     """
 
@@ -91,7 +91,7 @@ class Replies(_Part):
 
 
 class HeldOut(Replies):
-    """Held-out dialogues of a file without an environment: all replies, and by the tool called and by the turn (from 1)."""
+    """Held-out dialogues of a file without an environment: all replies, by called tool, and by turn (from 1)."""
 
     dialogues: Count
     by_tool: dict[str, Replies] = {}
@@ -110,7 +110,7 @@ class OutOfDomain(_Part):
 
     @property
     def suites(self) -> list[str]:
-        """All suites measured before or after training, in the order in which they were written."""
+        """Returns all suites measured before or after training, in the order in which they were written."""
         return list(dict.fromkeys([*self.base, *self.after]))
 
     def change(self, suite: str) -> float | None:
@@ -129,8 +129,8 @@ class Result(_Part):
     seed: int
     in_domain: InDomain
     ood: OutOfDomain = OutOfDomain()
-    held_out: HeldOut | None = None  # a run on dialogues of a file that no environment plays
-    environment: InDomain | None = None  # tasks of the environment, measured beside such dialogues
+    held_out: HeldOut | None = None  # only of a run on dialogues of a file without an environment
+    environment: InDomain | None = None  # tasks of the environment, measured in addition to such dialogues
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
     cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # of training only; None in results of older versions
@@ -174,7 +174,8 @@ def read_result(path: Path | str) -> Result:
     """Reads a ``result.json``; ``path`` is the file or the run's folder.
 
     Raises:
-        ResultError: the file is missing, is not JSON or does not follow the schema; the message lists every mistake by key.
+        ResultError: the file is missing, is not JSON or does not follow the schema; the message lists every mistake by
+            key.
     """
     path = Path(path)
     path = path / "result.json" if path.is_dir() else path

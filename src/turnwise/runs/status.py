@@ -15,7 +15,7 @@ PHASES = {
     "read": "reading the demonstrations",
     "evaluate base": "measuring the policy before training",
     "profile": "profiling the expert turns",
-    "record": "playing the groups that every update draws from",
+    "record": "sampling the groups from which every update draws",
     "train": "training",
     "evaluate after": "measuring the policy after training",
     "report": "writing the report",
@@ -68,7 +68,10 @@ def write_status(status: Status, folder: Path) -> None:
 
 
 def read_status(folder: Path) -> Status | None:
-    """Returns the current status of a run, or None if it cannot be read. A run without a process counts as interrupted."""
+    """Returns the current status of a run, or None if it cannot be read.
+
+    A run without a process counts as interrupted.
+    """
     try:
         raw: Any = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))
         status = Status(**{field.name: raw[field.name] for field in fields(Status)})

@@ -1,4 +1,6 @@
-"""The collections of a run, each begun when its policy is there and taken when it is trained on (``rollout.staleness``)."""
+"""Starts each collection of a run as soon as its policy exists; it is taken when it is trained on
+(``rollout.staleness``).
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,28 @@ from turnwise.training.overlap import Overlap
 from turnwise.training.recorder import Gathered
 
 Gather = Callable[[int, float, Player, Memory], Gathered]
-"""Iteration, the time at which its collection began, who samples, and what gives the advantage's memory -> what was collected."""
+"""A function from iteration, start time of its collection, player and the advantage's memory to what was collected."""
 
 Work = Callable[[Memory], Gathered]
-"""Collects an iteration."""
+"""A function that collects an iteration, given the advantage's memory."""
 
 
 @dataclass(slots=True)
 class Ahead:
-    """With ``staleness`` k, iteration i learns from rollouts of policy i - k (the first k + 1 from policy 0).
+    """Runs collections ahead: with ``staleness`` k, iteration i learns from rollouts of policy i - k.
+
+    The first k + 1 iterations learn from rollouts of policy 0.
 
     Attributes:
         module: the policy.
         player: samples in this process.
-        gather: collects.
-        iterations: of the run.
+        gather: collects an iteration.
+        iterations: number of iterations of the run.
         staleness: k.
         loads: whether the engine needs the policy's weights at all.
-        beside: whether collections are sampled side by side, each with its own adapter, so that the next one fills the places
-            that the last rollouts of the one before leave free; else one after the other.
+        beside: whether several collections are sampled at the same time, each with its own adapter, so that a
+            collection can use the capacity that the last rollouts of the collection before leave free. If False,
+            collections are sampled one after the other.
         handed: whether the first process samples for all.
     """
 
@@ -49,21 +54,21 @@ class Ahead:
     loads: bool
     beside: bool
     handed: bool
-    begun: int = -1  # the last iteration whose collection was begun
-    last: Future[Gathered] | None = None  # of it, if it was begun in a thread
+    begun: int = -1  # the last iteration whose collection was started
+    last: Future[Gathered] | None = None  # its result, if it was started in a thread
     overlap: Overlap[Gathered] = field(default_factory=Overlap)
-    _now: Work | None = None  # what was not begun yet, because this thread does it
-    _loading: threading.Lock = field(default_factory=threading.Lock)  # of weights, by collections side by side
+    _now: Work | None = None  # a collection that this thread will do itself
+    _loading: threading.Lock = field(default_factory=threading.Lock)  # for concurrent collections that load weights
 
     def start(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Begins what can be sampled beside this iteration's collection, and this one too if it was not begun before."""
+        """Starts this iteration's collection if needed, and what can be sampled at the same time."""
         if iteration > self.begun:
             self._first(iteration, memory)
         if self.beside:
             self._further(iteration, memory)
 
     def take(self, iteration: int, memory: Mapping[str, float]) -> Gathered:
-        """Returns what the iteration collected; in every process the same, if the first one samples for all."""
+        """Returns what the iteration collected; the same in every process if the first one samples for all."""
         now, self._now = self._now, None
         gathered = now(lambda: memory) if now else self.overlap.take(iteration)
         if self.handed:
@@ -72,12 +77,14 @@ class Ahead:
         return gathered
 
     def taken(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Begins what is sampled while the policy learns from the iteration that was taken. ``memory``: after that one."""
+        """Starts what is sampled while the policy learns from the taken iteration. ``memory`` is the advantage's memory
+        after that iteration.
+        """
         if not self.beside:
             self._further(iteration, memory)
 
     def _first(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """This iteration, from the policy that a run without restarts would have used."""
+        """Starts this iteration's collection, with the policy that a run without restarts would have used."""
         began = time.monotonic()
         self.begun, self.last = iteration, None
         policy = self.module.earlier[0] if self.module.earlier else None
@@ -91,28 +98,31 @@ class Ahead:
             self._now = partial(self.gather, iteration, began, self.player)
 
     def _further(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """In the middle of a run that is one, ``iteration`` + k, from the current policy. The first k of a start go before it.
+        """Starts the collections that are due after ``iteration`` has been taken.
 
-        The engine gets the weights even if it has them, because that empties its cache: after a resume the cache is empty too,
-        and last digits depend on what is cached.
+        In the middle of a run this is one collection, ``iteration`` + k, from the current policy. At the start of a
+        run, the first k iterations are started too. The engine gets the weights even if it has them already, because
+        that empties its cache. After a resume the cache is empty too, and the last digits of log-probs depend on the
+        cache.
         """
         if not self.staleness or iteration + 1 >= self.iterations:
             return
         now = remembered(self.module)
-        # the policies of the iterations that follow; also if the run ends now: its next start collects with them
+        # Policies of the following iterations, also needed if the run ends now, because its next start collects with
+        # them.
         self.module.earlier = [*(self.module.earlier or [now] * self.staleness)[1:], now]
         if self.module.trainer.received_sigterm:
             return
         first, last = self.begun + 1, min(iteration + self.staleness, self.iterations - 1)
         self.begun = max(self.begun, last)
-        policies = [*self.module.earlier[:-1], None]  # None: the current one
+        policies = [*self.module.earlier[:-1], None]  # None: the current policy
         self._begin({i: self._later(i, policies[i - iteration - 1]) for i in range(first, last + 1)}, memory)
 
     def _later(self, iteration: int, policy: dict[str, Any] | None) -> Work:
-        """Returns the work of collecting an iteration from a policy (None: the current one), in a thread."""
+        """Returns a function that collects an iteration with a policy (None: the current one), for use in a thread."""
         began = time.monotonic()
         with become(self.module, policy):
-            if self.staleness == 1 and not self.beside:  # the engine is free, and needs no copy
+            if self.staleness == 1 and not self.beside:  # the engine is idle now, so no copy of the weights is needed
                 self.module.sync_weights(self.player.engine)
                 return partial(self.gather, iteration, began, self.player)
             return partial(self._loaded, iteration, self.module.stage_weights(self.player.engine))

@@ -1,4 +1,4 @@
-"""Metrics of the shape of trees: their cost in trajectories, where they branched, and whether the branches disagree."""
+"""Metrics of the shape of trees: their cost, where they branched, and whether branches have different outcomes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from collections.abc import Sequence
 from turnwise.rollouts.collect import Experience
 from turnwise.types import RolloutTree
 
-DEPTHS = ((1, 1), (2, 3), (4, 7), (8, 15), (16, None))  # turns before a branch
+DEPTHS = ((1, 1), (2, 3), (4, 7), (8, 15), (16, None))  # ranges of the number of turns before a branch
 QUARTERS = 4
-TOLERANCE = 1e-6  # rewards that differ by less are the same outcome
+TOLERANCE = 1e-6  # rewards that differ by less count as equal
 
 
 def trajectories(tree: RolloutTree) -> float:
-    """Returns the cost in units of TRACE (arXiv:2606.11119, App. E.5): 1 for a rollout from the root, 1/2 for a continuation."""
+    """Returns the cost in TRACE's unit (arXiv:2606.11119, App.
+
+    E.5): 1 per rollout from the root, 1/2 per continuation.
+    """
     children = tree.children()
     continuations = sum(len(born) - 1 for turn, born in children.items() if turn >= 0 and born)
     return len(children[-1]) + continuations / 2
 
 
 def branch_metrics(experience: Experience) -> dict[str, float]:
-    """Returns metrics of the trees, those of branches only if a tree branched below its root."""
+    """Returns metrics of the trees; metrics of branches only if a tree branched below its root."""
     trees = experience.trees
     metrics: dict[str, float] = {"train/states_skipped": experience.skipped}
     if trees:
@@ -45,21 +48,21 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
 
 
 def branches(tree: RolloutTree) -> list[tuple[int, float]]:
-    """Returns for each continuation the number of turns before it, and their share of the rollout that it branched from."""
+    """Returns for each continuation the number of turns before it, absolute and as a share of the original rollout."""
     children = tree.children()
     placed = []
     for turn, born in children.items():
         if turn >= 0 and len(born) > 1:
             depth = length = len(tree.path(turn))
             at = turn
-            while children[at]:  # the first child belongs to the rollout that was branched from
+            while children[at]:  # the first child belongs to the original rollout
                 at, length = children[at][0], length + 1
             placed += [(depth, depth / length)] * (len(born) - 1)
     return placed
 
 
 def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
-    """Counts the leaves below turns that branched, and those of them below a turn whose outcomes disagree (Eq. 20)."""
+    """Counts the leaves below branch points, and those of them below branch points with mixed outcomes (Eq. 20)."""
     children = tree.children()
     below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}
     for leaf, reward in zip(tree.leaves(), total, strict=True):

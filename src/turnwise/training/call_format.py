@@ -1,4 +1,4 @@
-"""The format of a run's tool calls, in which both the reward and the judge read them."""
+"""Determines the format of a run's tool calls, in which both reward and judge parse them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from turnwise.envs.environment import environments_of
 from turnwise.errors import InputError
 from turnwise.types import State
 
-FALLBACK: Format = "hermes"  # most chat templates with tools write it
-SAMPLE = 32  # demonstrated actions that are read before a run begins
+FALLBACK: Format = "hermes"  # the format of most chat templates with tools
+SAMPLE = 32  # number of demonstrated actions that are checked before a run begins
 
 
 def call_format(given: Format | None, environment: Any, from_file: bool, of_policy: Format | None = None) -> Format:
-    """The format of the run's tool calls.
+    """Returns the format of the run's tool calls.
 
-    A configured format (``reward.format``) decides. Without one the format is that of the environment if its experts wrote the
-    demonstrations, and that of the policy's chat template if they come from a file.
+    A configured format (``reward.format``) decides. Without one the format is that of the environment if its experts
+    wrote the demonstrations, and that of the policy's chat template if they come from a file.
 
     Args:
-        given: the configured format; None: the user chose none.
-        environment: its ``format``, or ``calls``, is the format in which its experts write; a mixture has those of its parts.
+        given: the configured format; None: the user set none.
+        environment: its ``format`` or ``calls`` is the format in which its experts write; a mixture has those of its
+            parts.
         from_file: whether the demonstrations are dialogues of a file (``data.file``).
-        of_policy: the format of the policy's chat template; None where that is not known.
+        of_policy: the format of the policy's chat template; None if it is unknown.
 
     Raises:
         InputError: the parts of the environment write calls in different formats.
@@ -37,8 +38,9 @@ def call_format(given: Format | None, environment: Any, from_file: bool, of_poli
     if len(set(own.values())) > 1:
         told = ", ".join(f"{name} {form}" for name, form in sorted(own.items()))
         raise InputError(
-            f"reward.format: the environments write calls in different formats ({told}), and a reward reads one; leave out all "
-            "environments but those of one format, or choose reward=functional, which asks each environment"
+            f"reward.format: the environments write calls in different formats ({told}), but a reward reads only one; "
+            "leave out all environments except those of one format, or choose reward=functional, which asks each "
+            "environment"
         )
     return next(iter(own.values()), of_policy or FALLBACK)
 
@@ -53,18 +55,18 @@ def _own_formats(environment: Any) -> dict[str, Format]:
 
 
 def in_format(reward: Any, form: Format) -> Any:
-    """Returns the reward with ``form`` as its format, if it reads calls and has no format yet; else the reward itself."""
+    """Returns the reward with its format set to ``form``; the reward itself if it has a format or parses no calls."""
     return replace(reward, format=form) if getattr(reward, "format", form) is None else reward
 
 
 def check_readable(reward: Any, candidates: Sequence[State]) -> None:
-    """Refuses demonstrations in which the reward's format reads no call at all, before anything is computed.
+    """Refuses demonstrations in which the reward's format finds no tool call at all, before anything is computed.
 
-    ``SAMPLE`` demonstrated actions, spread over all of them, are read. One call among them is enough, because some turns call
-    no tool.
+    ``SAMPLE`` demonstrated actions, spread evenly over all of them, are checked. One call is enough, because some turns
+    call no tool.
 
     Raises:
-        InputError: there is no call; the message names a format that reads some, if there is one.
+        InputError: there is no call; the message names a format in which there are some, if any.
     """
     form = getattr(reward, "format", None)
     if form is None or not len(candidates):
@@ -82,12 +84,12 @@ def check_readable(reward: Any, candidates: Sequence[State]) -> None:
     )
     raise InputError(
         f"reward.format={form}: none of {count} demonstrated actions that were checked holds a tool call in this format "
-        f"(the first is {experts[0][:80]!r}), so that no reply could earn more than another; {remedy}"
+        f"(the first is {experts[0][:80]!r}), so no reply could earn more than another; {remedy}"
     )
 
 
 def calls_read(form: str, texts: Sequence[str]) -> int:
-    """Counts the texts that hold at least one call in this format."""
+    """Counts the texts that contain at least one call in this format."""
 
     def holds(text: str) -> bool:
         try:

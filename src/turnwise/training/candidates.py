@@ -1,4 +1,4 @@
-"""The states in which a run may act, with the demonstrations that they were read from."""
+"""The states in which a run may act, and the demonstrations from which they were read."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from turnwise.types import Message, State
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Where a run may act.
+    """The states in which a run may act, and what belongs to them.
 
     Attributes:
         states: openings of train tasks, or expert turns.
-        opening: a task's first messages and their ids.
-        demonstrations: the expert trajectories; None where the states are openings of tasks.
-        problems: of the trajectories that were left out.
+        opening: returns a task's first messages and their ids.
+        demonstrations: the expert trajectories; None if the states are openings of tasks.
+        problems: reasons for which trajectories were left out.
         steps: the demonstrated turns by the ids of their states.
-        own: name of the user's file, where the environment plays none of its trajectories.
+        own: name of the user's file if none of its trajectories belongs to the environment.
         held_out: dialogues of the user's file that are evaluated and never trained on.
         plays: whether tasks of the environment are evaluated.
     """
@@ -47,21 +47,21 @@ class Candidates:
 
     @property
     def headline(self) -> str | None:
-        """Name of the user's file, where the run is judged on it and not on the environment."""
+        """Returns the name of the user's file if the run is evaluated on it and not on the environment."""
         return self.own if self.held_out or not self.plays else None
 
     def messages(self, state: State) -> Sequence[Message]:
-        """The history of a state as chat messages."""
+        """Returns the history of a state as chat messages."""
         found = self.demonstrations and self.demonstrations.named(state.trajectory or "")
         if not found:
             return self.opening(state.task)[0]
         return found.messages[: found.acts[state.turn]]
 
     def fitting(self, settings: Settings, parts: Parts, phases: Phases) -> Sequence[State]:
-        """The states whose sequences fit into ``rollout.max_length``; the number of the others is logged.
+        """Returns the states whose sequences fit into ``rollout.max_length``; the number of the others is logged.
 
         Raises:
-            InputError: none fits.
+            InputError: no state fits.
         """
         if parts.allocator is not None:
             return playable(self.states, settings.rollout, phases.log)
@@ -71,10 +71,10 @@ class Candidates:
 
 
 def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
-    """Reads the openings of train tasks, or every expert turn. Of a user's file some dialogues are held out.
+    """Reads the openings of train tasks, or every expert turn. Some dialogues of a user's file are held out.
 
     Raises:
-        InputError: no usable state, or demonstrations that the reward or the evaluation cannot use.
+        InputError: there is no usable state, or the reward or the evaluation cannot use the demonstrations.
     """
     rule, data, opening = parts.states, settings.data, openings(parts.env, chat)
     if rule.source == "tasks":

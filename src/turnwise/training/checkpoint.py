@@ -1,4 +1,4 @@
-"""Atomic checkpoints with checksums. The previous one is kept, in case the newest is damaged later."""
+"""Atomic checkpoints with checksums. The previous checkpoint is kept in case the newest one is damaged later."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write
 
 LAST, BEFORE, DAMAGED = "last.ckpt", "before.ckpt", "damaged.ckpt"
-SUMS = ".sha256"  # of files of a folder, as sha256sum writes and reads them
+SUMS = ".sha256"  # end of the names of files with checksums, in the format of sha256sum
 _DIGEST = 64  # hex digits of SHA-256
 _END = 22  # bytes of a zip archive's end record without its comment
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its place and renames it.
+    """Writes a checkpoint to a temporary file in the same folder and renames it.
 
-    Lightning's own class writes to the system's temporary folder. Moving the file to another file system copies it, and a kill
-    or a full disk in the middle would leave half a checkpoint in the place of the good one.
+    Lightning's own class writes to the system's temporary folder. Moving the file to another file system is a copy, so
+    a kill or a full disk could leave half a checkpoint in place of the good one.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Replaces the checkpoint at ``path`` and keeps the previous one beside it as ``before.ckpt``.
 
         Raises:
-            OSError: it cannot be written; the previous one stays.
+            OSError: the checkpoint cannot be written; the previous one stays.
         """
-        buffer = io.BytesIO()  # torch writes to a full disk without naming the error
+        buffer = io.BytesIO()  # on a full disk, torch's own writing raises an error that does not say so
         torch.save(checkpoint, buffer)
-        _keep(Path(path))  # first, so that a disk needs room for two checkpoints, not three
+        _keep(Path(path))  # before writing, so that a disk needs room for two checkpoints, not three
         with atomic_write(Path(path)) as part:
             part.write_bytes(sealed(buffer))
 
@@ -45,13 +45,15 @@ class WholeCheckpointIO(TorchCheckpointIO):
 def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
     """Returns the newest undamaged checkpoint of a run's ``checkpoints`` folder; None if the folder has none.
 
-    A damaged one is renamed to ``damaged.ckpt``, so that the next save does not keep it as the previous one.
+    A damaged newest checkpoint is renamed to ``damaged.ckpt``, so that the next save does not keep it as the previous
+    one.
 
     Args:
-        log: is given one line that says what was damaged and from which checkpoint the run resumes.
+        folder: the run's ``checkpoints`` folder.
+        log: is called with one line that says what was damaged and from which checkpoint the run resumes.
 
     Raises:
-        InputError: all are damaged.
+        InputError: all checkpoints are damaged.
     """
     bad: list[str] = []
     for path in (folder / LAST, folder / BEFORE):
@@ -67,13 +69,13 @@ def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
         bad.append(f"{path} is damaged ({why})")
     if bad:
         raise InputError(
-            f"{'; '.join(bad)}; put back a copy, or remove {folder}: training then begins again, and ends as it would have"
+            f"{'; '.join(bad)}; put back a copy, or remove {folder}: training then begins again, with the same result"
         )
     return None
 
 
 def damage(path: Path) -> str | None:
-    """Returns what is wrong with a checkpoint; None if its bytes are those that were written."""
+    """Returns what is wrong with a checkpoint, or None if its bytes are those that were written."""
     if path.is_dir():
         return _damaged_part(path)
     hashed, left = hashlib.sha256(), path.stat().st_size - _DIGEST
@@ -82,11 +84,11 @@ def damage(path: Path) -> str | None:
             hashed.update(piece)
             left -= len(piece)
         written = stream.read()
-    return None if written == hashed.hexdigest().encode() else "its checksum does not fit"
+    return None if written == hashed.hexdigest().encode() else "its checksum does not match"
 
 
 def seal(folder: Path, rank: int, world: int) -> None:
-    """Writes checksums of a folder's files. Each process reads its share of the files."""
+    """Writes checksums of a folder's files; each process handles its share of the files."""
     with atomic_write(folder / f"{rank}{SUMS}") as part:
         part.write_text("".join(f"{_sum(folder / name)}  {name}\n" for name in _files(folder)[rank::world]))
 
@@ -102,7 +104,7 @@ def _damaged_part(folder: Path) -> str | None:
     if sorted(written) != _files(folder):
         return "it holds other files than were written"
     return next(
-        (f"the checksum of {name} does not fit" for name in written if _sum(folder / name) != written[name]), None
+        (f"the checksum of {name} does not match" for name in written if _sum(folder / name) != written[name]), None
     )
 
 
@@ -116,17 +118,17 @@ def _sum(file: Path) -> str:
 
 
 def sealed(buffer: io.BytesIO) -> memoryview:
-    """Returns what ``torch.save`` wrote with its SHA-256 as the archive's comment; ``torch.load`` still reads it."""
+    """Returns what ``torch.save`` wrote with its SHA-256 as the archive's comment, which ``torch.load`` ignores."""
     if bytes(buffer.getbuffer()[-_END : -_END + 4]) != b"PK\x05\x06":
         raise RuntimeError("torch.save did not write a zip archive that ends in its directory")
-    buffer.seek(-2, io.SEEK_END)  # the length of the comment
+    buffer.seek(-2, io.SEEK_END)  # the last two bytes are the length of the comment
     buffer.write(_DIGEST.to_bytes(2, "little"))
     buffer.write(hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
     return buffer.getbuffer()
 
 
 def _keep(path: Path) -> None:
-    """Gives the checkpoint at ``path`` the name of the previous one as well."""
+    """Keeps the checkpoint at ``path`` under the name of the previous one too."""
     if path.name != LAST or not path.is_file():
         return
     before = path.with_name(BEFORE)
@@ -135,5 +137,5 @@ def _keep(path: Path) -> None:
     before.unlink(missing_ok=True)
     try:
         os.link(path, before)
-    except OSError:  # the file system has no links; after a kill before the new one is complete, this one is found
+    except OSError:  # the file system has no hard links, so the checkpoint itself is renamed
         path.replace(before)

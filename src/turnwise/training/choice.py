@@ -1,4 +1,4 @@
-"""The states that a run trains on: the candidates profiled under the current policy, and the rule's choice among them."""
+"""Chooses the states that a run trains on: profiles the candidates under the current policy and applies the rule."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from turnwise.types import State
 
 
 class Chosen(NamedTuple):
-    """The states that a run trains on first, and what chooses new ones as it goes on.
+    """The first states that a run trains on, and what chooses new ones later.
 
     Attributes:
-        verdicts: counts of the verifiers' verdicts on the profile, by domain; empty without a profile.
-        reprofile: None where the rule chooses once.
-        pivots: entries ``pivots.*`` of the run's result; empty without a profile.
+        verdicts: counts of the verifiers' verdicts in the profile, by domain; empty without a profile.
+        reprofile: None if the rule chooses only once.
+        pivots: the entries ``pivots.*`` of the run's result; empty without a profile.
     """
 
     states: Sequence[State]
@@ -38,12 +38,15 @@ class Chosen(NamedTuple):
 class Choice:
     """Profiles the candidates and chooses among them.
 
-    Profile number n lies in ``profile-<n>/`` and ``profile-<n>.parquet`` of the run's folder; number 0 has no number.
+    Profile number n is stored in ``profile-<n>/`` and ``profile-<n>.parquet`` of the run's folder; number 0 is without
+    number.
 
     Attributes:
-        candidates: where the run may act; the same ones whenever it chooses.
+        settings, parts: of the run.
+        candidates: where the run may act; the same at every choice.
         player: samples one turn at each candidate (``max_turns=1``).
         module: the policy that is profiled.
+        phases: shows progress.
     """
 
     settings: Settings
@@ -54,7 +57,7 @@ class Choice:
     phases: Phases
 
     def first(self) -> Chosen:
-        """The choice before training, after a profile under the base policy where the rule asks for one."""
+        """Returns the choice before training, after a profile under the base policy if the rule needs one."""
         rule, settings = self.parts.states, self.settings
         if not rule.k:
             return Chosen(rule.select(self.candidates, {}))
@@ -67,11 +70,14 @@ class Choice:
         return Chosen(kept, verdicts, Reprofile(rule.reprofile, self.candidates, kept, *of_run), pivots)
 
     def __call__(self, number: int) -> Sequence[State]:
-        """The states that are kept after profile ``number``: 0 before training, then as often as the rule chooses anew."""
+        """Returns the states that profile ``number`` keeps.
+
+        The number is 0 before training and grows with each later choice.
+        """
         return self.profiled(number)[1]
 
     def profiled(self, number: int = 0) -> tuple[Profiles, Sequence[State]]:
-        """The profile, and the kept states. What an earlier start has sampled is read back."""
+        """Returns the profile and the kept states. Samples of an earlier start are read back."""
         rule, seed, distributed = self.parts.states, self.settings.seed, self.module.distributed
         name = f"profile-{number}" if number else "profile"
         key = (seed, "profile", number) if number else (seed, "profile")
@@ -79,13 +85,14 @@ class Choice:
             if not is_sharded(self.module):
                 self.module.to(self.settings.device)
             self._sync_weights()
-            # the first profile keeps the engine's cache between shards, as kept runs did; servers drop nothing bit for bit
+            # The first profile keeps the engine's cache between shards, as in the shipped results.
+            # Servers never repeat a sample bit for bit, so emptying their cache has no use.
             afresh = self._sync_weights if number and not distributed.served else None
             shards = self.settings.folder / name
             data = self.settings.data
             rated = (
                 data.pass_rates and data.file is not None and not number
-            )  # rates of a file tell nothing of later policies
+            )  # pass rates in a file say nothing about later policies
             profiles = profile(self.player, self.candidates, rule.k, shards, key, advance, distributed, afresh, rated)
         places = (place for place, one in enumerate(ids_of(self.candidates)) if one in profiles)
         kept = rule.select(chosen(self.candidates, places), profiles)

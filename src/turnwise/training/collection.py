@@ -1,4 +1,4 @@
-"""Collects the rollouts of one iteration, from the current policy or from the previous one."""
+"""Collects the rollouts of one iteration, from the current policy or from an earlier one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLOWEST = [name for name in NOT_SUMS if name.startswith("latency")]
 
 
 class Imitation:
-    """Credit of a demonstration: every demonstrated turn counts once."""
+    """Gives demonstrations their credit: every demonstrated turn has weight and advantage 1."""
 
     wants_refill = False
 
@@ -39,7 +39,10 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """An allocator whose budget over all states has been spent: ``counts`` by state id. A process samples for some states."""
+    """An allocator whose budget has been spent over all states: ``counts`` by state id.
+
+    The class is needed because each process samples only for some of the states.
+    """
 
     allocator: Allocator
     counts: Mapping[str, int]
@@ -52,7 +55,7 @@ class Allocated:
 
 
 def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> dict[str, float]:
-    """Returns metrics of sampling: the engine's report, how many updates its policy was behind, and the seconds waited."""
+    """Returns metrics of sampling: the engine's report, its policy's delay in updates, and the seconds waited."""
     return {
         **{f"engine/{name}": count for name, count in engine.items()},
         "rollout/staleness": float(stale),
@@ -61,32 +64,34 @@ def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> 
 
 
 class Learner(Protocol):
-    """A model that learns from the rollouts beside the policy."""
+    """A model that learns from the rollouts in addition to the policy."""
 
     def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
-        """Learns from an iteration, and returns metrics."""
+        """Learns from an iteration's rollouts and returns metrics."""
         ...
 
 
 class Collection:
     """Returns the updates of an iteration, one for each optimiser step (``update.steps``).
 
-    With ``rollout.staleness=k`` up to k further iterations are sampled while the policy is trained: iteration i learns from
-    rollouts of policy i - k (``training.ahead``). The engine is then busy, and other users of it call :meth:`settle` first. In
-    several processes the first one samples, from servers, and hands each collection to the others.
+    With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained: iteration i learns
+    from rollouts of policy i - k (``training.ahead``). The engine is then busy, so other users must call :meth:`settle`
+    first. In a run of several processes the first process samples for all, with servers, and sends each collection to
+    the others.
 
     Args:
-        settings: how much an iteration collects, how it is packed, and the seed of the order of states and of every draw.
-        parts: what the method is composed of. Without an allocator nothing is sampled: the demonstrated path is the tree.
-        states: where the run may act.
+        settings: how much an iteration collects, how the trees are packed, and the seed of the order of states and of
+            every draw.
+        parts: the parts of the method. Without an allocator nothing is sampled: the demonstrated path is the tree.
+        states: the states in which the run may act.
         player: samples; each process of the run samples for its share of the states.
         module: the policy.
-        recorder: writes down what was collected.
-        reprofile: chooses the states anew as the run goes on; it takes the place of ``states``.
-        frozen: groups that were sampled before the first update (``rollout.frozen``); every iteration draws from them.
+        recorder: records what was collected.
+        reprofile: chooses new states during the run; it replaces ``states``.
+        frozen: groups that were sampled before the first update (``rollout.frozen``), from which every iteration draws.
 
     Raises:
-        InputError: the parts need every collection to be of the current policy.
+        InputError: ``rollout.staleness`` in several processes without servers.
     """
 
     def __init__(
@@ -103,7 +108,7 @@ class Collection:
         rollout, update = settings.rollout, settings.update
         self.settings, self.parts, self.player, self.module, self.recorder = settings, parts, player, module, recorder
         self.reprofile, self.frozen, self.distributed = reprofile, frozen, module.distributed
-        self.settled = 0.0  # s waited for the collection ahead before its result was taken
+        self.settled = 0.0  # seconds spent waiting for the collection ahead before its result was taken
         self.halted = False
         self.sampled = parts.allocator is not None
         self.staleness = rollout.staleness if self.sampled else 0
@@ -129,7 +134,7 @@ class Collection:
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states
-        self.memory: dict[str, float] = {}  # the advantage's; saved in the checkpoint (training/stream.py)
+        self.memory: dict[str, float] = {}  # memory of the advantage; saved in the checkpoint (training/stream.py)
         self.collector = Collector(
             select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
             play=frozen or (partial(self._roll_out, player) if self.sampled else self._demonstrate),
@@ -178,7 +183,7 @@ class Collection:
         self.recorder.waited(waited)
 
     def halt(self) -> None:
-        """Ends the collection ahead after its current turn, and drops it."""
+        """Stops the collection ahead after its current turn and drops it."""
         self.halted = True
         self.ahead.overlap.settle()
 
@@ -194,11 +199,11 @@ class Collection:
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Adds up the processes' counts; those of a collection that was handed over are whole already."""
+        """Sums the counts of all processes, unless one process collected for all and its counts are complete."""
         return dict(mine) if self.handed else self.distributed.add(mine, largest)
 
     def _stale(self, experience: Experience) -> int:
-        """Returns by how many updates the oldest rollouts are behind the policy."""
+        """Returns how many updates the oldest rollouts are behind the policy."""
         version = self.module.version
         most = math.inf if self.frozen is not None else self.staleness
         for tree in experience.trees:
@@ -208,7 +213,7 @@ class Collection:
 
     def _reward(self, tree: RolloutTree) -> Rewards:
         assert self.parts.reward is not None
-        with self.player.lock:  # it may ask the environment
+        with self.player.lock:  # the reward may use the environment
             return self.parts.reward(tree)
 
     def _roll_out(self, player: Player, states: Sequence[State], key: object) -> list[RolloutTree]:

@@ -1,4 +1,4 @@
-"""What a run has cost. The shards of a profile hold their costs as metadata, so that a resumed run still knows them."""
+"""Computes what a run has cost. The shards of a profile contain their costs, so that a resumed run still knows them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-_KEY = b"turnwise"  # of a shard's metadata
+_KEY = b"turnwise"  # key in a shard's metadata
 
 
 def with_facts(table: pa.Table, **facts: float) -> pa.Table:
-    """Returns the table with ``facts`` about how it was made in its metadata."""
+    """Returns the table with ``facts`` about its creation in its metadata."""
     return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
 
 
 def facts_of(schema: pa.Schema) -> Mapping[str, Any]:
-    """Returns the facts of :func:`with_facts`; empty if there are none, as in shards of older versions."""
+    """Returns the facts that :func:`with_facts` added; empty if there are none, as in shards of older versions."""
     return json.loads((schema.metadata or {}).get(_KEY, b"{}"))
 
 
 def run_costs(counters: Mapping[str, float], phases: Mapping[str, float], folder: Path) -> dict[str, Any]:
-    """Returns the turns, tokens, CPU seconds, faults and seconds of the run in ``folder``, as entries of its result.
+    """Returns the run's turns, tokens, CPU seconds, faults and seconds, as entries of its result.
 
     Args:
-        counters: the recorder's, over all starts.
+        counters: the recorder's counters, over all starts.
         phases: seconds of each phase of this start.
+        folder: of the run.
     """
     seconds = {name.replace(" ", "_"): round(value, 2) for name, value in phases.items()}
-    seconds.pop("train", None)  # below it is split into rollouts and updates, over all starts of this run
+    seconds.pop("train", None)  # replaced below by rollouts and updates, over all starts of this run
     seconds |= {"rollouts": round(counters["rollout_seconds"], 2), "updates": round(counters["update_seconds"], 2)}
     return {
         "rollout_turns": int(counters["turns"]),
@@ -45,10 +46,10 @@ def run_costs(counters: Mapping[str, float], phases: Mapping[str, float], folder
 
 
 def profile_costs(folder: Path) -> dict[str, float | None]:
-    """``profile_turns``, ``profile_tokens`` and ``profile_cpu_seconds`` of all profiles of the run in ``folder``.
+    """Returns ``profile_turns``, ``profile_tokens`` and ``profile_cpu_seconds`` of all profiles in a run's folder.
 
-    Turns are the samples; CPU time is that of the first process. A shard that a kill left unfinished is not counted. A value is
-    None if a shard does not hold it; the result is empty if there is no shard.
+    Turns are the samples. CPU time is that of the first process. A shard that was incomplete at a kill is not counted.
+    A value is None if a shard does not contain it. The result is empty if there is no shard.
     """
     shards = sorted(folder.glob("profile*/shard-*.parquet"))
     if not shards:
@@ -64,7 +65,7 @@ def profile_costs(folder: Path) -> dict[str, float | None]:
 
 
 def _cost(shard: Path) -> dict[str, Any]:
-    """Returns the costs of one shard. If it does not hold the number of turns, its samples are counted."""
+    """Returns the costs of one shard. If the number of turns is missing, the samples are counted."""
     cost: dict[str, Any] = dict.fromkeys(("turns", "tokens", "cpu_seconds"))
     try:
         cost |= facts_of(pq.read_schema(shard))

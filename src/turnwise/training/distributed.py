@@ -1,4 +1,4 @@
-"""The processes of one run: how they share the work and exchange results."""
+"""Connects the processes of one run: how they share work and exchange results."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ from turnwise.errors import InputError, Stopped
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=12)  # for the slowest process; the launcher notices at once if one has died
-POLL = 0.005  # s
+PATIENCE = timedelta(hours=12)  # time limit for the slowest process; a dead process is noticed at once by the launcher
+POLL = 0.005  # seconds
 LAUNCHER = "lightning.fabric.strategies.launchers.subprocess_script"
 LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "remote process exited")  # gloo, NCCL
 
 
 @dataclass(frozen=True, slots=True)
 class DistributedContext:
-    """Process ``rank`` of ``world`` processes, which exchange values over ``group`` (always gloo). A single process needs none.
+    """Process ``rank`` of ``world`` processes, which exchange values over ``group``.
 
-    Every method but :meth:`share` is to be called by all processes, in the same order.
+    The group always uses gloo; a single process needs none. Every method except :meth:`share` must be called by all
+    processes, in the same order.
 
     Attributes:
-        served: the engine runs outside all processes and serves one client, so the first process samples for all.
+        served: whether the engine runs outside all processes; it serves one client, so the first process samples for
+            all.
     """
 
     rank: int = 0
@@ -47,16 +49,19 @@ class DistributedContext:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and logs."""
+        """Returns whether this is the process that writes files and logs."""
         return self.rank == 0
 
     @property
     def samples(self) -> bool:
-        """Whether this process samples a share of the rollouts."""
+        """Returns whether this process samples a share of the rollouts."""
         return self.first or not self.served
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """Returns this process's items, which are neighbours and may share a prefix. :meth:`gather` restores the order."""
+        """Returns this process's items, which are neighbours in the list, because neighbours share prefixes.
+
+        :meth:`gather` restores the order.
+        """
         if self.served:
             return list(items) if self.first else []
         return list(items[len(items) * self.rank // self.world : len(items) * (self.rank + 1) // self.world])
@@ -71,7 +76,10 @@ class DistributedContext:
         return [item for part in every for item in part]
 
     def add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Sums over the processes by name; takes the maximum of names in ``largest``. A name may be missing from some."""
+        """Sums values over the processes by name, or takes the maximum for names in ``largest``.
+
+        A name may be missing in some processes.
+        """
         if self.world == 1:
             return dict(mine)
         whole: dict[str, float] = {}
@@ -82,7 +90,7 @@ class DistributedContext:
         return whole
 
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Sums each tensor over the processes in place, over the default process group of the devices."""
+        """Sums each tensor over the processes in place, with the devices' default process group."""
         if self.world > 1:
             self.barrier()
             for tensor in tensors:
@@ -90,11 +98,11 @@ class DistributedContext:
         return tensors
 
     def broadcast(self, value: T) -> T:
-        """Returns the first process's value."""
+        """Returns the first process's value in every process."""
         return value if self.world == 1 else self.gather([value])[0]
 
     def barrier(self) -> None:
-        """Waits for all processes. It polls, because a process that waits inside a library handles no signals."""
+        """Waits for all processes by polling, because a process that blocks inside a library cannot handle signals."""
         if self.world > 1:
             met = dist.barrier(group=self.group, async_op=True)
             while not met.is_completed():
@@ -103,13 +111,13 @@ class DistributedContext:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """Runs the block in the first process before the others, which then find its files."""
+        """Runs the block in the first process before the others, which can then use its files."""
         if not self.first:
             self.barrier()
         try:
             yield
         finally:
-            if self.first:  # also after an error, which the others will meet themselves
+            if self.first:  # also after an error, which the others will raise themselves
                 self.barrier()
 
     def sampling(self, served: bool) -> DistributedContext:
@@ -119,9 +127,9 @@ class DistributedContext:
 
 @contextmanager
 def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
-    """Starts the other processes that ``trainer`` asks for, unless a launcher (Slurm, torchrun) did, and connects them.
+    """Connects the processes that ``trainer`` asks for; starts them unless a launcher (Slurm, torchrun) has.
 
-    Lightning would start them only in ``fit``, after one process alone had done everything before.
+    Lightning would start them only in ``fit``, so one process alone would do everything before that.
     """
     asked = {name: OmegaConf.select(trainer, name) for name in ("accelerator", "devices", "num_nodes")}
     asked = {"plugins": environments(), **{name: value for name, value in asked.items() if value is not None}}
@@ -135,19 +143,20 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
     where = alone.strategy.cluster_environment
     if where is not None and not where.creates_processes_externally and _in_multirun():
         raise InputError(
-            "trainer.devices: the processes of a run begin with the command of their first one, which here is that of many runs; "
-            "add hydra/launcher=slurm_8gpu, which starts a run's processes itself, or start one run at a time"
+            "trainer.devices: the processes of a run are started with the command of the first one, which is here the "
+            "command of many runs; add hydra/launcher=slurm_8gpu, which starts a run's processes itself, or start one "
+            "run at a time"
         )
-    # gloo beside NCCL, for the norms of shards that are kept on the CPU
+    # gloo in addition to NCCL, for the norms of shards that are kept on the CPU
     backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
     fabric = Fabric(strategy=DDPStrategy(process_group_backend=backend), **asked)
-    logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # its one line names the process that was lost
+    logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # its only line names the process that was lost
     fabric.launch()
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:
         distributed = DistributedContext(fabric.global_rank, fabric.world_size, group)
         yield distributed
-        distributed.barrier()  # no process leaves while another may still need it
+        distributed.barrier()  # no process may leave while another still needs it
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise
@@ -164,18 +173,18 @@ def _in_multirun() -> bool:
 
 
 def label_of(name: str, seed: int) -> str:
-    """Returns a label for this run's lines in a terminal that several runs share; empty if the run has it alone."""
+    """Returns a label for this run's lines if several runs share the terminal, else an empty text."""
     if not _in_multirun() or "basic_launcher" in str(
         HydraConfig.get().launcher._target_
-    ):  # which runs one after the other
+    ):  # the basic launcher runs one after the other
         return ""
     return f"{name}/seed{seed}"
 
 
 def environments() -> list[Any]:
-    """Lightning's plugins for where the processes run.
+    """Returns Lightning's plugins for the cluster environment.
 
-    Under Slurm Lightning's own requeueing is off, because it saves in the middle of whatever the signal interrupts, such as an
-    update. The job's launcher requeues (docs/scaling.md).
+    Under Slurm, Lightning's own requeueing is switched off, because it saves in the middle of whatever the signal
+    interrupts, such as an update. The job's launcher requeues instead (docs/scaling.md).
     """
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []

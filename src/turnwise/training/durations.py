@@ -1,4 +1,4 @@
-"""How long the six methods take by their names alone, as ``benchmarks/by_name.py`` measured it."""
+"""Measured run times of the six methods with default settings, from ``benchmarks/by_name.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = "durations.json"  # in this package; {"machine": ..., "minutes": {configu
 
 
 def duration_line(cfg: DictConfig) -> str | None:
-    """Returns a line with the measured time of a run that differs in its seed at most; None if there is no such measurement."""
+    """Returns a line with the measured time of a run with this configuration and any seed, or None if there is none."""
     measured = json.loads((files("turnwise.training") / FILE).read_text(encoding="utf-8"))
     minutes = measured["minutes"].get(hash_at_seed_0(cfg))
     if minutes is None:
@@ -22,5 +22,5 @@ def duration_line(cfg: DictConfig) -> str | None:
 
 
 def hash_at_seed_0(cfg: DictConfig) -> str:
-    """Returns the configuration's hash with ``seed=0``, because the time that a run takes does not depend on its seed."""
+    """Returns the configuration's hash with ``seed=0``, because a run's time does not depend on its seed."""
     return config_hash(OmegaConf.merge(cfg, {"seed": 0}))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Policies of earlier updates. After a kill, rollouts that were begun with them are sampled from them again."""
+"""Keeps the policies of earlier updates, so that rollouts begun with them can be sampled again after a kill."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Versioned(Protocol):
 
 
 def remembered(module: Versioned) -> dict[str, Any]:
-    """Copies ``version`` and the trained ``weights`` for a checkpoint."""
+    """Returns copies of ``version`` and the trained ``weights``, for a checkpoint."""
     weights = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
     return {"version": module.version, "weights": weights}
 
 
 @contextmanager
 def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
-    """Within this block the policy has the ``earlier`` weights; None leaves it as it is."""
+    """Gives the policy the ``earlier`` weights within the block; None changes nothing."""
     if earlier is None:
         yield
         return

@@ -18,18 +18,20 @@ from turnwise.files import atomic_write
 from turnwise.models.attention import unwrapped
 from turnwise.rollouts.probe import Difference, probe, probe_backbone
 
-_CODE = ("models", "engines", "rollouts")  # folders whose code decides what the probe finds
+_CODE = ("models", "engines", "rollouts")  # folders whose code can change the probe's result
 
 
 def check_policy(model: Any, named: str, cache: Path) -> None:
-    """Probes a causal LM, unless the cache says that one of its configuration was found exact.
+    """Probes a causal LM, unless the cache says that a model of this configuration is exact.
 
     Args:
+        model: the model.
         named: the key and the value that chose the model, for the message.
         cache: the folder that runs share.
 
     Raises:
-        InputError: the model's log-probs are not reproduced; one line that says where, and what to do.
+        InputError: the model's log-probs are not reproduced; the message is one line with the place of the difference
+            and the remedy.
     """
     _check(model, named, cache, probe)
 
@@ -50,7 +52,7 @@ def _check(model: Any, named: str, cache: Path, measure: Callable[[Any], Differe
 
 
 def refusal(model: Any, named: str, found: Difference) -> str:
-    """Returns one line: the architecture, where it differs, and the remedy."""
+    """Returns one line with the architecture, the place of the difference, and the remedy."""
     kind = unwrapped(model).config.model_type
     return (
         f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly, and training on "
@@ -59,7 +61,7 @@ def refusal(model: Any, named: str, found: Difference) -> str:
 
 
 def _key(model: Any, measured: str) -> str:
-    """Returns the digest of all that decides the answer: configuration, precision, device, adapters, libraries and code."""
+    """Returns a digest of what decides the result: configuration, precision, device, adapters, libraries and code."""
     base = unwrapped(model)
     weight = next(base.parameters())
     about = {

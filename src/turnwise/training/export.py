@@ -14,13 +14,16 @@ from turnwise.training.sharding import Whole, is_sharded
 
 
 def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
-    """Writes ``adapter``, or ``model`` with all weights, with the tokenizer. All processes that hold a shard must call it.
+    """Writes ``adapter``, or ``model`` with all weights, with the tokenizer.
 
-    A run with ``policy.start`` writes all weights, because its adapter fits only the merged weights and not the published model.
+    All processes that hold a shard must call it. A run with ``policy.start`` writes all weights, because its adapter
+    fits only the merged weights, not the published model.
 
     Args:
         model: the trained model.
+        tokenizer: the policy's tokenizer.
         folder: of the run.
+        policy: the policy's settings.
         writes: whether this process writes.
     """
     if policy.start:

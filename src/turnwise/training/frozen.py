@@ -1,8 +1,8 @@
-"""A frozen buffer: groups that are sampled once from the base policy, and from which every update draws.
+"""A frozen buffer: groups that are sampled once from the base policy; every update draws from them.
 
-It is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). No update changes what later ones see, so that runs
-with and without a gate differ only in which groups enter an update. The gate decides while the groups are sampled but stops
-none: a group that it would have stopped is complete, and marked.
+This is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). No update changes what later ones see, so
+runs with and without a gate differ only in which groups enter an update. The gate decides while the groups are sampled
+but stops none: a group that it would have stopped is sampled to its end and marked.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
 logger = logging.getLogger(__name__)
 
-SHARD = 32  # groups that are sampled and written together; a kill never changes what shares a batch, on which last digits depend
+SHARD = 32  # groups sampled and written together, so that a kill never changes which groups share a batch
 
 
 @dataclass(slots=True)
 class Shadow(Gate):
-    """Asks a gate for its decisions and lets every rollout go on. ``cut``: ids of the states whose trees it would stop."""
+    """Records a gate's decisions without stopping rollouts. ``cut``: the state ids of trees that it would stop."""
 
     gate: Gate
     cut: set[str] = field(default_factory=set)
@@ -53,10 +53,10 @@ class Shadow(Gate):
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Returns for states of the buffer the trees that were sampled from them (:data:`turnwise.rollouts.collect.Play`).
+    """Returns, for states of the buffer, the trees sampled from them (:data:`turnwise.rollouts.collect.Play`).
 
-    A tree that the gate would have stopped is complete and ``stopped``, so that updates leave it out. The log-probs are
-    those of the base policy, so that ratios are relative to it at every update.
+    A tree that the gate would have stopped is complete and has ``stopped`` set, so that updates leave it out. The
+    log-probs are those of the base policy, so ratios are relative to the base policy at every update.
 
     Attributes:
         trees: one for each state, in the order in which they were sampled.
@@ -78,12 +78,12 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    trees: list[RolloutTree]  # their states have only an id and tokens
+    trees: list[RolloutTree]  # their states contain only an id and tokens
     cost: dict[str, float]
 
 
 def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
-    """Draws the ``count`` states of a buffer, the same ones at every start of a run.
+    """Draws the ``count`` states of a buffer, the same at every start of a run.
 
     Raises:
         InputError: there are fewer states.
@@ -98,14 +98,14 @@ def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Samples the groups of a buffer and keeps them in files.
+    """Samples the groups of a buffer and stores them in files.
 
     Attributes:
-        player, allocator, gate: as for an iteration; nothing is stopped.
-        folder: of the files.
+        player, allocator, gate: as for an iteration; no group is stopped.
+        folder: for the files.
         key: names the draws.
-        begin: gives the engine the weights; called before each file, so that nothing is left of the one before.
-        distributed: each process samples its share; the first writes.
+        begin: gives the engine the weights; called before each file, so that the engine's cache is empty.
+        distributed: each process samples its share of the groups; the first writes the files.
     """
 
     player: Player
@@ -119,14 +119,14 @@ class Recording:
     def __call__(self, states: Sequence[State], on_done: Callable[[int], None] = lambda steps: None) -> Frozen:
         """Samples from the states whose groups are not in the files yet, and reads all groups back.
 
-        Every start of a run thus trains on what the files hold, and a kill costs the file under way.
+        So every start of a run trains on what the files contain, and a kill only loses the file that was being written.
 
         Args:
-            states: those of the buffer, in the same order in every start.
-            on_done: is given the number of states that have just been sampled from, or found.
+            states: those of the buffer, in the same order at every start.
+            on_done: is called with the number of states whose groups have just been sampled or found.
 
         Raises:
-            InputError: a file holds groups of other states.
+            InputError: a file contains groups of other states.
         """
         trees: dict[str, RolloutTree] = {}
         cost: Counter[str] = Counter()
@@ -138,13 +138,13 @@ class Recording:
                 self._sample(part, path)
             if (shard := shard or _read(path)) is None:
                 raise InputError(
-                    f"{path}: is damaged as soon as it is written; look after the disk, and start the run again"
+                    f"{path}: is damaged right after it was written; check the disk, and start the run again"
                 )
             found = [(tree.state.id, list(tree.state.ids)) for tree in shard.trees]
             if [(state.id, list(state.ids)) for state in part] != found:
                 raise InputError(
                     f"{path}: holds groups of other states than this run would sample from, as after a change of the data or "
-                    "of the code; fresh=true puts the run aside and samples again"
+                    "of the code; fresh=true renames the run's folder and samples again"
                 )
             trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
             cost.update(shard.cost)
@@ -166,11 +166,11 @@ class Recording:
             data = json.dumps({"cost": cost, "trees": rows}).encode()
             with atomic_write(path) as place:
                 place.write_bytes(gzip.compress(data, mtime=0))
-        self.distributed.barrier()  # what the first has written, the others read
+        self.distributed.barrier()  # the others read what the first has written
 
 
 def tree_row(tree: RolloutTree) -> dict[str, Any]:
-    """Returns a tree as a JSON object from which :func:`read_tree` makes an equal tree; floats keep every digit."""
+    """Returns a tree as a JSON object, from which :func:`read_tree` restores it exactly; floats keep every digit."""
     return {
         "state": tree.state.id,
         "ids": list(tree.state.ids),
@@ -183,7 +183,7 @@ def tree_row(tree: RolloutTree) -> dict[str, Any]:
 
 
 def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
-    """Returns the tree of :func:`tree_row`, with ``state``."""
+    """Returns the tree that :func:`tree_row` converted, with ``state`` as its state."""
     return RolloutTree(
         state,
         [Turn(**turn) for turn in row["turns"]],
@@ -195,7 +195,7 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
 
 
 def _read(path: Path) -> _Shard | None:
-    """Reads a shard; None if it has to be sampled. A damaged file, or one of another kind, is renamed."""
+    """Reads a shard, or returns None if it must be sampled. A damaged file, or one of another kind, is renamed."""
     if not path.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Measures the cosine between the gradients of the outcome and of the mixed reward."""
+"""Measures the cosine between the gradients of the outcome reward and of the mixed reward."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from turnwise.training.module import PolicyModule
 
 
 class GradientCosine(Callback):
-    """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58), exact, over the whole
-    update and all trained parameters, before the optimiser step. If a collection has several steps, the first is measured.
+    """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58).
 
-    The gradients are those of the run's loss, with the advantages of two views of the update (:class:`turnwise.types.Credit`) in
-    place of the trained ones. It costs a forward pass and two backward passes over the update.
+    The cosine is exact, over the whole update and all trained parameters, before the optimiser step. If a collection
+    has several steps, the first is measured. The gradients are those of the run's loss, with the advantages of two
+    views of the update (:class:`turnwise.types.Credit`) in place of the trained ones. A measurement costs one forward
+    pass and two backward passes.
 
     Args:
-        every: iterations between two measurements.
+        every: number of iterations between two measurements.
         views: names of the two views. Nothing is logged if an update lacks them, or if one gradient is zero.
     """
 
@@ -30,7 +31,7 @@ class GradientCosine(Callback):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         if len(views) != 2:
-            raise ValueError(f"views must name two of them, got {list(views)}")
+            raise ValueError(f"views must name two views, got {list(views)}")
         self.every, self.views = every, tuple(views)
         self._cosine: float | None = None
 
@@ -51,7 +52,7 @@ class GradientCosine(Callback):
 
 
 def gradient_cosine(module: PolicyModule, update: Update, first: str, second: str) -> float | None:
-    """Returns the cosine between the gradients of two views of an update; None if it is not defined."""
+    """Returns the cosine between the gradients of two views of an update, or None if it is not defined."""
     if not all({first, second} <= packed.items.views.keys() for packed in update.batches):
         return None
     g, h = (module.distributed.summed(gradient) for gradient in view_gradients(module, update, (first, second)))
@@ -60,12 +61,12 @@ def gradient_cosine(module: PolicyModule, update: Update, first: str, second: st
 
 
 def view_gradients(module: PolicyModule, update: Update, views: tuple[str, ...]) -> list[list[Tensor]]:
-    """Returns for each view the gradient of its advantages for each parameter, without KL and entropy terms."""
+    """Returns for each view the gradients of its advantages, one per parameter, without KL and entropy terms."""
     parameters = [p for p in module.model.parameters() if p.requires_grad]
     totals = [[torch.zeros_like(p) for p in parameters] for _ in views]
     for packed, reference in zip(update.batches, module.references(update), strict=True):
         inputs = module.loss_inputs(packed, update, reference)
-        # KL and entropy terms, which no view changes
+        # the KL and entropy terms, which are the same in every view
         rest = module.loss(replace(inputs, advantage_K=torch.zeros_like(inputs.logprobs_K))).loss
         for view, total in zip(views, totals, strict=True):
             advantage_K = packed.items.views[view].to(inputs.logprobs_K.device)

@@ -21,12 +21,13 @@ def _totals(groups: Iterable[Played]) -> list[list[float]]:
 
 
 def reward_metrics(experience: Experience, most: float | None = None) -> dict[str, float]:
-    """Returns means over the groups of one collection. A group is effective if its rewards disagree.
+    """Returns means over the groups of one collection. A group is effective if its rewards differ.
 
-    A group that a gate stopped is in no mean, because its episodes are not complete.
+    A group that a gate stopped enters no mean, because its episodes are incomplete.
 
     Args:
-        most: the greatest reward that a rollout can earn; None if it is not known.
+        experience: the collection.
+        most: the greatest reward that a rollout can earn; None if it is unknown.
     """
     totals = totals_of(experience)
     metrics: dict[str, float] = {
@@ -68,7 +69,7 @@ def reward_metrics(experience: Experience, most: float | None = None) -> dict[st
 
 
 def _by_domain(experience: Experience) -> dict[str, float]:
-    """Returns the mean reward of each domain's groups; nothing if there is only one domain."""
+    """Returns the mean reward of each domain's groups; empty if there is only one domain."""
     means: dict[str, list[float]] = {}
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
         paid = [reward for reward in rewards.get("total", ()) if reward == reward]

@@ -1,4 +1,4 @@
-"""Warns about updates that teach nothing, once for each kind, with the likely cause. Several in a row end the run."""
+"""Warns once about each kind of useless update, with the likely cause. Several such updates in a row end the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.training.gate_savings import gate_result
 from turnwise.training.recorder import Recorder
 
 FILE = "warnings.jsonl"  # in the folder of a run: {"iteration", "kind", "text"}
-IN_A_ROW = 3  # so many updates without a sample end a run, and so many iterations without spread are warned of
+IN_A_ROW = 3  # updates without a sample until the run ends, and iterations with a problem until a warning
 
 _KINDS = ("empty", "spread", "format", "truncated", "unpaid")
 
@@ -23,13 +23,13 @@ _KINDS = ("empty", "spread", "format", "truncated", "unpaid")
 class Health(Callback):
     """Checks the metrics of each iteration, after the recorder has them and before the checkpoint is written.
 
-    The counts and the warnings travel in the checkpoint, so that a resumed run warns of nothing twice and goes on counting.
+    Counts and warnings are saved in the checkpoint, so that a resumed run continues counting and repeats no warning.
 
     Args:
-        recorder: holds the metrics of the last iteration.
-        folder: of the run; warnings are kept there.
+        recorder: has the metrics of the last iteration.
+        folder: of the run; warnings are stored there.
         log: prints one line on the terminal.
-        allow_empty: whether the run goes on however many updates in a row have no sample (``update.allow_empty``).
+        allow_empty: whether the run continues however many updates in a row have no sample (``update.allow_empty``).
         writes: whether this process writes the run's files.
     """
 
@@ -41,11 +41,11 @@ class Health(Callback):
         allow_empty: bool = False,
         writes: bool = True,
     ) -> None:
-        self.recorder, self.path, self.log_line = recorder, folder / FILE, log  # Lightning sets `log`
+        self.recorder, self.path, self.log_line = recorder, folder / FILE, log  # Lightning sets the name `log`
         self.allow_empty, self.writes = allow_empty, writes
         self.in_a_row = dict.fromkeys(_KINDS, 0)
         self.warnings: list[str] = []
-        self.told: list[str] = []  # kinds
+        self.told: list[str] = []  # kinds of which the run has warned
 
     def state_dict(self) -> dict[str, Any]:
         return {"in_a_row": dict(self.in_a_row), "warnings": list(self.warnings), "told": list(self.told)}
@@ -55,7 +55,7 @@ class Health(Callback):
         self.warnings, self.told = list(state_dict["warnings"]), list(state_dict["told"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.writes:  # iterations after the checkpoint are repeated, and so are their warnings
+        if self.writes:  # iterations after the checkpoint are repeated, with their warnings
             cut_lines(self.path, lambda row: row["iteration"] < trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -69,10 +69,10 @@ class Health(Callback):
         """
         now = {
             "empty": metrics["train/samples"] == 0,
-            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # missing if there is no reward
+            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # missing without a reward
             "format": metrics.get("train/readable", 1.0) == 0,
             "truncated": metrics.get("train/truncated", 0.0) == 1,
-            "unpaid": metrics.get("train/turns_paid", 1.0) == 0,  # missing if the advantage reads no rewards of turns
+            "unpaid": metrics.get("train/turns_paid", 1.0) == 0,  # missing if the advantage uses no rewards of turns
         }
         for kind, seen in now.items():
             self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
@@ -87,9 +87,9 @@ class Health(Callback):
             "truncated": f"iteration {iteration}: in the last {IN_A_ROW} iterations every action was cut off; raise "
             "rollout.sampling.max_tokens",
             "unpaid": f"iteration {iteration}: in the last {IN_A_ROW} iterations no turn before the last of its rollout was "
-            "paid, and this advantage, which credits turns by what they were paid, had the outcome alone; set "
-            "advantage.turn_reward to a key of what the environment says of a turn, such as admissible (where all turns are "
-            "alike in it, there is nothing to tell), or choose an advantage that needs no rewards of turns, such as gigpo or "
+            "rewarded. This advantage credits turns by their rewards, so it used only the outcome; set "
+            "advantage.turn_reward to a key of what the environment says of a turn, such as admissible (if all turns have the "
+            "same value there, this does not help), or choose an advantage that needs no rewards of turns, such as gigpo or "
             "monte_carlo (docs/methods/credit.md)",
         }
         for kind, text in texts.items():
@@ -103,7 +103,7 @@ class Health(Callback):
             )
 
     def closing(self, gate: Any) -> dict[str, Any]:
-        """Returns entries of the run's result: what its gate stopped, if it has one, and its warnings, if there are any."""
+        """Returns entries of the run's result: what its gate stopped, if it has one, and its warnings, if any."""
         stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
         return stopped | ({"warnings": list(self.warnings)} if self.warnings else {})
 
@@ -116,7 +116,7 @@ class Health(Callback):
 
 
 def likely_cause(metrics: Mapping[str, float]) -> str:
-    """Returns the likely reason why the groups of an iteration teach nothing, and the remedy."""
+    """Returns the likely reason why an iteration's groups have no learning signal, and the remedy."""
     groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
     played = groups + metrics.get("train/groups_refilled", 0.0)
     if played and metrics.get("train/groups_solved") == played:
@@ -131,7 +131,7 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
         )
     if metrics.get("train/groups_cut") == groups:
         return (
-            f"the gate stopped all {groups:.0f} groups; have it stop less (gate=divergence: lower gate.threshold), or set "
+            f"the gate stopped all {groups:.0f} groups; let it stop fewer (gate=divergence: lower gate.threshold), or set "
             "gate=never"
         )
     if metrics.get("train/truncated") == 1:
@@ -142,7 +142,7 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
             "(method=sft, then policy.start=)"
         )
     if mean is None:
-        return "no reward was paid"
+        return "there was no reward"
     if mean <= 0:
         return (
             "no rollout earned anything: the tasks are too hard for this policy, or it does not know the environment; begin "
@@ -150,5 +150,5 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
         )
     return (
         f"all rollouts of a group earned the same (the mean is {mean:.3g}): each task is too easy or too hard, or the rollouts "
-        "are too much alike; raise rollout.sampling.temperature or allocator.group_size, or choose states=pivots"
+        "are too similar; raise rollout.sampling.temperature or allocator.group_size, or choose states=pivots"
     )

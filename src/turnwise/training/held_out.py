@@ -1,5 +1,7 @@
-"""Measures a policy on the held-out dialogues of a person's file, before and after training, and compares the two. Rates are in
-points."""
+"""Evaluates a policy on the held-out dialogues of a user's file before and after training, and compares the two.
+
+Rates are in points (0 to 100).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from turnwise.rollouts.pack import pack
 from turnwise.rollouts.play import Player
 from turnwise.types import Credit, State
 
-CHUNK = 64  # states whose replies are sampled together
+CHUNK = 64  # number of states whose replies are sampled together
 RULES = {"functional": False, "strict": True}
 
 
@@ -31,9 +33,9 @@ class HeldOut:
     """The held-out dialogues of a run.
 
     Attributes:
-        states: one for every demonstrated reply of these dialogues.
+        states: one state for every demonstrated reply of these dialogues.
         tools_of: state id -> names of the tools that the demonstrated reply calls.
-        digest: of the dialogues and of how replies are judged, for the cache of base evaluations.
+        digest: of the dialogues and of the rules for judging replies, for the cache of base evaluations.
     """
 
     states: Sequence[State]
@@ -48,17 +50,17 @@ class HeldOut:
         attempts: int,
         advance: Callable[[int], None],
     ) -> list[Reply]:
-        """Sample the policy's replies at ``states`` and judge them.
+        """Samples the policy's replies at ``states`` and judges them.
 
-        A reply may be as long as the longest demonstrated one, unless the player's ``max_length`` leaves less room behind the
-        longest history that is sampled with it.
+        A reply may be as long as the longest demonstrated one, unless the player's ``max_length`` leaves less room
+        after the longest history that is sampled together with it.
 
         Args:
-            states: those of the run that this process measures.
-            player: its engine holds the policy's weights, and its sampling is that of training.
+            player: its engine holds the policy's weights, and its sampling settings are those of training.
+            states: the states that this process measures.
             nats: of each state, from :func:`negative_log_likelihood`.
-            attempts: sampled replies for each state; one greedy reply is added.
-            advance: is given the number of replies that were sampled.
+            attempts: number of sampled replies per state; one greedy reply is added.
+            advance: is called with the number of replies that were sampled.
         """
         sampled = replace(player.sampling, max_tokens=max(player.sampling.max_tokens, self.longest))
         verdicts: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {}
@@ -94,19 +96,19 @@ class HeldOut:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest demonstrated reply."""
+        """Returns the number of tokens of the longest demonstrated reply."""
         return max(len(state.expert_ids) for state in self.states)
 
 
 def called_tools(step: TurnInContext) -> tuple[str, ...]:
-    """Returns the names of the tools that a demonstrated reply calls, without repeats."""
+    """Returns the names of the tools that a demonstrated reply calls, each once."""
     return tuple(dict.fromkeys(call.name for call in step.calls))
 
 
 def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, float]:
     """Returns by state id the negative log-likelihood of the demonstrated reply, in nats.
 
-    It is at temperature 1 and includes the end-of-turn token.
+    The value is computed at temperature 1 and includes the end-of-turn token.
     """
     found: dict[str, float] = {}
     training = model.training
@@ -133,8 +135,11 @@ def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, fl
 
 
 def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """``held_out`` of result.json: the counts, and each figure before and after training with the interval of its change, for all
-    replies, for each tool and for each turn."""
+    """Returns the entry ``held_out`` of result.json.
+
+    The entry contains counts, and each figure before and after training with the interval of its change, for all
+    replies, for each tool and for each turn.
+    """
     if not base.replies:
         return {}
     both = zip(groups(base.replies), groups(after.replies), strict=True)
@@ -156,8 +161,11 @@ def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """``in_domain`` of a run on dialogues: the share of replies that the verifier accepts, of those sampled as in training and of
-    greedy ones. The sampled share is the headline, if there is one."""
+    """Returns the entry ``in_domain`` of a run on dialogues: the share of replies that the verifier accepts.
+
+    There are figures for replies sampled as in training and for greedy ones. The headline is the sampled share, if
+    there is one.
+    """
     modes = {
         mode: {**_compared(rate(base.replies, mode), rate(after.replies, mode), 100), "tasks": len(base.replies)}
         for mode in ("sampled", "greedy")
@@ -168,7 +176,7 @@ def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """The figures of one evaluation as metrics."""
+    """Returns the figures of one evaluation as metrics."""
     replies = evaluation.replies
     if not replies:
         return {}
@@ -187,9 +195,9 @@ def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
 
 
 def metric_keys(names: Iterable[str]) -> dict[str, str]:
-    """Each name as a part of a metric's key: all but letters, digits, ``_`` and ``-`` becomes ``_``.
+    """Returns for each name a part of a metric's key, in which all but letters, digits, ``_`` and ``-`` becomes ``_``.
 
-    Names that would share a key get a number behind it, in their order. A name that is a key as it stands keeps it.
+    Names that would have the same key get a number appended, in their order. A name that needs no change keeps its key.
     """
     plain = {name: re.sub(r"[^\w-]+", "_", name) for name in names}
     keys: dict[str, str] = {}
@@ -211,7 +219,7 @@ def _figures(before: Sequence[Reply], since: Sequence[Reply]) -> dict[str, Any]:
 
 
 def _compared(before: Counted, since: Counted, unit: float) -> dict[str, Any]:
-    """Both sides, and their difference with its interval. ``unit`` is 100 for shares, which become points, and 1 for nats."""
+    """Returns both sides and their difference with its interval; ``unit`` is 100 for shares (points) and 1 for nats."""
     digits = 2 if unit == 100 else 4
     change = paired_change(before, since, shares=unit == 100)
     sides = [round(unit * pooled(side), digits) for side in (before, since)]

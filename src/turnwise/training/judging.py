@@ -1,4 +1,4 @@
-"""The first question to a run's judge, which shows whether the judge answers."""
+"""Asks a run's judge a first question, to check that the judge answers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from turnwise.types import State
 
 
 class Proof(Callback):
-    """Asks the judge a first question, which shows that it answers before the run depends on it.
+    """Asks the judge a first question, to check that it answers before the run depends on it.
 
-    A new run asks at once. A resumed run asks when it begins to train, and not at all if no iteration is left. One process asks,
-    and all learn the outcome.
+    A new run asks at once. A resumed run asks when training begins, and not at all if no iteration is left. One process
+    asks and tells the others the outcome.
 
     Args:
         judged: the reward with the judge; None: there is no judge.
-        candidates: the states of the run, whose first one the question is about.
-        log: is given what the user should know about the answer.
+        candidates: the states of the run; the question is about the first one.
+        distributed: the processes of the run.
+        log: is called with what the user should know about the answer.
     """
 
     def __init__(
@@ -40,8 +41,11 @@ class Proof(Callback):
             self.ask()
 
     def ask(self) -> None:
-        """Raises:
-        InputError: there is no score. Every process raises it, because the others wait for the one that asked.
+        """Asks the question.
+
+        Raises:
+            InputError: there is no score. Every process raises the error, because the others wait for the one that
+                asked.
         """
         self.asked = True
         told = fault = None

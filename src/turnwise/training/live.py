@@ -15,14 +15,12 @@ from turnwise.runs.status import NAME, Status, read_status, spent, write_status
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 5.0  # at least, between two pages
-SHARE = (
-    50  # the next page waits at least 50 times as long as the last one took, so that pages cost at most 2 % of the time
-)
+SECONDS = 5.0  # least time between two pages
+SHARE = 50  # the next page waits at least 50 times as long as the last one took, so pages cost at most 2 % of the time
 
 
 class Live:
-    """Writes each status that :class:`turnwise.training.progress.Phases` gives it. Its errors never end the run.
+    """Writes each status that :class:`turnwise.training.progress.Phases` reports. Errors here never end the run.
 
     Args:
         folder: of the run.
@@ -43,7 +41,7 @@ class Live:
 
     @property
     def seconds(self) -> float:
-        """The time that the run has taken so far, with its earlier starts."""
+        """Returns the time in seconds that the run has taken so far, including its earlier starts."""
         return self.status.before + time.time() - self.status.began
 
     def __enter__(self) -> Live:
@@ -67,7 +65,7 @@ class Live:
                 with suppress(OSError):
                     (self.folder / NAME).unlink(missing_ok=True)
             return
-        by_hand = not issubclass(kind, Exception)  # a signal, or Ctrl-C
+        by_hand = not issubclass(kind, Exception)  # a signal or Ctrl-C
         why = "" if by_hand else next(iter(str(error).splitlines()), kind.__name__)[:500]
         self.status = replace(
             self.status,
@@ -89,7 +87,7 @@ class Live:
                 self.page(self.folder, self.status)
         except Exception as error:
             if not isinstance(error, OSError) and not self._warned:  # the run itself warns about a full disk
-                logger.warning("%s: the page of the run under way is not written (%r)", self.folder, error)
+                logger.warning("%s: the page of the running run could not be written (%r)", self.folder, error)
                 self._warned = True
         took = time.monotonic() - began
         if page:

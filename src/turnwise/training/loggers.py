@@ -1,4 +1,4 @@
-"""The loggers of a run. They start before anything is computed, so that a missing key is found at once."""
+"""Starts the loggers of a run before anything is computed, so that a missing key is found at once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from turnwise.reports.publish import ROLLOUT_COLUMNS, logged_in, rollout_rows
 from turnwise.runs.result import ResultError, read_result
 from turnwise.training.trackio_logger import Trackio
 
-LOCAL = ("offline", "dryrun", "disabled")  # modes in which nothing leaves the machine
-TAG = 64  # most characters of a tag in W&B
+LOCAL = ("offline", "dryrun", "disabled")  # modes in which nothing leaves this machine
+TAG = 64  # greatest length of a tag in W&B
 AFTERWARDS = (
     "or keep the run on this machine (logger.wandb.offline=true, or WANDB_MODE=offline) and upload it with `wandb sync`"
 )
@@ -31,12 +31,13 @@ class Wandb(WandbLogger):
 
     Args:
         project, entity, name, group, job_type, tags, notes: as W&B shows them.
-        save_dir: where W&B writes its ``wandb/`` folder. An online run keeps its id there, so that a resumed run continues it.
-        offline: the files of the run are written, and nothing is sent.
-        rollouts: leaves of the last recorded trees that the table ``rollouts`` shows; 0: no table.
+        save_dir: where W&B writes its ``wandb/`` folder. An online run stores its id there, so that a resumed run
+            continues it.
+        offline: writes the run's files and sends nothing.
+        rollouts: number of leaves of the last recorded trees in the table ``rollouts``; 0: no table.
 
     Raises:
-        InputError: it is to be online, and there is no key, or the server refuses it or does not answer.
+        InputError: the mode is online, and there is no key, or the server refuses it or does not answer.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class Wandb(WandbLogger):
         rollouts: int = 200,
     ) -> None:
         if rollouts < 0:
-            raise ValueError(f"rollouts: leaves of a table, at least 0, got {rollouts}")
+            raise ValueError(f"rollouts: number of leaves in a table, at least 0, got {rollouts}")
         mode: Any = os.environ.get("WANDB_MODE") or ("offline" if offline else "online")
         if mode not in LOCAL and not logged_in():
             raise InputError(
-                f"W&B is asked for online (logger.wandb.offline={str(offline).lower()}, WANDB_MODE="
-                f"{os.environ.get('WANDB_MODE', '')}), and this machine has no key: run `wandb login`, set WANDB_API_KEY, "
+                f"W&B is set to online (logger.wandb.offline={str(offline).lower()}, WANDB_MODE="
+                f"{os.environ.get('WANDB_MODE', '')}), but this machine has no key: run `wandb login`, set WANDB_API_KEY, "
                 f"{AFTERWARDS}"
             )
         table = (group or "").rpartition("/")[0]
@@ -89,15 +90,17 @@ class Wandb(WandbLogger):
 
 @contextmanager
 def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
-    """Yields the loggers of the configuration. W&B and Trackio get the configuration, and at the end the result; W&B the last
-    rollouts as well.
+    """Yields the loggers of the configuration.
+
+    W&B and Trackio get the configuration and, at the end, the result. W&B gets the last rollouts too.
 
     Args:
+        cfg: the configuration.
         first: whether this is the first process of the run; the others have no logger.
-        log: is given errors of the loggers at the end, which do not end the run.
+        log: is called with errors of the loggers at the end, which do not end the run.
 
     Raises:
-        InputError: one of them cannot be used.
+        InputError: a logger cannot be used.
     """
     loggers: list[Logger] = []
     failed = True
@@ -114,14 +117,14 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
     finally:
         for logger in loggers:
             if isinstance(logger, WandbLogger):
-                try:  # a sweep has many runs in one process, and the next run must not write into this one
+                try:  # a sweep has many runs in one process, so this run must be closed before the next one begins
                     _end(logger, Path(cfg.paths.out), failed)
-                except Exception as error:  # its process may have received the signal that ends this one
+                except Exception as error:  # W&B's process may have received the signal that ends this one
                     log(f"W&B: {type(error).__name__}: {error}")
             elif isinstance(logger, Trackio):
                 try:
                     logger.end(Path(cfg.paths.out))
-                except Exception as error:  # the run itself is done, and its own files hold everything
+                except Exception as error:  # the run itself is complete, and its own files contain everything
                     log(f"Trackio: {type(error).__name__}: {error}")
 
 

@@ -1,4 +1,4 @@
-"""The life of a run: parts, candidates, base evaluation, states, training, evaluation, policy, result and report."""
+"""Runs a configuration: parts, candidates, base evaluation, states, training, evaluation, export, result and report."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run'
 
 
 def run(cfg: DictConfig) -> None:
-    """Runs ``cfg`` to its result. What an earlier start has finished is not done again."""
+    """Runs ``cfg`` up to its result. Work that an earlier start has finished is not repeated."""
     prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
@@ -72,7 +72,7 @@ def run(cfg: DictConfig) -> None:
             candidates = read_candidates(settings, parts, policy.chat, phases)
         parts = parts.asking(candidates.steps, policy.chat)
         proof = Proof(parts.judged, candidates.states, distributed, phases.log)
-        if not any((settings.folder / "checkpoints").glob("*.ckpt")):  # a run that goes on asks when it begins to train
+        if not any((settings.folder / "checkpoints").glob("*.ckpt")):  # a resumed run asks when training begins
             proof.ask()
         for line in () if candidates.own else untrained_lines(settings.policy.model, parts.env):
             phases.log(line)
@@ -132,7 +132,7 @@ def run(cfg: DictConfig) -> None:
 def frozen_groups(
     settings: Settings, parts: Parts, states: Sequence[State], player: Player, module: PolicyModule, phases: Phases
 ) -> Frozen | None:
-    """The groups of ``rollout.frozen``, sampled from the base policy; None if each iteration samples its own."""
+    """Returns the groups of ``rollout.frozen``, sampled from the base policy; None if iterations sample their own."""
     if (count := settings.rollout.frozen) is None:
         return None
     assert parts.allocator is not None and parts.gate is not None
@@ -145,7 +145,7 @@ def frozen_groups(
 
 
 def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], loggers: Sequence[Logger]) -> Trainer:
-    """Lightning's Trainer: an epoch is an iteration, and validation every ``eval.every`` epochs is an evaluation."""
+    """Returns Lightning's Trainer: an epoch is an iteration; validation (every ``eval.every`` epochs) evaluates."""
     every = settings.eval.every
     trainer: Trainer = instantiate(
         cfg.trainer,

@@ -31,13 +31,15 @@ from turnwise.types import Task
 class Measure:
     """Evaluates the policy of a run.
 
-    A finished evaluation with a name lies in ``evaluation/`` of the run's folder and is not repeated.
+    A finished evaluation is stored under its name in ``evaluation/`` of the run's folder and is not repeated.
 
     Args:
+        settings: of the run.
         policy: the base policy.
-        player: its engine samples, under ``player.sampling`` for the headline episodes.
-        module: the policy as it is trained.
-        candidates: which dialogues are held out, and whether tasks of the environment are evaluated.
+        player: its engine samples, with ``player.sampling`` for the headline episodes.
+        module: the policy that is trained.
+        candidates: the held-out dialogues, and whether tasks of the environment are evaluated.
+        phases: shows progress.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Measure:
         self.candidates, self.phases, self.distributed = candidates, phases, module.distributed
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
-        """Measure the policy as it is."""
+        """Evaluates the policy with its current weights."""
         settings, environment, held_out = self.settings.eval, self.player.environment, self.candidates.held_out
         if not is_sharded(self.module):
             self.module.to(self.settings.device)
@@ -63,7 +65,7 @@ class Measure:
         found = Evaluation()
         if held_out is not None:
             mine = self.distributed.share(held_out.states)
-            scored = held_out.states if is_sharded(self.module) else mine  # shards compute together
+            scored = held_out.states if is_sharded(self.module) else mine  # sharded processes must compute together
             nats = negative_log_likelihood(self.module.model, scored)
             replies = held_out.measure(self.player, mine, nats, settings.attempts, advance)
             found.replies = self.distributed.gather(replies)
@@ -94,7 +96,7 @@ class Measure:
         return found
 
     def named(self, name: str) -> Evaluation:
-        """The evaluation of that name: read back if an earlier start of this run has finished it."""
+        """Returns the evaluation of that name, which is read back if an earlier start has finished it."""
         settings, held_out = self.settings.eval, self.candidates.held_out
         path = self.settings.folder / "evaluation" / f"{name}.jsonl"
         before = self.distributed.broadcast(read_evaluation(path) if self.distributed.first else None)
@@ -109,7 +111,7 @@ class Measure:
         return found
 
     def base(self, cfg: DictConfig) -> Evaluation:
-        """The base policy's evaluation, which runs with the same base share through the cache."""
+        """Returns the base policy's evaluation, which runs with the same base share through the cache."""
         held_out = self.candidates.held_out
         key = base_key(cfg, self.settings, self.policy.source, held_out.digest if held_out else "")
         if key is None:
@@ -127,14 +129,14 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateBetween:
-    """Evaluates the policy while it is trained: Lightning's validation, every ``eval.every`` iterations."""
+    """Evaluates the policy during training, as Lightning's validation, every ``eval.every`` iterations."""
 
     measure: Measure
     recorder: Recorder
     collection: Collection
 
     def __call__(self, iteration: int) -> None:
-        """Writes one line of metrics; nothing after the last iteration, where the evaluation after training follows."""
+        """Writes one line of metrics, except after the last iteration, when the evaluation after training follows."""
         if iteration + 1 == self.measure.settings.iterations:
             return
         self.collection.settle()
@@ -144,13 +146,16 @@ class EvaluateBetween:
 
 
 def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
-    """Digest of all that decides the base evaluation: weights, environment, engine, suites, sampling and the code's commit.
+    """Returns a digest of what decides the base evaluation: weights, environment, engine, suites, sampling and commit.
 
-    None if the code is not that of a commit: nothing then says whether an older evaluation still holds.
+    The digest is None if the code is not exactly that of a commit, because then nothing shows whether an older
+    evaluation is still valid.
 
     Args:
-        source: folder or id of the base policy; the weights of a folder are read.
-        dialogues: what decides the held-out dialogues and their verdicts; empty if a run has none.
+        cfg: the configuration.
+        settings: of the run.
+        source: folder or id of the base policy; the weights in a folder are read.
+        dialogues: digest of the held-out dialogues and their rules; empty if the run has none.
     """
     code = commit()
     if not code or code.endswith("+"):
@@ -161,7 +166,7 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
         for file in sorted(Path(model).glob("*.safetensors")):
             weights.update(file.read_bytes())
     environment = OmegaConf.to_container(cfg.env, resolve=True)
-    acting = {"env": environment, "engine": cfg.engine._target_}  # engines draw differently
+    acting = {"env": environment, "engine": cfg.engine._target_}  # engines sample differently
     asked: Any = OmegaConf.to_container(cfg.eval, resolve=True)
     suites = {name: value for name, value in asked.items() if name != "every" and value is not None}
     sampling = asdict(settings.rollout.sampling)

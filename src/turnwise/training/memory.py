@@ -1,4 +1,4 @@
-"""Recognises errors of memory that ran out, for which libraries use different classes, and explains them."""
+"""Recognises and explains errors of exhausted memory, for which libraries use different classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from turnwise.errors import Stopped
 
-_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")  # of CUDA, and of PyTorch's allocators on CPUs
+_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")  # of CUDA, and of PyTorch's CPU allocators
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -21,10 +21,10 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained_memory() -> Iterator[None]:
-    """Ends the run with one line if an allocation in this block fails and was not handled.
+    """Ends the run with one line if an allocation in this block fails and the error is not handled.
 
     Raises:
-        Stopped: in place of the library's error.
+        Stopped: raised in place of the library's error.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Warns if the engine's log-probs differ from the trainer's."""
+"""Warns if the engine's log-probs differ too much from the trainer's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ logger = logging.getLogger(__name__)
 
 
 class MismatchAlarm(Callback):
-    """Watches ``train/mismatch_mean``, the mean of |log pi - log pi_sampler| over the tokens of a collection's first step.
+    """Watches ``train/mismatch_mean``: the mean of |log pi - log pi_sampler| over a collection's first step.
 
-    On-policy it measures numerical differences, which are small (docs/engines.md). A value far above them shows a mistake: other
-    weights, another temperature, or log-probs of another distribution.
-    Logs ``train/mismatch_alarms``, the updates above the threshold so far, and warns when one is.
+    On-policy this mean over tokens measures numerical differences, which are small (docs/engines.md). A much larger
+    value shows a mistake, such as other weights, another temperature or log-probs of another distribution. The callback
+    logs ``train/mismatch_alarms``, the number of updates above the threshold so far, and warns if there is one.
 
     Rollouts of an earlier policy (``rollout.staleness``) are expected to differ, so their updates are not checked.
 
     Args:
-        threshold: nats; the default is NeMo-RL's, which is 2 % in terms of e^x - 1.
+        threshold: in nats; the default is NeMo-RL's, which is 2 % in terms of e^x - 1.
     """
 
     def __init__(self, threshold: float = 0.02) -> None:
@@ -37,14 +37,14 @@ class MismatchAlarm(Callback):
         if batch_idx + 1 < pl_module.settings.steps or "mismatch_mean" not in metrics:  # type: ignore[operator, union-attr]
             return
         stale = bool(pl_module.staleness)  # rollouts of an earlier policy are expected to differ
-        wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN is wrong too
+        wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN counts as wrong too
         self.alarms += wrong
         metrics["mismatch_alarms"] = float(self.alarms)
         if wrong and not self._warned and trainer.is_global_zero:  # once, until a later update is below the threshold
             logger.warning(
                 "iteration %d: the engine's log-probs differ from the trainer's by %.3g nats a token on average (at most %.3g), "
-                "above callbacks.mismatch.threshold=%g; the same weights, dtype and temperature on both sides? loss=corrected "
-                "weighs small differences",
+                "above callbacks.mismatch.threshold=%g; check that both sides have the same weights, dtype and temperature. "
+                "loss=corrected corrects for small differences",
                 trainer.current_epoch,
                 metrics["mismatch_mean"],
                 metrics["mismatch_max"],

@@ -1,7 +1,7 @@
 """The policy as a LightningModule.
 
-Optimisation is manual, because an update's micro-batches are cut by token budget. The loss of each is its share of the whole
-update's loss (``algo.losses.loss.Counts``), so their gradients are summed.
+Optimisation is manual, because micro-batches are cut by a token budget. The loss of each micro-batch is its share of
+the whole update's loss (``algo.losses.loss.Counts``), so the gradients of all are summed.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ from turnwise.training.scoring import Scoring
 from turnwise.training.sharding import FullySharded, Whole, is_sharded
 
 logger = logging.getLogger(__name__)
-_KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # in the checkpoint, beside the weights
+_KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # saved in the checkpoint with the weights
 
 
 class PolicyModule(Scoring):
     """The policy and its optimiser. One training step is one optimiser step on one packed update.
 
-    An update whose micro-batches need more memory than there is starts again with each of them split in two, and later updates
-    are split alike (``halvings``). Neither the loss nor the metrics depend on where micro-batches are split.
+    An update whose micro-batches do not fit into memory starts again with each of them split in two, and later updates
+    are split in the same way (``halvings``). Neither the loss nor the metrics depend on how micro-batches are split.
 
     Args:
-        model: a causal LM under tree attention, with or without an adapter.
+        model: a causal LM with tree attention, with or without an adapter.
         loss: reads credit, and says whether it needs the reference policy's log-probs.
-        settings: of the optimiser, of recomputation, and how many steps each collection gets.
-        iterations: of the whole run; the learning rate falls over the last ``settings.decay`` of their steps.
+        settings: of the optimiser, of recomputation, and the number of steps per collection.
+        iterations: of the whole run; the learning rate falls over the last share ``settings.decay`` of their steps.
         temperature: at which the rollouts were sampled.
-        distributed: the processes that share an update. Their gradients add up to its gradient, and so do their metrics.
+        distributed: the processes that share an update. Their gradients add up to its gradient, and so do their
+            metrics.
     """
 
     def __init__(
@@ -64,31 +65,31 @@ class PolicyModule(Scoring):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.strict_loading = False  # a checkpoint holds what is trained, not the frozen base
+        self.strict_loading = False  # a checkpoint contains only what is trained, not the frozen base
         self.model = model
         self.loss, self.settings, self.temperature = loss, settings, temperature
         self.steps = iterations * settings.steps
         self.recomputed: list[Any] = enable_recompute(model, settings.offload) if settings.recompute else []
-        self.version = 0  # collections trained on: the policy's version
+        self.version = 0  # the policy's version: the number of collections it was trained on
         self.passes, self.distributed = Passes(), distributed or DistributedContext()
         self.skipped = 0
         self.skips_in_a_row = 0
         self.halvings = 0
-        self.staleness = 0  # updates that the rollouts of the update under way are behind
+        self.staleness = 0  # number of updates that the current update's rollouts are behind
         self.earlier: list[
             dict[str, Any]
-        ] = []  # policies of the collections ahead (training/earlier.py); in the checkpoint
+        ] = []  # policies of the collections ahead (training/earlier.py); saved in the checkpoint
         self.last_metrics: dict[str, float] = {}  # of the last collection
-        self.evaluate: Callable[[int], None] | None = None  # set by the run: it needs the engine and the environment
-        self._parts: list[list[dict[str, Mean | Max]]] = []  # of each step on the one under way, as the norms
-        self._norms: list[float] = []
+        self.evaluate: Callable[[int], None] | None = None  # set by the run, because it needs engine and environment
+        self._parts: list[list[dict[str, Mean | Max]]] = []  # metrics of each step on the current collection
+        self._norms: list[float] = []  # gradient norms of these steps
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, FullySharded):
             self.trainer.strategy.shard(self.model)
 
     def sync_weights(self, engine: Engine) -> None:
-        """Gives ``engine`` the current weights. All processes must call it, also those that do not sample."""
+        """Gives ``engine`` the current weights. All processes must call it, including those that do not sample."""
         model = Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
         if self.distributed.samples:
             engine.load_weights(model, self.version)
@@ -105,14 +106,14 @@ class PolicyModule(Scoring):
         return [optimizer], [schedule]
 
     def rate(self, step: int) -> float:
-        """Returns the share of the learning rate: it rises over ``warmup`` steps and falls to 0 over the last share ``decay``."""
+        """Returns the learning rate's factor: it rises over ``warmup`` steps and falls to 0 over the last ``decay``."""
         rising = (step + 1) / (self.settings.warmup + 1)
         last = self.settings.decay * self.steps
-        falling = (self.steps - step) / last if last else 1.0  # a run that is only evaluated has no step
+        falling = (self.steps - step) / last if last else 1.0  # a run that is only evaluated has no steps
         return max(0.0, min(1.0, rising, falling))
 
     def training_step(self, update: Update, batch_idx: int = 0) -> None:
-        """Makes one optimiser step; ``batch_idx`` is its number within its collection."""
+        """Takes one optimiser step; ``batch_idx`` is its number within its collection."""
         if batch_idx == 0:
             self._parts, self._norms = [], []
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
@@ -132,7 +133,10 @@ class PolicyModule(Scoring):
             self.last_metrics = self._metrics()
 
     def _metrics(self) -> dict[str, float]:
-        """Merges the metrics of all steps on a collection. The mismatch is that of the first step, when no weight has changed."""
+        """Merges the metrics of all steps on a collection.
+
+        The mismatch is that of the first step, before any change.
+        """
         merged = merge_metrics(chain.from_iterable(self._parts))
         merged |= {
             name: metric for name, metric in merge_metrics(self._parts[0]).items() if name.startswith("mismatch")
@@ -145,7 +149,7 @@ class PolicyModule(Scoring):
         return batch
 
     def _add_gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
-        """Adds the gradients of the whole update to the parameters; returns the metrics of each micro-batch.
+        """Adds the gradients of the whole update to the parameters and returns the metrics of each micro-batch.
 
         Raises:
             Stopped: even a single row does not fit into memory.
@@ -159,7 +163,7 @@ class PolicyModule(Scoring):
                 self._split(update, error)
 
     def _split(self, update: Update, error: BaseException) -> None:
-        alone = self.distributed.world == 1  # other ranks would wait for one that begins again
+        alone = self.distributed.world == 1  # with several ranks, the others would wait for one that starts again
         if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
             raise Stopped(
                 f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or update.batch_tokens, "
@@ -180,7 +184,7 @@ class PolicyModule(Scoring):
 
         def loss(item: tuple[Packed, Tensor | None]) -> tuple[Tensor, dict[str, Mean | Max]]:
             output = self.loss(self.loss_inputs(item[0], update, item[1]))
-            share = float((item[0].items.weight_K > 0).sum()) / max(1.0, update.counts.tokens)  # all of them are 1
+            share = float((item[0].items.weight_K > 0).sum()) / max(1.0, update.counts.tokens)  # the shares sum to 1
             return output.loss, {**output.metrics, "loss": Mean(output.loss.item(), share)}
 
         if self._in_threads:
@@ -191,12 +195,12 @@ class PolicyModule(Scoring):
             with self._unsynced(number + 1 < len(work)):
                 self.manual_backward(
                     value * self.distributed.world
-                )  # of which the strategy takes the mean over processes
+                )  # times the number of processes, because the strategy averages over them
             parts.append(metrics)
         return self.distributed.gather(parts)
 
     def _unsynced(self, more: bool) -> AbstractContextManager[None]:
-        """Delays the synchronisation of gradients while ``more`` micro-batches follow, if the strategy can accumulate them."""
+        """Delays gradient synchronisation while ``more`` micro-batches follow, if the strategy can accumulate."""
         strategy = self.trainer.strategy if more and self.distributed.world > 1 else None
         return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
 
@@ -208,7 +212,7 @@ class PolicyModule(Scoring):
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _skip(self) -> None:
-        """Counts an update whose gradient is not finite, which changes no weight; stops the run after too many in a row."""
+        """Skips an update whose gradient is not finite, and stops the run after too many in a row."""
         self.skipped += 1
         self.skips_in_a_row += 1
         if self.skips_in_a_row >= self.settings.max_skips:
@@ -220,7 +224,7 @@ class PolicyModule(Scoring):
 
     @torch.no_grad()
     def _check_weights(self) -> None:
-        """Stops the run if a step made weights that are not finite, so that they do not become a checkpoint."""
+        """Stops the run if a step made weights that are not finite, so that no checkpoint contains them."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if not all(bool(norm.isfinite()) for norm in torch._foreach_norm(trained, float("inf"))):
             raise Stopped(
@@ -239,7 +243,7 @@ class PolicyModule(Scoring):
         for name in _KEPT:
             setattr(self, name, checkpoint["turnwise"][name])
         earlier = checkpoint.get("earlier", [])
-        self.earlier = [earlier] if isinstance(earlier, dict) else earlier  # of a run that began before it was a list
+        self.earlier = [earlier] if isinstance(earlier, dict) else earlier  # older versions saved a single policy
 
     def validation_step(self, iteration: int, batch_idx: int = 0) -> None:
         """Evaluates the policy after ``iteration``."""

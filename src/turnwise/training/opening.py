@@ -1,4 +1,4 @@
-"""The first lines of a run's log: what the run does, and how much work that is."""
+"""The first lines of a run's log: what the run does and how much work it is."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from turnwise.training.durations import duration_line
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
-    """Returns lines on the method, environment and policy, the work of training, the evaluations, and a file that is not read."""
+    """Returns lines on method, environment, policy, amount of training, evaluations, and a file that is not read."""
     iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
     file = OmegaConf.select(cfg, "data.file")
     at_starts = str(cfg.states["_target_"]).endswith("TaskStarts")
     reads = bool(file) and not at_starts
-    domain = Path(file).name if reads else environment.name  # dialogues of a file may belong to no environment
+    domain = Path(file).name if reads else environment.name  # a file's dialogues need not belong to an environment
     source = f" Demonstrations: {file}." if reads else ""
     lines = [
         f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: "
@@ -32,7 +32,7 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         )
     if took := duration_line(cfg):
         lines.append(took)
-    answers = int(settings.attempts) + 1  # the sampled ones and the greedy one
+    answers = int(settings.attempts) + 1  # the sampled answers and one greedy answer
     if reads:
         each = f"tasks or dialogues, {_counted(answers, 'episode or reply', 'episodes or replies')} each"
     else:
@@ -71,7 +71,7 @@ def _iteration(cfg: DictConfig, environment: Any) -> str:
 
 
 def _rollouts(allocator: Mapping[str, Any], states: int) -> float | None:
-    """Returns the rollouts of one iteration, a continuation as one half; None if the allocator decides while sampling."""
+    """Returns the rollouts of one iteration (a continuation counts 1/2), or None if the allocator decides later."""
     if "group_size" in allocator and "budget" not in allocator:
         return float(allocator["group_size"]) * (allocator.get("prompts") or states)
     if "budget" in allocator:

@@ -1,4 +1,4 @@
-"""The result of a run from the evaluations before and after training. Percentages are points."""
+"""Computes the result of a run from the evaluations before and after training. Percentages are points."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from turnwise.training.held_out import held_out_headline, held_out_metrics, held
 
 logger = logging.getLogger(__name__)
 
-OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # the files that decide a run, for git
+OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # paths (for git) whose files decide what a run computes
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
 
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
-    """Compares success before and after over the tasks of both evaluations, with a paired 95 % interval."""
+    """Compares success before and after training over the tasks of both evaluations, with a paired 95 % interval."""
     return _compared(base.success(mode, split), after.success(mode, split))
 
 
 def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
-    """Compares success for each subset of the tasks, and for their unweighted mean; empty if the tasks name no subset."""
+    """Compares success for each subset of the tasks and for their unweighted mean; empty if there are no subsets."""
     sides = base.by_subset(mode), after.by_subset(mode)
     both = {name: sides[0][name].keys() & sides[1][name].keys() for name in sides[0] if name in sides[1]}
     before, since = (
@@ -75,7 +75,7 @@ def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]
 
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Compares success: the headline under the run's sampling settings with several attempts a task, and greedy beside it."""
+    """Compares success, as the headline with the run's sampling and several attempts, and with greedy decoding."""
     modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
     modes = {mode: found for mode, found in modes.items() if found}
     headline = next(iter(modes), "sampled")
@@ -91,11 +91,12 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
-    """Returns the entries ``in_domain`` and, for a run with dialogues that no environment plays, ``held_out``.
+    """Returns the entry ``in_domain`` and, for a run with dialogues without an environment, ``held_out``.
 
     Args:
-        dialogues: whether the run has no other trajectories. Their replies are then the headline, and tasks of the environment,
-            if any were evaluated, are the entry ``environment``.
+        base, after: the evaluations before and after training.
+        dialogues: whether the run has only such dialogues. Their replies are then the headline, and tasks of the
+            environment, if any were evaluated, are the entry ``environment``.
     """
     found = held_out_result(base, after)
     held_out = {"held_out": found} if found else {}
@@ -126,7 +127,7 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
-    """Returns the items that both sides have: an environment may have failed in one of the other suites' episodes."""
+    """Returns the items that both sides have; some may be missing if an environment failed in an episode."""
     common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
     sides = [
         {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)
@@ -142,10 +143,10 @@ def result_of(
     after: Evaluation,
     entries: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The run's result.
+    """Returns the run's result.
 
     Args:
-        environment: its name; the user's file takes its place where the run is judged on that.
+        environment: its name; the name of the user's file replaces it if the run is evaluated on that.
         base, after: the evaluations before and after training.
         entries: costs, verdicts and warnings.
     """
@@ -177,16 +178,16 @@ def provenance() -> dict[str, Any]:
 
 
 def command(resumes: bool = False) -> str:
-    """Returns the command line of this process as typed; ``resumes`` leaves out ``fresh=``, which would restart the run."""
+    """Returns this process's command line as typed; ``resumes`` leaves out ``fresh=``, which would start over."""
     given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
     return shlex.join(["python", sys.argv[0], *given])
 
 
 @cache
 def commit() -> str:
-    """Returns the checkout's commit at the first call, with ``+`` if code or configuration was not committed.
+    """Returns the checkout's commit, with ``+`` if code or configuration was not committed; empty outside a checkout.
 
-    Empty outside a checkout.
+    The commit is determined at the first call.
     """
     here = Path(__file__).resolve().parent
     try:
@@ -200,7 +201,7 @@ def commit() -> str:
 
 
 def machine() -> str:
-    """Returns the names of the processor and the number of cores."""
+    """Returns the name of the processor and the number of cores."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -212,7 +213,7 @@ def machine() -> str:
 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Writes episodes, answers and replies as JSON lines, atomically: the file exists only if the evaluation is complete."""
+    """Writes episodes, answers and replies as JSON lines, atomically: an existing file is always complete."""
     rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
     rows += [reply.record() for reply in evaluation.replies]
     with atomic_write(path) as part:
@@ -220,18 +221,18 @@ def save_evaluation(path: Path, evaluation: Evaluation) -> None:
 
 
 def read_evaluation(path: Path) -> Evaluation | None:
-    """Reads the evaluation at ``path``; None if there is none, or if it is damaged, which is logged."""
+    """Reads the evaluation at ``path``, or returns None if there is none or it is damaged, which is logged."""
     try:
         return load_evaluation(path)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, RecursionError):  # no JSON, or other keys
+    except (ValueError, TypeError, RecursionError):  # not JSON, or other keys
         logger.warning("%s is damaged; the evaluation is repeated", path)
         return None
 
 
 def load_evaluation(path: Path) -> Evaluation:
-    """Reads what :func:`save_evaluation` wrote."""
+    """Reads an evaluation that :func:`save_evaluation` wrote."""
     evaluation = Evaluation()
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -284,7 +285,7 @@ def _points(share: float) -> float:
 
 
 def _interval(estimate: Estimate) -> list[float] | None:
-    """Returns None if there are too few tasks for an interval."""
+    """Returns the interval in points, or None if there were too few tasks for one."""
     if estimate.low is None or estimate.high is None:
         return None
     return [_points(estimate.low), _points(estimate.high)]

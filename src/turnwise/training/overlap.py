@@ -13,19 +13,19 @@ T = TypeVar("T")
 
 
 class Overlap(Generic[T]):
-    """Runs pieces of work in threads, and holds their results until they are taken, in the order in which they were begun.
+    """Runs pieces of work in threads and holds their results until they are taken, in the order of their start.
 
-    A thread is a daemon, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at once. Time
-    limits that need signals (:mod:`turnwise.rollouts.guard`) do not hold there.
+    The threads are daemons, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at
+    once. Time limits that need signals (:mod:`turnwise.rollouts.guard`) have no effect in them.
     """
 
     def __init__(self) -> None:
         self._pieces: dict[object, Future[T]] = {}
 
     def begin(self, what: object, work: Callable[[], T], beside: bool = False) -> Future[T]:
-        """Starts ``work`` under the name ``what``: ``beside`` the pieces before it, or when they have ended.
+        """Starts ``work`` under the name ``what``, at once if ``beside``, or else when all earlier pieces have ended.
 
-        One that waits for them fails if one of them does.
+        Work that waits for earlier pieces fails if one of them fails.
         """
         before = next(reversed(self._pieces.values()), None)
         result: Future[T] = Future()
@@ -33,7 +33,7 @@ class Overlap(Generic[T]):
         threads = torch.get_num_threads()
 
         def run() -> None:
-            # A new thread has the thread count that was set last, and the last digits depend on it.
+            # A new thread starts with the thread count that was set last, on which the last digits of results depend.
             torch.set_num_threads(threads)
             try:
                 if before is not None and not beside:
@@ -46,19 +46,19 @@ class Overlap(Generic[T]):
         return result
 
     def settle(self) -> None:
-        """Waits until no work is running; results can still be taken."""
+        """Waits until no work is running. Results can still be taken."""
         wait(self._pieces.values())
 
     def take(self, what: object) -> T | None:
-        """Waits for the result of ``what`` and returns it; None if nothing was begun.
+        """Waits for the result of ``what`` and returns it, or returns None if nothing was started.
 
         Raises:
-            RuntimeError: something else was begun before it.
+            RuntimeError: something else was started before it.
             BaseException: the exception of the work.
         """
         if not self._pieces:
             return None
         first = next(iter(self._pieces))
         if first != what:
-            raise RuntimeError(f"{first} was begun, not {what}")
+            raise RuntimeError(f"{first} was started, not {what}")
         return self._pieces.pop(first).result()

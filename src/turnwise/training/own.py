@@ -1,9 +1,8 @@
-"""Reads the trajectories of a user's file: finds the dialogues that no environment plays, renders them with the chat template,
-and decides which of them are held out.
+"""Reads the trajectories of a user's file: finds dialogues without an environment, renders them, and holds some out.
 
-Whether a dialogue is held out is decided by a hash of its beginning, which is everything before the first reply. The same file
-thus always gives the same split, and several trajectories of one task, or one record for each turn of a dialogue, stand on the
-same side of it. Where too many dialogues begin alike, the hash is of the whole dialogue.
+Whether a dialogue is held out depends on a hash of its beginning, which is everything before the first reply. So the
+same file always gives the same split, and trajectories of one task, or the records of a dialogue with one record per
+turn, are never separated. If too many dialogues begin alike, the hash is of the whole dialogue instead.
 """
 
 from __future__ import annotations
@@ -24,16 +23,18 @@ from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.types import Trajectory
 
-FLOOR, PART = 8, 4  # at least 8 dialogues are held out, but of a small file no more than a quarter
-_PLAYED = 2.0  # marks a trajectory that the environment plays; a dialogue has a number in [0, 1)
+FLOOR, PART = 8, 4  # at least 8 dialogues are held out, but no more than a quarter of a small file
+_PLAYED = 2.0  # marks a trajectory of the environment; a dialogue has a number in [0, 1)
 
 
 def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
-    """How the chat template renders the dialogues of a run's file; None if the run reads no file.
+    """Returns how the chat template renders the dialogues of a run's file, or None if the run reads no file.
 
     Args:
-        source: where the states of the run come from: ``expert`` if they are turns of trajectories.
-        form: ``reward.format``, or ``data.format`` where the reward has none.
+        data: the settings of the data.
+        source: source of the run's states: ``expert`` if they are turns of trajectories.
+        chat: the policy's tokenizer with its chat template.
+        form: ``reward.format``, or ``data.format`` if the reward has none.
     """
     if data.file is None or source != "expert":
         return None
@@ -48,30 +49,30 @@ class OwnFile:
         demonstrations: receives the trajectories.
         dialect: how the chat template renders dialogues.
         data: the settings of the run.
-        environments: names of the environments of the run. A trajectory whose task names none of them is a dialogue.
+        environments: names of the run's environments. A trajectory whose task names none of them is a dialogue.
     """
 
     demonstrations: Demonstrations
     dialect: Dialect
     data: DataSettings
     environments: Collection[str]
-    # a number for each trajectory, which decides whether it is held out: from its beginning, and from all of it
+    # two numbers for each trajectory that decide whether it is held out: from its beginning, and from all of it
     draws: array[float] = field(default_factory=lambda: array("d"))
     whole: array[float] = field(default_factory=lambda: array("d"))
     alike: bool = False  # whether too many dialogues begin alike
-    strange: Counter[str] = field(default_factory=Counter)  # environments that the file names and the run does not play
-    folded: int = 0  # dialogues whose system turn is folded into the first user message
+    strange: Counter[str] = field(default_factory=Counter)  # environments in the file that the run does not have
+    folded: int = 0  # dialogues whose system message is merged into the first user message
     as_text: int = 0  # dialogues whose tools and calls are written as text
-    silenced: int = 0  # dialogues in which the template leaves out the text beside calls
-    pivots: int = 0  # dialogues of which the last reply alone is a candidate
-    rated: int = 0  # those among them with a pass rate
+    silenced: int = 0  # dialogues in which the template drops the text beside calls
+    pivots: int = 0  # dialogues in which only the last reply is a candidate
+    rated: int = 0  # pivot dialogues that have a pass rate
 
     def __call__(self, trajectory: Trajectory) -> None:
         """Adds a trajectory to the demonstrations.
 
         Raises:
-            UnusableError: the chat template cannot show it, or its id was used before.
-            InputError: the chat template shows no tools, and they must not be shown as text.
+            UnusableError: the chat template cannot show the trajectory, or its id was used before.
+            InputError: the chat template shows no tools, and the settings forbid to show them as text.
         """
         named = trajectory.task.env if trajectory.task else ""
         played = named in self.environments
@@ -125,11 +126,12 @@ class OwnFile:
         if not count:
             return []
         lines = [
-            f"{count} dialogues that no environment plays are judged against their demonstrated replies: {self._rule()}"
+            f"{count} dialogues without an environment are judged against their demonstrated replies: {self._rule()}"
         ]
         if self.pivots:
             lines.append(
-                f"{self.pivots} of them are pivot rows, whose last reply alone is a candidate; {self.rated} have a pass rate"
+                f"{self.pivots} of them are pivot rows, in which only the last reply is a candidate; {self.rated} have a "
+                "pass rate"
             )
         if self.as_text:
             lines.append(
@@ -147,7 +149,7 @@ class OwnFile:
             )
         if self.alike:
             lines.append(
-                "many dialogues begin alike, so that a hash of the whole dialogue decides which are held out: of several "
+                "many dialogues begin alike, so a hash of the whole dialogue decides which are held out: of several "
                 "trajectories of one task, some may be held out and others trained on"
             )
         for name, number in self.strange.items():
@@ -158,9 +160,12 @@ class OwnFile:
         return lines
 
     def _rule(self) -> str:
-        texts = f"a text by the similarity of its words ({self.data.similarity:g} and more)"
+        texts = f"a reply in text by the similarity of its words (at least {self.data.similarity:g})"
         calls = f"calls by name and arguments ({self.dialect.format})"
-        arguments = f"{calls}, texts in them from {self.data.word_overlap:g} of common words on, and a reply in text by any text"
+        arguments = (
+            f"{calls}, texts in arguments if at least {self.data.word_overlap:g} of the words are common, and a reply in "
+            "text accepts any text"
+        )
         following = [f"{calls}, {texts}"] * (self.pivots < self.dialogues) + [arguments] * bool(self.pivots)
         return {
             "strict": "the same calls in the same order, or the same text",
@@ -171,19 +176,19 @@ class OwnFile:
 
     @property
     def dialogues(self) -> int:
-        """The number of trajectories that no environment plays."""
+        """Returns the number of trajectories that belong to no environment of the run."""
         return sum(draw < 1 for draw in self.draws)
 
     @property
     def only_dialogues(self) -> bool:
-        """Whether no trajectory of the file is played by the environment."""
+        """Returns whether no trajectory of the file belongs to the environment."""
         return self.dialogues == len(self.draws)
 
     def held_out(self) -> list[int]:
         """Returns the numbers of the trajectories that are never trained on, ordered by their hashes.
 
         Raises:
-            InputError: the file has a single dialogue, or copies of one, so that none is left to train on.
+            InputError: the file has a single dialogue, or only copies of one, so that none is left to train on.
         """
         count = self.dialogues
         if not self.data.held_out or not count:
@@ -200,8 +205,8 @@ class OwnFile:
         most = count - self.only_dialogues
         end = min(wanted, most)
         while end < count and draws[order[end]] == draws[order[end - 1]]:
-            end += 1  # copies of a dialogue stand on one side
-        if end > most:  # the copies of the last dialogue are all that would be left: they are trained on
+            end += 1  # copies of a dialogue are never separated
+        if end > most:  # only copies of the last dialogue would be left, so these are trained on
             end = next(place for place, number in enumerate(order) if draws[number] == draws[order[-1]])
         if not end:
             raise InputError(

@@ -43,13 +43,13 @@ from turnwise.training.own import dialect_for
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The numbers of a run, by the names of their groups in ``conf/train.yaml``, and its places.
+    """The numbers of a run, by the names of their groups in ``conf/train.yaml``, and its folders.
 
     Attributes:
         iterations: of the whole run.
         folder: of the run.
         cache: the folder that runs share.
-        device: evaluates and profiles the policy outside of Lightning's ``fit``.
+        device: on which the policy is evaluated and profiled outside of Lightning's ``fit``.
     """
 
     data: DataSettings
@@ -66,8 +66,10 @@ class Settings:
 
     @classmethod
     def of(cls, cfg: DictConfig) -> Settings:
-        """Raises:
-        ConfigError: a group refuses a value.
+        """Returns the settings of a configuration.
+
+        Raises:
+            ConfigError: a group refuses a value.
         """
         groups: dict[str, Any] = {
             name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval", "predictor")
@@ -85,7 +87,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class BasePolicy:
-    """The policy as it is before training. ``source`` is the folder or the id of its weights."""
+    """The policy before training. ``source`` is the folder or the id of its weights."""
 
     source: str
     model: Any
@@ -95,14 +97,14 @@ class BasePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a method is composed of. A part that the method does not use is None.
+    """The parts of a method. A part that the method does not use is None.
 
     Attributes:
-        env: the environment, or the mixture of several.
+        env: the environment, or a mixture of several.
         states: the rule that chooses the states.
         format: how replies and demonstrations write tool calls.
         dialect: how the chat template renders the dialogues of ``data.file``.
-        judged: the reward with the judge's score beside it; see :meth:`asking`.
+        judged: the reward with the judge's score added; see :meth:`asking`.
         callbacks: those of the configuration.
     """
 
@@ -121,14 +123,14 @@ class Parts:
     judged: Judged | None = None
 
     def asking(self, steps: Mapping[str, TurnInContext], chat: ChatTokens) -> Parts:
-        """The parts with the judge beside the reward; ``steps`` are the demonstrated turns by the ids of their states."""
+        """Returns the parts with the judge added to the reward; ``steps`` are the demonstrated turns by state id."""
         if self.judge is None or self.reward is None:
             return self
         return replace(self, judged=Judged(self.reward, self.judge, steps, chat.written, self.format))
 
 
 def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
-    """Builds the parts, and loads the policy and the predictor. What is quick to check is checked before weights are read.
+    """Builds the parts and loads policy and predictor. Quick checks come before weights are read.
 
     Raises:
         InputError: a part refuses its configuration, or a model cannot be used.

@@ -1,8 +1,8 @@
-"""Passes over micro-batches. On a CPU several run at once, with one thread each.
+"""Passes over micro-batches. On a CPU several passes run at once, with one thread each.
 
-Operations on a small packed row are too short to be worth sharing between threads: two threads an operation gain little over
-one, while two rows at a time take about half as long. Results come in the order of the micro-batches and are added in
-it, so the same number of threads gives the same weights, bit for bit.
+Operations on a small packed row are too short to share between threads: two threads per operation are hardly faster
+than one, but two rows at a time take about half as long. Results come in the order of the micro-batches and are added
+in this order, so the same number of threads gives the same weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class Passes:
-    """Runs passes on ``threads`` workers, which start at the first use."""
+    """Runs passes on ``threads`` worker threads, which start at the first use."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or torch.get_num_threads()
@@ -42,9 +42,9 @@ class Passes:
     def add_gradients(
         self, loss: Callable[[T], tuple[Tensor, R]], items: Sequence[T], parameters: Sequence[Tensor]
     ) -> list[R]:
-        """Adds the gradient of the summed losses to ``parameters``; returns what came with each loss.
+        """Adds the gradient of the summed losses to ``parameters`` and returns the second value of each loss.
 
-        ``backward`` from two threads would race for the same ``grad``, so each pass keeps its own until its turn comes.
+        ``backward`` in two threads would race for the same ``grad``, so each pass keeps its gradients until its turn.
         """
 
         def one(item: T) -> tuple[tuple[Tensor | None, ...], R]:

@@ -1,4 +1,4 @@
-"""The engine and the environment around the policy of a run."""
+"""Builds the engine and the player for the policy of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from turnwise.training.parts import BasePolicy, Parts, Settings
 def player_of(
     cfg: DictConfig, settings: Settings, parts: Parts, policy: BasePolicy, log: Callable[[str], None]
 ) -> Player:
-    """The engine, which starts without weights, and what samples episodes with it in the environment.
+    """Returns the player: the engine, still without weights, and the environment in which it samples episodes.
 
     Raises:
         InputError: the engine cannot be built.
@@ -48,10 +48,10 @@ def player_of(
 def spooled(
     player: Player, cfg: DictConfig, distributed: DistributedContext, log: Callable[[str], None]
 ) -> Iterator[Player]:
-    """The player of a run's collections. Its samples are kept in the run's folder until the block ends without an error.
+    """Yields the player for a run's collections. Its samples are stored until the block ends without an error.
 
-    With a server, and with ``engine.schedule=free``, kept samples are used as they are: their log-probs depend on what shared the
-    batch and cannot be repeated exactly.
+    With a server or ``engine.schedule=free``, stored samples are used as they are, because their log-probs depend on
+    what shared the batch and cannot be repeated exactly.
     """
     if cfg.rollout.spool is None:
         yield player
@@ -65,4 +65,4 @@ def spooled(
     finally:
         for spool in spools:
             spool.close()
-    shutil.rmtree(folder, ignore_errors=True)  # with the files of starts that had more processes
+    shutil.rmtree(folder, ignore_errors=True)  # includes files of starts with more processes

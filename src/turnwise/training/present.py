@@ -11,7 +11,7 @@ from turnwise.errors import Stopped
 
 
 class StillThere(Callback):
-    """Ends the run at the next iteration if its folder was removed or replaced, because the new folder would hold half a run.
+    """Ends the run at the next iteration if its folder was removed or replaced and would contain only half a run.
 
     Args:
         folder: of the run.
@@ -21,7 +21,11 @@ class StillThere(Callback):
         self.folder, self.identity = folder, _identity(folder)
 
     def on_train_batch_start(self, *of_lightning: Any) -> None:
-        """Raises Stopped if the folder is another one."""
+        """Checks the folder.
+
+        Raises:
+            Stopped: the folder was removed or replaced.
+        """
         if self.identity is not None and _identity(self.folder) != self.identity:
             raise Stopped(
                 f"{self.folder} was removed or replaced while the run wrote to it, and its content is gone; the same command "

@@ -14,14 +14,16 @@ import torch
 
 
 def prepare(seed: int) -> None:
-    """Sets seeds and deterministic kernels, makes libraries quiet unless the user set them otherwise, and gives back the memory
-    of the run before, if the process had one."""
+    """Sets seeds and deterministic kernels, makes libraries quiet, and frees the memory of this process's last run.
+
+    Libraries stay as they are if the user set them otherwise.
+    """
     give_back()
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.raiseExceptions = False  # on a full disk the run's own message is enough
+    logging.raiseExceptions = False  # so that on a full disk only the run's own message appears
     warnings.filterwarnings("ignore", module="lightning|transformers|peft")
     L.seed_everything(seed, verbose=False)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -30,12 +32,12 @@ def prepare(seed: int) -> None:
 def give_back() -> None:
     """Frees what an earlier run of this process left, and returns the allocator's free pages to the system.
 
-    A trainer, its module and the figures of a report hold each other in cycles. Python looks for old cycles only when the number
-    of objects has grown by a quarter, and a run that holds gigabytes in tensors has few of them: without this the rows of a sweep
-    pile up.
+    A trainer, its module and the figures of a report refer to each other in cycles. Python looks for old cycles only
+    when the number of objects has grown by a quarter, but a run that holds gigabytes in tensors has few objects.
+    Without this the memory of a sweep's runs would add up.
     """
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    with suppress(OSError, AttributeError):  # only the GNU library has it
+    with suppress(OSError, AttributeError):  # only glibc has this function
         ctypes.CDLL(None).malloc_trim(0)

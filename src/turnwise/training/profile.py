@@ -1,7 +1,7 @@
-"""The profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4), or under a later one.
+"""The profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4), or under a later policy.
 
-The turns of a trajectory share its tokens, which the engine computes once. Results are written shard by shard, so that an
-interrupted profile resumes where it stopped. They stay on disk, because there may be millions.
+The turns of a trajectory share its tokens, which the engine computes once. Results are written in shards, so that an
+interrupted profile resumes where it stopped. The results stay on disk, because there may be millions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from turnwise.types import State
 
 logger = logging.getLogger(__name__)
 
-SHARD = 4096  # samples drawn and written together; large shards are faster
-ROWS = 65536  # states of a row group of the final file
+SHARD = 4096  # number of samples that are drawn and written together; large shards are faster
+ROWS = 65536  # number of states in a row group of the final file
 _NUMBERS = pa.list_(pa.float64())
 _SHARD_SCHEMA = pa.schema(
     {
@@ -56,20 +56,23 @@ def profile(
     afresh: Callable[[], None] | None = None,
     rated: bool = False,
 ) -> Profiles:
-    """Profiles each state; ``folder`` keeps the shards, each with what it cost (``training.costs``).
+    """Profiles each state; ``folder`` stores the shards, each with its costs (``training.costs``).
 
-    Shards of another version of the policy are not read: a run that begins again may profile at another iteration.
+    Shards of another version of the policy are not read, because a run that starts again may profile at another
+    iteration.
 
     Args:
-        player: one turn a state, under the policy that is profiled.
+        player: samples one turn per state, with the policy that is profiled.
         states: in the order of their trajectories.
-        k: samples a state.
+        k: number of samples per state.
+        folder: for the shards.
         key: seeds the draws.
-        on_done: is given the number of states that have just been profiled.
-        distributed: each process samples its share; the first writes.
-        afresh: called between two shards, so that the engine drops its cache. Log-probs of the second shard then have the same
-            last digits whether or not a kill came between them.
-        rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) have that as their profile and are not sampled.
+        on_done: is called with the number of states that have just been profiled.
+        distributed: each process samples its share of the states; the first writes the shards.
+        afresh: called between two shards, so that the engine empties its cache. Log-probs of the second shard then have
+            the same last digits whether or not a kill came between them.
+        rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) use it as their profile and are not
+            sampled.
     """
     distributed = distributed or DistributedContext()
     version = distributed.broadcast(player.engine.version)
@@ -101,19 +104,19 @@ def profile(
                     "actions": [turn.text for turn in turns],
                 }
             )
-        rows = distributed.gather(fresh)  # when all have read what lay in the folder
+        rows = distributed.gather(fresh)  # ends only when all have read what was in the folder before
         cost = {"turns": player.tally.turns - turns_before, "tokens": player.tally.tokens - tokens_before}
         facts = {**distributed.add(cost), "cpu_seconds": time.process_time() - cpu_began, "version": version}
         profiles.add(rows, facts, writes=distributed.first)
-        player.forget()  # states of a trajectory are neighbours: no later part needs these episodes
+        player.forget()  # states of a trajectory are neighbours, so no later shard needs these episodes
         if on_done is not None:
             on_done(len(part))
-    distributed.barrier()  # what the first has written last, the others read
+    distributed.barrier()  # the others read what the first has written last
     return profiles
 
 
 def _take_rates(profiles: Profiles, states: Sequence[State], version: int, writes: bool) -> None:
-    """Adds the pass rates of the states that have no profile yet, which cost nothing."""
+    """Adds the pass rates of the states that have no profile yet, which needs no samples."""
     missing = profiles.missing()
     for start in range(0, len(missing), SHARD):
         part = (states[int(place)] for place in missing[start : start + SHARD])
@@ -133,10 +136,10 @@ def _take_rates(profiles: Profiles, states: Sequence[State], version: int, write
 
 
 class Profiles(Mapping[str, Profile]):
-    """The profiles of ``states`` by state id, read from the shards in ``folder``, of which one is in memory at a time.
+    """The profiles of ``states`` by state id, read from the shards in ``folder``; one shard is in memory at a time.
 
-    Memory: eight bytes a state, and one shard. Rows of states that are not among ``states`` stay in the files, and so do
-    shards of another ``version`` of the policy.
+    The mapping takes eight bytes of memory per state, plus one shard. Rows of other states and shards of another
+    ``version`` of the policy are ignored and stay in the files.
     """
 
     def __init__(self, folder: Path, states: Sequence[State], version: int = 0) -> None:
@@ -144,14 +147,14 @@ class Profiles(Mapping[str, Profile]):
         folder.mkdir(parents=True, exist_ok=True)
         self._place = finder(states)
         self._shards: list[Path] = []
-        self._starts = [0]  # rows before each shard, and in the end of all
+        self._starts = [0]  # number of rows before each shard, and finally of all rows
         self._row_S = np.full(len(states), _ABSENT, np.int64)
         self._loaded: tuple[int, list[Profile]] = (_ABSENT, [])
         found = sorted(folder.glob("shard-*.parquet"), key=_number)
         self._next = _number(found[-1]) + 1 if found else 0
         for shard in found:
             try:
-                table = pq.read_table(shard)  # all columns: damage in any of them counts
+                table = pq.read_table(shard)  # all columns, to find damage in any of them
                 made_by, names = facts_of(table.schema).get("version", version), table["state_id"].to_pylist()
             except (pa.ArrowException, OSError, ValueError):
                 shard.replace(shard.with_suffix(".damaged"))
@@ -161,13 +164,13 @@ class Profiles(Mapping[str, Profile]):
                     self._index(shard, names)
 
     def missing(self) -> np.ndarray:
-        """Places of the states that have no profile, ascending."""
+        """Returns the places of the states that have no profile, ascending."""
         return np.flatnonzero(self._row_S == _ABSENT)
 
     def add(self, rows: list[dict[str, Any]], facts: Mapping[str, float], writes: bool = True) -> None:
-        """Adds rows as one more shard, written atomically; another process may write it.
+        """Adds rows as one more shard with its costs ``facts`` (``training.costs``).
 
-        ``facts`` are its costs (``training.costs``).
+        The shard is written atomically, by this process only if ``writes``.
         """
         if not rows:
             return
@@ -179,7 +182,7 @@ class Profiles(Mapping[str, Profile]):
         self._index(path, [row["state_id"] for row in rows])
 
     def write(self, path: Path, kept: Sequence[State]) -> None:
-        """Writes the whole profile to one Parquet file, for reports and for the next run; ``kept`` are the states trained on."""
+        """Writes the whole profile to one Parquet file, for reports and the next run, and marks the ``kept`` states."""
         kept_S = np.zeros(len(self.states), bool)
         for name in ids_of(kept):
             kept_S[self._place(name)] = True
@@ -194,7 +197,7 @@ class Profiles(Mapping[str, Profile]):
             writer.close()
 
     def _tables(self, kept_S: np.ndarray) -> Iterator[pa.Table]:
-        """Yields the shards' rows with mean, variance and ``kept``, ``ROWS`` or a few more at a time."""
+        """Yields the shards' rows with mean, variance and ``kept``, about ``ROWS`` at a time."""
         parts: list[pa.Table] = []
         for shard in self._shards:
             table = pq.read_table(shard)
@@ -256,7 +259,7 @@ def _profiles(table: pa.Table) -> list[Profile]:
 
 
 def _plain(column: pa.Field) -> pa.Field:
-    """Returns a column with the type that it was written with: Parquet renames the items of lists."""
+    """Returns a column with its original type, because Parquet renames the items of lists."""
     return column.with_type(pa.list_(column.type.value_type)) if pa.types.is_list(column.type) else column
 
 

@@ -1,7 +1,8 @@
-"""One progress bar over all phases of a run, with the time that is left in words.
+"""Draws one progress bar over all phases of a run, with the time left in words.
 
-The time left of the running phase comes from its own pace; that of later phases from a measured twin (the evaluation after
-training takes what the one before it took). While a later phase has no measure, the time of the whole run is a lower bound.
+The time left of the running phase comes from its own pace. The time of a later phase comes from a measured phase that
+takes as long (the evaluation before training for the one after it). While a later phase has no such measurement, the
+total is a lower bound.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from turnwise.text import plain
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
 
-QUIET_SECONDS = 15.0  # between lines where no bar is drawn
+QUIET_SECONDS = 15.0  # seconds between two lines if no bar is drawn
 
 
 class Phases:
-    """Args:
-    names: the phases in order; ``twins`` maps a later phase to the earlier one that takes as long.
-    console: where to draw; a line every ``QUIET_SECONDS`` if it is no terminal.
-    label: of a run that shares the terminal with others. Each line starts with it, and no bar is drawn.
-    watch: is given the run's status whenever it changes.
+    """The phases of a run.
+
+    Args:
+        names: the phases in order.
+        twins: maps a later phase to the earlier one that takes as long.
+        console: where to draw; if it is not a terminal, a line is printed every ``QUIET_SECONDS``.
+        label: of a run that shares the terminal with others. Each line starts with the label, and no bar is drawn.
+        watch: is called with the run's status whenever it changes.
     """
 
     def __init__(
@@ -70,7 +74,10 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
-        """Runs a phase of ``total`` steps; yields ``advance(steps, note="")``. Its time is added to ``seconds``."""
+        """Runs a phase of ``total`` steps and yields ``advance(steps, note="")``.
+
+        The phase's time is added to ``seconds``.
+        """
         task = self._bar.add_task(plain(name), total=total, left="", note="")
         began, done = time.monotonic(), 0.0
         resumed = 0.0
@@ -79,7 +86,7 @@ class Phases:
         def advance(steps: float, note: str = "", already: bool = False) -> None:
             nonlocal done, resumed
             done += steps
-            resumed += steps if already else 0.0  # work that an earlier start did says nothing about the pace
+            resumed += steps if already else 0.0  # work of an earlier start does not count for the pace
             status = self._status(name, time.monotonic() - began, done, done - resumed, total)
             left = remaining(status)
             self._bar.update(task, completed=done, left=left, note=plain(note))
@@ -93,8 +100,10 @@ class Phases:
             self._bar.update(task, left="")
 
     def _status(self, name: str, elapsed: float, done: float, paced: float, total: float) -> Status:
-        """Args:
-        done, paced: the steps that are done, and those of them that took the time ``elapsed``.
+        """Returns the status of a phase with the estimated time left.
+
+        Args:
+            done, paced: the number of completed steps, and of those that took the time ``elapsed``.
         """
         if paced <= 0:
             return Status(phase=name, done=done, total=total)
@@ -103,7 +112,7 @@ class Phases:
         for later in self.names[self.names.index(name) + 1 :] if name in self.names else []:
             twin = self.twins.get(later)
             measured = elapsed + left if twin == name else self.seconds.get(twin or "")
-            known &= measured is not None or later == "report"  # which takes seconds
+            known &= measured is not None or later == "report"  # the report takes only seconds
             whole += measured or 0.0
         return Status(phase=name, done=done, total=total, left=left, whole=whole, at_least=not known)
 
@@ -119,7 +128,7 @@ class Phases:
 
 
 class Advance(L.Callback):
-    """Moves the run's bar by one iteration, with the reward beside it."""
+    """Advances the progress bar by one iteration and shows the reward."""
 
     def __init__(self, advance: Callable[..., None], recorder: Recorder) -> None:
         self.advance, self.recorder = advance, recorder

@@ -1,4 +1,4 @@
-"""Layers whose activations are computed again in the backward pass, by transformers and torch."""
+"""Recomputes activations of layers in the backward pass (gradient checkpointing of transformers and torch)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
-    """Makes the layers of ``model`` keep only their inputs within :func:`recomputing`; returns the layers.
+    """Makes the layers of ``model`` keep only their inputs within :func:`recomputing`, and returns the layers.
 
     Args:
-        offload: the inputs are kept in the memory of the CPU.
+        model: the policy.
+        offload: whether these inputs are kept in CPU memory.
     """
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     away = offload and torch.accelerator.is_available()
@@ -24,9 +25,10 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
 
 @contextmanager
 def recomputing(layers: Sequence[Any]) -> Iterator[None]:
-    """Sets the layers to training mode, in which alone the library computes them again; a policy is otherwise never in it.
+    """Sets the layers to training mode, because the library recomputes only in that mode.
 
-    The modules inside a layer keep their mode, so that nothing else changes.
+    A policy is otherwise never in training mode. The modules inside a layer keep their mode, so that nothing else
+    changes.
     """
     for layer in layers:
         layer.training = True

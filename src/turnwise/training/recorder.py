@@ -1,4 +1,4 @@
-"""Records a run while it trains: metrics and rollouts as JSON lines, counters in the checkpoint."""
+"""Records a run during training: metrics and rollouts as JSON lines, counters in the checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from turnwise.types import Message, RolloutTree
 
 logger = logging.getLogger(__name__)
 
-JUDGE = "judge/"  # of its metrics and counters
+JUDGE = "judge/"  # prefix of the judge's metrics and counters
 SAMPLED = (
     "turns",
     "tokens",
@@ -35,19 +35,19 @@ SAMPLED = (
     "retries",
     "cancelled",
     "cancelled_tokens",
-)  # counted over the run
-_DIGITS = 6  # decimals of a recorded log-prob or advantage: differences between processes are of this size
+)  # counts over the whole run
+_DIGITS = 6  # decimals of a recorded log-prob or advantage, because processes differ by about this much
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a collection brought.
+    """The result of a collection.
 
     Attributes:
         cost: its turns, tokens, faults and retries.
-        seconds: that it took.
-        judge: the report of the judge since the process began; empty without a judge.
-        engine: the report of the engine since the process began.
+        seconds: the time that it took.
+        judge: the judge's report since the process began; empty without a judge.
+        engine: the engine's report since the process began.
     """
 
     experience: Experience
@@ -58,11 +58,11 @@ class Gathered:
 
 
 class Recorder(Callback):
-    """Writes one line of metrics an iteration, then some of its rollouts.
+    """Writes one line of metrics for each iteration, and some of its rollouts.
 
-    The counters travel in the checkpoint. After a resume, lines of iterations after the checkpoint are cut off, so that
-    a run that was killed and one that was not have the same files. Every process of a run has one and counts the
-    whole run; only one of them ``writes``. ``most`` is the greatest reward that a rollout can earn, where that is known.
+    The counters are saved in the checkpoint. After a resume, lines of iterations after the checkpoint are removed, so
+    that a killed and an undisturbed run have the same files. Every process of a run has a recorder that counts the
+    whole run, but only one ``writes``. ``most`` is the greatest possible reward of a rollout, or None if it is unknown.
     """
 
     def __init__(
@@ -81,41 +81,41 @@ class Recorder(Callback):
             "trajectories": 0.0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
-            "rows": 0,  # of metrics.jsonl, one an iteration
-            "trees": 0,  # written down
+            "rows": 0,  # number of rows of metrics.jsonl, one for each iteration
+            "trees": 0,  # number of recorded trees
             "cpu_seconds": 0.0,
         }
         self._pending: dict[str, float] = {}
-        self._judge: dict[str, float] = {}  # its last report, of this process alone
+        self._judge: dict[str, float] = {}  # the judge's last report, of this process alone
         self._update_began = self._cpu_began = self._update_cpu_began = 0.0
 
     @property
     def reward(self) -> float | None:
-        """Mean reward of the last collection; None without a reward."""
+        """Returns the mean reward of the last collection; None without a reward."""
         return self._pending.get("train/reward_mean")
 
     @property
     def last(self) -> Mapping[str, float]:
-        """Metrics of the last collection."""
+        """Returns the metrics of the last collection."""
         return self._pending
 
     @property
     def verdicts(self) -> dict[str, float]:
-        """Counts of verdicts by domain (:func:`count_verdicts`), all starts of the run together."""
+        """Returns counts of verdicts by domain (:func:`count_verdicts`) over all starts of the run."""
         return {key.removeprefix(VERIFIER): value for key, value in self.counters.items() if key.startswith(VERIFIER)}
 
     @property
     def judge(self) -> dict[str, float]:
-        """The judge's report over all starts of the run; empty without a judge."""
+        """Returns the judge's report over all starts of the run; empty without a judge."""
         sums = {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
         return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
 
     def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
-        """Entries of the run's result: the judge's report, and the verdicts on its rollouts and on the ``profiled`` actions."""
+        """Returns entries of the result: the judge's report, and verdicts on rollouts and ``profiled`` actions."""
         verdicts = {"verifier": verifier_result(self.verdicts, profiled)}
         return {"judge": self.judge, **verdicts} if self.judge else verdicts
 
-    # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self.counters)
@@ -131,10 +131,10 @@ class Recorder(Callback):
         for path in (self.folder / "rollouts").glob("*.jsonl"):
             cut_lines(path, lambda row: row["iteration"] < done)
 
-    # -- what an iteration records --------------------------------------------------------------------------------------
+    # -- records of an iteration ---------------------------------------------------------------------------------------
 
     def paid(self, cost: Mapping[str, float]) -> None:
-        """Counts what was sampled before the first iteration. A resumed run finds it in its checkpoint."""
+        """Counts what was sampled before the first iteration. A resumed run has these counts in its checkpoint."""
         self._add(cost)
 
     def _add(self, counts: Mapping[str, float]) -> None:
@@ -150,12 +150,12 @@ class Recorder(Callback):
         cpu_began: float | None = None,
         waited: float | None = None,
     ) -> None:
-        """Called by the collection when its rollouts are done.
+        """Records a collection. The collection calls this method when its rollouts are done.
 
         Args:
             gathered: what the iteration collected, over all processes.
-            updates: what is made of it.
-            learned: metrics of what learned from it beside the policy.
+            updates: the updates made of it.
+            learned: metrics of other models that learned from the collection.
             cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
             waited: the seconds of the collection in which nothing else was done; None: all.
         """
@@ -200,7 +200,7 @@ class Recorder(Callback):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Leaves the time of the block, such as an evaluation, out of the time of the iteration."""
+        """Excludes the time of the block, such as an evaluation, from the time of the iteration."""
         began, cpu_began = time.monotonic(), time.process_time()
         yield
         passed = time.process_time() - cpu_began
@@ -221,7 +221,7 @@ class Recorder(Callback):
         self.counters["rows"] += 1
 
     def check(self) -> None:
-        """Warns about records that were lost after they were written. The result does not need them."""
+        """Warns about records that were lost after they were written; the result does not need them."""
         if not self.writes:
             return
         rows = sum(row["phase"] == "train" for row in each_line(self.folder / "metrics.jsonl"))
@@ -238,7 +238,7 @@ class Recorder(Callback):
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Appends one line to ``metrics.jsonl`` and passes it to the loggers.
 
-        An evaluation that is there already, from an earlier start or from the middle of training, is not written or logged again.
+        An evaluation that was written already, by an earlier start or during training, is not written again.
         """
         path = self.folder / "metrics.jsonl"
         if not self.writes:
@@ -252,7 +252,7 @@ class Recorder(Callback):
 
 
 def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the share of an iteration's time that the predictor took; nothing without a predictor."""
+    """Returns the share of an iteration's time that the predictor took; empty without a predictor."""
     if "seconds/predictor_learn" not in metrics:
         return {}
     asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
@@ -260,7 +260,7 @@ def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -> dict[str, Any]:
-    """Returns a tree as a JSON object, for browsing."""
+    """Returns a tree as a JSON object for the pages that show rollouts."""
     tree: RolloutTree = experience.trees[i]
     history: Sequence[Message] = messages(tree.state)
     return {
@@ -295,6 +295,6 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
 
 
 def _spread(total: int, count: int) -> list[int]:
-    """``count`` indices spread evenly over ``total``."""
+    """Returns ``count`` indices spread evenly over ``total``."""
     count = min(count, total)
     return [i * total // count for i in range(count)]

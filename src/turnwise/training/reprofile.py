@@ -1,4 +1,4 @@
-"""Profiles the candidate states again, and chooses new ones, when fewer groups have mixed outcomes."""
+"""Profiles the candidate states again and chooses new ones when fewer groups have mixed outcomes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from turnwise.types import State
 class Reprofile(Callback):
     """Returns the states of an iteration, from the set that the last profile chose.
 
-    It is a callback, so that the checkpoint keeps its memory: the measure since the last profile, and the places of the chosen
-    states among the candidates. A damaged profile on disk could not be computed again, because the policy of that time is
-    gone. Every process of a run has one; all of them measure and choose the same.
+    This is a callback, so that the checkpoint stores its memory: the shares of mixed groups since the last profile, and
+    the places of the chosen states among the candidates. A damaged profile on disk could not be computed again, because
+    the policy of that time no longer exists. Every process of a run has this callback; all of them measure and choose
+    the same.
 
     Args:
-        refresh: decides when.
+        refresh: decides when to profile.
         candidates: all states that may be chosen, in the same order at every start.
         states: the candidates chosen before training.
         choose: takes the number of a profile, profiles under the current policy and returns the chosen states.
-        rollout: how many states an iteration uses.
+        rollout: the number of states per iteration.
         seed: of the order of the states.
-        log: is given a line if a profile keeps no state.
+        log: is called with a line if a profile keeps no state.
     """
 
     def __init__(
@@ -50,11 +51,11 @@ class Reprofile(Callback):
     ) -> None:
         self.refresh, self.candidates, self.choose, self.log_line = refresh, candidates, choose, log
         self.rollout, self.seed = rollout, seed
-        self.profiles, self.began = 1, 0  # made so far; the iteration that the last one came before
+        self.profiles, self.began = 1, 0  # number of profiles; the iteration that followed the last profile
         self.history: list[float] = []
-        self.seconds = 0.0  # of a profile before the iteration under way
+        self.seconds = 0.0  # time of a profile before the current iteration
         self.places_S: np.ndarray | None = (
-            None  # of the states among the candidates; None: those chosen before training
+            None  # places of the states among the candidates; None: those chosen before training
         )
         self.batches = self._batches(states)
 
@@ -62,13 +63,13 @@ class Reprofile(Callback):
         return self.batches(iteration)
 
     def prepare(self, iteration: int) -> None:
-        """Profile and choose anew before this iteration, if it is due; all processes call."""
+        """Profiles and chooses again before this iteration if it is due; all processes must call it."""
         self.seconds = 0.0
         if not self.refresh.due(self.history, self.profiles):
             return
         began, states = time.monotonic(), self.choose(self.profiles)
         if not len(states):
-            self.log_line("the new profile keeps no state: training goes on with those that it had")
+            self.log_line("the new profile keeps no state: training continues with the previous states")
             states = self.batches.states
         self.profiles, self.began, self.history = self.profiles + 1, iteration, []
         self.places_S = places_of(self.candidates, states)
@@ -76,7 +77,7 @@ class Reprofile(Callback):
         self.seconds = time.monotonic() - began
 
     def collected(self, experience: Experience) -> dict[str, float]:
-        """Remember what an iteration measured; answers the metrics of it."""
+        """Stores what an iteration measured and returns its metrics."""
         share = mixed_share(experience)
         if share is not None:
             self.history.append(share)
@@ -89,12 +90,12 @@ class Reprofile(Callback):
         }
 
     def _batches(self, states: Sequence[State]) -> Batches:
-        """Epochs begin again with each set, in an order of their own."""
+        """Returns the batches of a set of states. Epochs begin again with each set, in a new order."""
         number = self.profiles - 1
         seed = f"{self.seed}/profile-{number}" if number else self.seed
         return Batches(states, seed, self.rollout.states, self.rollout.trajectories, self.began)
 
-    # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         places = {} if self.places_S is None else {"places": torch.from_numpy(self.places_S)}
@@ -109,9 +110,9 @@ class Reprofile(Callback):
 
 
 def mixed_share(experience: Experience) -> float | None:
-    """The share of the groups played whose rewards disagree, those that a refill replaced among them; None without groups.
+    """Returns the share of groups whose rewards differ, including groups that a refill replaced; None without groups.
 
-    A group that a gate stopped is not counted: its rewards are those of half an episode.
+    A group that a gate stopped is not counted, because its rewards are those of incomplete episodes.
     """
     totals = totals_of(experience)
     groups = len(totals) + len(experience.replaced)

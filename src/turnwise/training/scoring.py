@@ -1,4 +1,4 @@
-"""Log-probs of packed updates under the policy, as the loss reads them."""
+"""Computes log-probs of packed updates under the policy, as inputs of the loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turnwise.training.sharding import is_sharded
 
 
 class Scoring(LightningModule):
-    """What :class:`turnwise.training.module.PolicyModule` computes of its policy without a gradient step."""
+    """The part of :class:`turnwise.training.module.PolicyModule` that computes log-probs without a gradient step."""
 
     model: Any
     loss: Loss
@@ -37,9 +37,9 @@ class Scoring(LightningModule):
 
     @torch.no_grad()
     def references(self, update: Update) -> list[Tensor | None]:
-        """Log-probs (U,) of each micro-batch under pi_0, or None where the loss does not ask.
+        """Returns log-probs (U,) of each micro-batch under pi_0, or None if the loss does not need them.
 
-        They are computed before any gradient, because the adapter is switched off for all threads at once.
+        The log-probs are computed before any gradient, because switching the adapter off affects all threads.
         """
         if not self.loss.needs_reference or not update.batches:
             return [None] * len(update.batches)
@@ -48,7 +48,7 @@ class Scoring(LightningModule):
 
     @torch.no_grad()
     def with_near(self, updates: Sequence[Update]) -> list[Update]:
-        """Adds the current log-probs to the items, before the first of several steps, if the loss asks for them."""
+        """Adds the current log-probs to the items, before the first of several steps, if the loss needs them."""
         if self.settings.steps == 1 or not getattr(self.loss, "needs_near", False):
             return list(updates)
         with self.trainer.precision_plugin.train_step_context():
@@ -57,7 +57,7 @@ class Scoring(LightningModule):
             ]
 
     def _logprobs(self, update: Update) -> list[Tensor]:
-        """(U,) of each micro-batch."""
+        """Returns the log-probs (U,) of each micro-batch."""
 
         def logprobs(packed: Packed) -> Tensor:
             return self._score(packed.to(self.device))[0]
@@ -65,7 +65,7 @@ class Scoring(LightningModule):
         return list(self.passes.map(logprobs, update.batches) if self._in_threads else map(logprobs, update.batches))
 
     def loss_inputs(self, packed: Packed, update: Update, reference_U: Tensor | None = None) -> LossInputs:
-        """Log-probs of a micro-batch's items under the policy; ``reference_U`` from :meth:`references`."""
+        """Returns the loss's inputs for a micro-batch; ``reference_U`` comes from :meth:`references`."""
         batch = packed.to(self.device)
         items = batch.items
         logprobs_U, entropy_U = self._score(batch, entropy=True)

@@ -1,9 +1,10 @@
-"""Weights, gradients and optimiser states in shards over all processes: FSDP2 through Lightning's ``ModelParallelStrategy``.
+"""Shards weights, gradients and optimiser states over all processes: FSDP2 through Lightning's
+``ModelParallelStrategy``.
 
     trainer.strategy=...FullySharded    conf/trainer/fsdp.yaml
 
-Each layer is gathered when it is computed and freed afterwards. The embedding, the head and the last norm are gathered once a
-pass. A checkpoint is a folder to which every process writes its part; any number of processes can read it.
+Each layer is gathered when it is computed and freed afterwards. The embedding, the head and the last norm are gathered
+once per pass. A checkpoint is a folder to which every process writes its part; any number of processes can read it.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ from turnwise.models.attention import backbone
 from turnwise.models.score import score
 from turnwise.training.checkpoint import BEFORE, LAST, seal
 
-_PROBE = 1 << 20  # bytes of a test write that shows why a disk refuses
-_REST = "rest.pt"  # what is not a tensor of the weights or of the optimiser
+_PROBE = 1 << 20  # bytes of a test write that shows why a disk refuses to write
+_REST = "rest.pt"  # file for everything except tensors of the weights and the optimiser
 TRAINED = StateDictOptions(cpu_offload=True, ignore_frozen_params=True)
 
 
 class FullySharded(ModelParallelStrategy):
-    """Args:
-    offload: shards stay in the memory of the CPU and are brought to the device when needed; the optimiser steps there.
+    """The strategy for sharded training.
+
+    Args:
+        offload: keeps shards in CPU memory and brings them to the device when needed; the optimiser then steps on the
+            CPU.
     """
 
     def __init__(self, offload: bool = False) -> None:
@@ -54,7 +58,7 @@ class FullySharded(ModelParallelStrategy):
         super().setup_environment()
 
     def shard(self, model: nn.Module) -> None:
-        """Shards ``model`` in place; called once."""
+        """Shards ``model`` in place. Must be called only once."""
         policy = CPUOffloadPolicy(pin_memory=self.root_device.type == "cuda") if self.offload else OffloadPolicy()
         mesh = self.device_mesh["data_parallel"]
         for layer in backbone(model).layers:  # type: ignore[union-attr]
@@ -64,7 +68,7 @@ class FullySharded(ModelParallelStrategy):
         model.score_packed = MethodType(score, model)  # type: ignore[assignment]
         register_fsdp_forward_method(model, "score_packed")
 
-    # -- checkpoints: atomic, of the trained weights alone --------------------------------------------------------------
+    # -- checkpoints: atomic, with the trained weights only ------------------------------------------------------------
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         assert self.model is not None
@@ -77,7 +81,8 @@ class FullySharded(ModelParallelStrategy):
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Writes each process's part into a new folder, which replaces the old one when it is complete.
 
-        The old one is kept as ``before.ckpt``. The one before it is removed first, so that a disk needs room for two.
+        The old checkpoint is kept as ``before.ckpt``. The checkpoint before that one is removed first, so that a disk
+        needs room for only two.
         """
         path = Path(self.broadcast(str(filepath)))
         part, before = path.with_name(f".{path.name}{PART}"), path.with_name(BEFORE)
@@ -89,7 +94,7 @@ class FullySharded(ModelParallelStrategy):
         tensors = {"weights": checkpoint.pop("state_dict"), "optimizer": checkpoint.pop("optimizer_states")[0]}
         save_parts(tensors, part, path)
         if self.is_global_zero:
-            buffer = io.BytesIO()  # torch writes to a full disk without naming the error
+            buffer = io.BytesIO()  # on a full disk, torch's own writing raises an error that does not say so
             torch.save(checkpoint, buffer)
             with atomic_write(part / _REST) as rest:
                 rest.write_bytes(buffer.getbuffer())
@@ -104,7 +109,11 @@ class FullySharded(ModelParallelStrategy):
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Raises FileNotFoundError: no such checkpoint."""
+        """Loads weights and optimiser states from a folder, and returns the rest of the checkpoint.
+
+        Raises:
+            FileNotFoundError: there is no such checkpoint.
+        """
         path = Path(checkpoint_path)
         assert self.model is not None
         optimizer = self.optimizers[0]
@@ -125,7 +134,7 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
     """Writes every process's part into ``folder``, which will become ``path``.
 
     Raises:
-        OSError: it cannot be written; ``filename`` is ``path``.
+        OSError: the part cannot be written; ``filename`` is ``path``.
         RuntimeError: a process could not write for another reason.
     """
     try:
@@ -139,7 +148,7 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
 
 
 class Whole:
-    """A sharded model as one that can be saved: its trained weights, gathered on the CPU of the first process.
+    """A sharded model in a form that can be saved: its trained weights, gathered on the CPU of the first process.
 
     All processes must create it; only the first may use it.
     """

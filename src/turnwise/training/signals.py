@@ -1,4 +1,4 @@
-"""Signals of a run: a launcher keeps its handlers, and a signal that ends the run is named."""
+"""Handles signals of a run: restores a launcher's handlers, and reports a signal that ends the run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from turnwise.errors import Interrupted
 
 
 class OwnSignals(Callback):
-    """Restores the handlers of SIGTERM and SIGUSR1 from before ``fit``.
+    """Restores the handlers of SIGTERM and SIGUSR1 that were set before ``fit``.
 
-    Lightning's handler of SIGTERM calls a collective, while the other processes may be inside another one. It would also end the
-    run at a requeued job's SIGTERM, which submitit ignores on purpose.
+    Lightning's handler of SIGTERM calls a collective operation, while other processes may be inside another one.
+    Lightning's handler would also end the run when a requeued job gets SIGTERM, which submitit ignores on purpose.
     """
 
     def __init__(self) -> None:
@@ -29,21 +29,21 @@ class OwnSignals(Callback):
 
 
 def own_signals(world: int) -> list[OwnSignals]:
-    """Returns a callback that handles signals, if the run has several processes or is a job of Slurm; else nothing."""
+    """Returns the callback for signals if the run has several processes or is a Slurm job, else an empty list."""
     return [OwnSignals()] if world > 1 or SLURMEnvironment.detect() else []
 
 
 @contextmanager
 def named_signals() -> Iterator[None]:
-    """Turns a signal into an error: Lightning exits without a message, after SIGTERM even with the status of success.
+    """Turns a signal into an error, because Lightning exits without a message, after SIGTERM even with status 0.
 
     Raises:
-        Interrupted: in place of Lightning's exit.
+        Interrupted: raised in place of Lightning's exit.
     """
     try:
         yield
     except SIGTERMException:
         raise Interrupted(signal.SIGTERM) from None
-    except SystemExit:  # after Ctrl-C, which Lightning then ignores; a second one must end the process
+    except SystemExit:  # raised after Ctrl-C, which Lightning then ignores; a second Ctrl-C must end the process
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise Interrupted(signal.SIGINT) from None

@@ -30,13 +30,13 @@ from turnwise.types import State, Task
 
 Report = Callable[[int, int], None]
 
-_NEAR = 64  # trajectories whose states are cached: states that lie near each other are asked for together
+_NEAR = 64  # number of trajectories whose states are cached, because neighbouring states are requested together
 
 
 class Experts(NamedTuple):
     """The trajectories of a run, the problems of those that were left out, and the reader of a user's file.
 
-    ``own`` is None where the run has no such file, and the environment's experts wrote the trajectories.
+    ``own`` is None if the run has no such file; then the environment's experts wrote the trajectories.
     """
 
     demonstrations: Demonstrations
@@ -56,11 +56,11 @@ def read_experts(
     """Reads the run's expert trajectories. Without ``data.file`` the environment's experts write one first.
 
     Args:
-        folder: of files that several runs share. The demonstrations are kept on its disk during the run.
+        folder: for files that several runs share. The demonstrations are stored there during the run.
         dialect: how the chat template renders the dialogues of ``data.file``.
 
     Raises:
-        DataError: no usable trajectory, or a bad one under ``data.strict``.
+        DataError: there is no usable trajectory, or a bad one with ``data.strict``.
     """
     demonstrations = Demonstrations(chat, folder)
     if data.file is not None and dialect is not None:
@@ -156,26 +156,25 @@ def hold_out(
     """Splits a user's file into the turns to train on and the held-out dialogues that are evaluated.
 
     Args:
-        most: how many of the held-out dialogues are evaluated.
-        sampled: whether the run learns from sampled replies, which should be allowed the length of the demonstrated ones.
-        log: is given lines for the user.
+        most: greatest number of held-out dialogues that are evaluated.
+        sampled: whether the run learns from sampled replies, which should be allowed the length of the demonstrated
+            ones.
+        log: is called with lines for the user.
 
     Raises:
-        InputError: rollouts are longer than one reply.
+        InputError: rollouts have more than one turn.
     """
     if sampled and rollout.turns != 1:
         raise InputError(
             f"rollout.turns={'null' if rollout.turns is None else rollout.turns}: {own.dialogues} trajectories of "
-            f"{own.data.file} are dialogues that no environment plays, so that no reply gets an answer: set rollout.turns=1"
+            f"{own.data.file} are dialogues without an environment, so no reply gets an answer: set rollout.turns=1"
         )
     numbers = own.held_out()
     kept = turns.of(set(range(len(turns.demonstrations))).difference(numbers))
     for line in own.lines():
         log(line)
     if not numbers:
-        log(
-            f"no dialogue is held out (data.held_out={own.data.held_out:g}), so that the run is not judged on dialogues"
-        )
+        log(f"no dialogue is held out (data.held_out={own.data.held_out:g}), so the run is not evaluated on dialogues")
         return kept, None
     states = list(playable(turns.of(numbers[:most]), rollout, log))
     measured = {state.trajectory for state in states}
@@ -192,18 +191,18 @@ def hold_out(
 
 
 def playable(states: Sequence[State], rollout: RolloutSettings, log: Callable[[str], None]) -> Sequence[State]:
-    """Returns the states whose history leaves room for an action; servers refuse the others.
+    """Returns the states whose history leaves room for an action, because servers refuse the others.
 
     Raises:
         InputError: no state is left.
     """
     limit = rollout.max_length - rollout.sampling.max_tokens
-    what = f"states have a history of more than {limit} tokens (rollout.max_length less rollout.sampling.max_tokens"
+    what = f"states have a history of more than {limit} tokens (rollout.max_length minus rollout.sampling.max_tokens"
     return _within(limit, states, lengths_of(states), what, log)
 
 
 def trainable(states: LazyStates, rollout: RolloutSettings, log: Callable[[str], None]) -> Sequence[State]:
-    """Returns the demonstrated turns that end within ``rollout.max_length``, for runs that train on demonstrations alone.
+    """Returns the demonstrated turns that end within ``rollout.max_length``, for runs without sampling.
 
     Raises:
         InputError: no state is left.
@@ -215,7 +214,7 @@ def trainable(states: LazyStates, rollout: RolloutSettings, log: Callable[[str],
 def _within(
     limit: int, states: Sequence[State], lengths: NDArray[np.uint32], what: str, log: Callable[[str], None]
 ) -> Sequence[State]:
-    """Returns the states of at most ``limit`` tokens. The number of the others is logged; ``what`` describes them."""
+    """Returns the states of at most ``limit`` tokens. The number of the others is logged, described by ``what``."""
     if not len(states) or lengths.max() <= limit:
         return states
     (places,) = np.nonzero(lengths <= limit)

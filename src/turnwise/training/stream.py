@@ -1,4 +1,4 @@
-"""The data module of a run. One iteration is one epoch: its train dataloader collects the rollouts."""
+"""The data module of a run. One iteration is one epoch, and its train dataloader collects the rollouts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from turnwise.rollouts.pack import Update
 
 Collect = Callable[[int], Sequence[Update]]
-"""Iteration -> its updates; each is an optimiser step."""
+"""A function from an iteration to its updates, one for each optimiser step."""
 
 
 class Remembering(Protocol):
-    """A collection with a memory from one iteration to the next."""
+    """A collection that has a memory from one iteration to the next."""
 
     memory: dict[str, float]
 
@@ -23,8 +23,8 @@ class Remembering(Protocol):
 class Iteration(IterableDataset[Update]):
     """The ``steps`` updates of an iteration, collected when the first is requested.
 
-    It has a length, because without one Lightning fetches a batch ahead: every update would then learn from rollouts of the
-    policy before the last update.
+    The dataset has a length, because without one Lightning fetches a batch ahead. Every update would then learn from
+    rollouts of the policy before the last update.
     """
 
     def __init__(self, collect: Collect, iteration: int, steps: int) -> None:
@@ -41,9 +41,9 @@ class Rollouts(LightningDataModule):
     """The updates of a run. A validation batch is the number of the iteration after which the policy is evaluated.
 
     Args:
-        collect: iteration -> its updates.
+        collect: returns the updates of an iteration.
         remembering: its memory is saved in the checkpoint.
-        steps: updates of an iteration.
+        steps: number of updates of an iteration.
     """
 
     def __init__(self, collect: Collect, remembering: Remembering | None = None, steps: int = 1) -> None:

@@ -14,22 +14,24 @@ from lightning.pytorch.loggers.logger import Logger
 from turnwise.errors import InputError
 from turnwise.runs.result import ResultError, read_result
 
-ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # variables with which Trackio sends what it is given
+ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # variables that make Trackio send its data away
 
 
 class Trackio(Logger):
-    """A run of Trackio's database (``TRACKIO_DIR``, by default in the Hugging Face cache), which its dashboard reads.
+    """A run in Trackio's database (``TRACKIO_DIR``, by default in the Hugging Face cache), which its dashboard shows.
 
-    A run that is resumed from a checkpoint goes on in the newest run of its name; otherwise a new one begins.
+    A run that is resumed from a checkpoint continues the newest Trackio run of its name; otherwise a new one begins.
 
     Args:
         project, name, group: as the dashboard shows them.
         save_dir: the run's folder.
-        space: ``owner/name`` of a Space on the Hugging Face Hub to which everything is sent; None: nothing leaves this machine.
-        system: whether the load of the machine is logged as well.
+        space: ``owner/name`` of a Space on the Hugging Face Hub to which all data is sent; None: nothing leaves this
+            machine.
+        system: whether the machine's load is logged too.
 
     Raises:
-        InputError: the package is missing, it cannot begin the run, or a variable names a server although ``space`` is None.
+        InputError: the package is missing, Trackio cannot begin the run, or a variable names a server although
+            ``space`` is None.
     """
 
     def __init__(
@@ -52,17 +54,17 @@ class Trackio(Logger):
         named = [variable for variable in ELSEWHERE if os.environ.get(variable)]
         if space is None and named:
             raise InputError(
-                f"logger.trackio.space is null, but {' and '.join(named)} would send the run away: unset it, or set "
+                f"logger.trackio.space is null, but {' and '.join(named)} would send the run to a server: unset it, or set "
                 "logger.trackio.space=owner/name"
             )
         resume = "allow" if any((Path(save_dir) / "checkpoints").glob("*.ckpt")) else "never"
         try:
-            with redirect_stdout(io.StringIO()):  # it would write between the lines of the run
+            with redirect_stdout(io.StringIO()):  # because Trackio prints between the lines of the run
                 self.run = trackio.init(
                     project=project, name=name, group=group, space_id=space, resume=resume, embed=False,
                     auto_log_cpu=system, auto_log_gpu=system,
                 )  # fmt: skip
-        except (ValueError, OSError) as error:  # a name it does not take, no login, no room
+        except (ValueError, OSError) as error:  # for example an invalid name, no login, or a full disk
             raise InputError(f"logger.trackio: Trackio cannot begin the run ({error})") from error
         self._name, self._step, self._finish = name, 0, trackio.finish
 

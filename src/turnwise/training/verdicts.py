@@ -1,7 +1,7 @@
-"""Counts the verdicts on single actions by domain: how many are accepted, and how many of these an exact match would reject.
+"""Counts the verdicts on single actions by domain: how many are accepted, and how many of these an exact match misses.
 
 The miss rate is Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2). A domain is the name of an
-environment; dialogues that no environment plays are ``dialogues``.
+environment, or ``dialogues`` for dialogues without one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def domain_of(state: State) -> str:
 
 
 def count_verdicts(experience: Experience) -> Counter[str]:
-    """Counts ``<domain>/judged``, ``accepted``, ``exact``, ``missed`` and ``truncated`` over actions with both verdicts.
+    """Counts ``<domain>/judged``, ``accepted``, ``exact``, ``missed`` and ``truncated``.
 
-    Leaves whose environment failed are in no count. Truncated actions are judged, and never accepted.
+    An action counts if it has both verdicts. Leaves whose environment failed are not counted. Truncated actions are
+    counted as judged and are never accepted.
     """
     counts: Counter[str] = Counter()
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
@@ -36,7 +37,7 @@ def count_verdicts(experience: Experience) -> Counter[str]:
 
 
 def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> Counter[str]:
-    """Counts the same in a profile, which does not keep ``truncated``."""
+    """Counts the same in a profile, which does not store ``truncated``."""
     counts: Counter[str] = Counter()
     for state in states:
         if state.id in profiles:
@@ -61,7 +62,7 @@ def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def verifier_result(sampled: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Returns by domain counts and shares of the run's actions, and under ``profile`` those of the base policy's profile."""
+    """Returns counts and shares of verdicts by domain, for the run's actions and (``profile``) for the profile."""
     domains = sorted({key.partition("/")[0] for key in (*sampled, *profiled)})
     result: dict[str, dict[str, Any]] = {}
     for domain in domains:

@@ -75,7 +75,7 @@ MODELS: dict[str, tuple[Damage, str]] = {
         ),
         "low_freq_factor",
     ),
-    "two added tokens of one id": (twins, "one id"),
+    "two added tokens of one id": (twins, "the same id"),
     "no positions": (config(max_position_embeddings=0), "max_position_embeddings"),
     "a pipe in the place of a file": (
         lambda folder: (folder / "tokenizer_config.json").unlink() or os.mkfifo(folder / "tokenizer_config.json"),

@@ -102,7 +102,7 @@ def test_the_parts_of_before_are_used(tmp_path: Path) -> None:
         found = newest(tmp_path, said.append)
         assert found is not None and (found / "rest.pt").read_bytes() == b"step 1"
         assert (tmp_path / "damaged.ckpt" / "rest.pt").exists() and not (tmp_path / "last.ckpt").exists()
-    assert len(said) == 2 and "the checksum of __1_0.distcp does not fit" in said[0]
+    assert len(said) == 2 and "the checksum of __1_0.distcp does not match" in said[0]
 
 
 def test_one_message_where_none_is_left(tmp_path: Path) -> None:

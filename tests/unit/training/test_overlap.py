@@ -46,7 +46,7 @@ def test_pieces_run_one_after_the_other_and_are_taken_in_their_order() -> None:
 
     for number in range(3):
         overlap.begin(number, partial(piece, number))
-    with pytest.raises(RuntimeError, match="0 was begun, not 2"):
+    with pytest.raises(RuntimeError, match="0 was started, not 2"):
         overlap.take(2)
     assert [overlap.take(number) for number in range(3)] == [0, 1, 2]
     assert order == [f"{what} {number}" for number in range(3) for what in ("begins", "ends")]

@@ -1,4 +1,4 @@
-"""AWPO: an outcome reward and a judge's reasoning reward, mixed where the judge can be trusted (arXiv:2512.19126)."""
+"""AWPO (arXiv:2512.19126): mixes an outcome reward with a judge's reasoning reward where the judge can be trusted."""
 
 from __future__ import annotations
 
@@ -18,46 +18,49 @@ _Leaves = dict[int, float]  # leaf -> reward or advantage
 class _Group:
     """The statistics of one tree's valid leaves (Eqs. 18-20)."""
 
-    mean: float  # of the outcome
-    spread: float  # s_out
-    ratio: float | None  # rho; None without a judge's score for every leaf
+    mean: float  # mean outcome
+    spread: float  # s_out, the std of the outcome
+    ratio: float | None  # rho; None if a leaf has no judge's score
     a_out: _Leaves
-    a_mix: _Leaves | None  # None as well
-    agreement: float | None  # correlation of outcome and reasoning; None where one of them does not vary
+    a_mix: _Leaves | None  # None if a leaf has no judge's score
+    agreement: float | None  # correlation of outcome and reasoning; None if one of them does not vary
 
 
 @dataclass(frozen=True, slots=True)
 class Awpo:
-    """A = d [(1 - w) A_out + w A_mix] over a tree's valid leaves (Eqs. 18-24), and the clip radius that goes with it.
+    """Computes A = d [(1 - w) A_out + w A_mix] over a tree's valid leaves, and the update's clip radius (Eqs. 18-24).
 
-    Reads the rewards ``outcome`` (or ``total``, where none is called so) and ``reasoning``; R_mix is their sum. A_out and A_mix
-    are normalised by the population std as in :class:`turnwise.algo.advantages.group.GroupAdvantage`: a std of at most
-    ``tolerance`` gives advantage exactly 0.
+    The rule reads the rewards ``outcome`` (``total`` if there is no ``outcome``) and ``reasoning``. R_mix is their sum.
+    A_out and A_mix are normalised by the population std as in :class:`turnwise.algo.advantages.group.GroupAdvantage`: a
+    std of at most ``tolerance`` gives advantage exactly 0.
 
     - rho = s_mix / (s_out + s_mix + eps) (Eq. 20);
-    - w = 1[mean_out < R_max] 1[rho < epsilon_mix] rho (Eq. 21). R_max is the running peak over the whole run, this batch
-      included (the rule's memory). Means within ``tolerance`` of it are at the peak;
+    - w = 1[mean_out < R_max] 1[rho < epsilon_mix] rho (Eq. 21). R_max is the running maximum of the groups' mean
+      outcomes over the whole run, including this batch (kept in the rule's memory). A mean within ``tolerance`` of
+      R_max counts as equal;
     - d = alpha_base + (alpha_prio - alpha_base) 1[tau_low < mean_out < tau_high] (Eq. 22);
-    - clip radius clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), the mean over all groups of the collection
-      (Algorithm 1). A tree without two valid leaves, one that a gate stopped, or one that a refill replaces is no group.
+    - clip radius = clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), with the mean over all groups of the
+      collection (Algorithm 1). A tree does not count as a group if it has fewer than two valid leaves, a gate stopped
+      it, or a refill replaces it.
 
-    A group in which the judge failed on a leaf (``reasoning`` is NaN there), or that has no ``reasoning`` at all, falls back to
-    A_out (w = 0) and is counted.
+    A group uses A_out alone (w = 0) if it has no ``reasoning`` or the judge failed on one of its leaves (``reasoning``
+    is NaN there). Such groups are counted in the metric ``unjudged_groups``.
 
-    Since ``reasoning`` adds to the outcome, a judge who agrees with it makes s_mix >= s_out and rho >= 1/2: ``epsilon_mix`` at or
-    below 1/2 would never open the gate for it.
+    ``reasoning`` is added to the outcome. If the judge agrees with the outcome, then s_mix >= s_out and rho >= 1/2, so
+    an ``epsilon_mix`` of 1/2 or less would never let such a judge through.
 
     Attributes:
-        gate: ``ratio`` is Eq. 21. ``inverse`` opens where ``ratio`` is shut, rho >= epsilon_mix: the introduction's words, by
-            which the judge is heard when the outcome's variance is insignificant. ``open`` sets w = 1 (the ablation; with the
-            three switches off as well, the plain sum of both rewards).
-        saturation: the first indicator of Eq. 21.
-        difficulty: d; without it d = 1.
-        dynamic_clip: the radius of Eq. 24; without it the loss keeps its own range.
-        mean_over: the groups of the mean of Eq. 24. ``trained`` leaves out those without a weight in the loss: their w is
-            mostly 0, which keeps the radius wide for the others, however much these rely on the judge.
-        epsilon_mix, tau_low, tau_high: not given in the paper. The taus are in units of the outcome.
-        zero_variance: of a group whose every advantage is 0: as in ``GroupAdvantage``.
+        gate: ``ratio`` is Eq. 21. ``inverse`` lets the judge through where ``ratio`` does not, at rho >= epsilon_mix.
+            This follows the paper's introduction, which listens to the judge when the outcome's variance is
+            insignificant. ``open`` sets w = 1 (the ablation; with the three switches off too, this is the plain sum of
+            both rewards).
+        saturation: whether to apply the first indicator of Eq. 21.
+        difficulty: whether to compute d by Eq. 22; if False, d = 1.
+        dynamic_clip: whether to use the radius of Eq. 24; if False, the loss keeps its own clip range.
+        mean_over: the groups over which Eq. 24 takes its mean. ``trained`` leaves out groups without a weight in the
+            loss. Their w is mostly 0, which would keep the radius wide even if the trained groups rely on the judge.
+        epsilon_mix, tau_low, tau_high: the paper does not give them. The taus are in units of the outcome.
+        zero_variance: what to do with a group whose advantages are all 0, as in ``GroupAdvantage``.
     """
 
     gate: Literal["ratio", "inverse", "open"] = "ratio"
@@ -100,15 +103,18 @@ class Awpo:
 
     @property
     def wants_refill(self) -> bool:
-        """Whether the collector should replace trees whose every weight is 0."""
+        """Returns whether the collector should replace trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Credit of a tree as the only one of the first update; its group is then at the peak, so w = 0 with ``saturation``."""
+        """Returns the credit of one tree as if it were the only tree of the first update.
+
+        Its group's mean is then the maximum R_max, so w = 0 if ``saturation`` is on.
+        """
         return self.over([tree], [rewards], {}).credits[0]
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Credit of all trees of an update, the peak so far, and what the diagnostics show.
+        """Returns the credit of all trees of an update, the new memory (R_max so far) and the metrics to log.
 
         Raises:
             ValueError: the outcome is missing or not finite for a valid leaf, or ``reasoning`` is infinite.
@@ -122,7 +128,7 @@ class Awpo:
         found = [
             (group, weight, any(credit.weight))
             for group, weight, credit in zip(groups, weights, credits, strict=True)
-            if group and (any(credit.weight) or not self.wants_refill)  # what is replaced is no group of the update
+            if group and (any(credit.weight) or not self.wants_refill)  # trees to be replaced do not count as groups
         ]
         mixing = mean([w for _, w, trained in found if trained or self.mean_over == "all"] or [0.0])
         radius = self.clip_min + (1 - mixing) * (self.clip_max - self.clip_min)
@@ -142,7 +148,7 @@ class Awpo:
         return Credited(credits, {**memory, PEAK: peak}, metrics)
 
     def _group(self, tree: RolloutTree, rewards: Rewards) -> _Group | None:
-        """Returns None if the tree was stopped, or if fewer than two of its leaves are valid."""
+        """Returns the statistics of a tree, or None if it was stopped or has fewer than two valid leaves."""
         if tree.stopped:
             return None
         outcome = finite_rewards(tree, rewards, "outcome" if "outcome" in rewards else "total")
@@ -158,7 +164,10 @@ class Awpo:
         return _Group(centre, s_out, ratio, a_out, self._normalised(mixed), self._agreement(outcome, reasoning))
 
     def _agreement(self, outcome: _Leaves, reasoning: _Leaves) -> float | None:
-        """The correlation within the group, which Assumption 3.2 has at least 0."""
+        """Returns the correlation of outcome and reasoning in a group, or None if one of them does not vary.
+
+        The paper's Assumption 3.2 takes this correlation to be at least 0.
+        """
         s_out, s_judge = std(outcome.values()), std(reasoning.values())
         if min(s_out, s_judge) <= self.tolerance:
             return None
@@ -166,14 +175,14 @@ class Awpo:
         return mean([(outcome[leaf] - a) * (reasoning[leaf] - b) for leaf in outcome]) / (s_out * s_judge)
 
     def _normalised(self, rewards: _Leaves) -> _Leaves:
-        """Eq. 19."""
+        """Returns (reward - mean) / (std + eps) of each leaf (Eq. 19), or 0 if the std is at most ``tolerance``."""
         centre, scale = mean(rewards.values()), std(rewards.values())
         if scale <= self.tolerance:
             return dict.fromkeys(rewards, 0.0)
         return {leaf: (value - centre) / (scale + self.eps) for leaf, value in rewards.items()}
 
     def _weight(self, group: _Group, peak: float) -> float:
-        """w (Eq. 21)."""
+        """Returns the mixing weight w of a group (Eq. 21)."""
         if group.ratio is None or (self.saturation and not group.mean < peak - self.tolerance):
             return 0.0
         if self.gate == "open":
@@ -182,13 +191,13 @@ class Awpo:
         return group.ratio if passes == (self.gate == "ratio") else 0.0
 
     def _difficulty(self, group: _Group) -> float:
-        """d (Eq. 22)."""
+        """Returns the difficulty factor d of a group (Eq. 22)."""
         if not self.difficulty:
             return 1.0
         return self.alpha_prio if self.tau_low < group.mean < self.tau_high else self.alpha_base
 
     def _credit(self, tree: RolloutTree, group: _Group | None, weight: float) -> Credit:
-        """Eq. 23, with A_out and A_mix as views."""
+        """Returns the credit of a tree (Eq. 23), with A_out and A_mix added as views for diagnostics."""
         if group is None:
             return spread(tree, self._untaught(tree))
         a_out, a_mix = group.a_out, group.a_mix or group.a_out
@@ -199,7 +208,7 @@ class Awpo:
         return credit
 
     def _untaught(self, tree: RolloutTree) -> _Leaves:
-        """What the leaves of a group without signal get."""
+        """Returns the advantages of a group without a learning signal: 0 for valid leaves if kept, else none."""
         kept = self.zero_variance == "keep" and not tree.stopped
         return {leaf: 0.0 for leaf in tree.leaves() if kept and leaf not in tree.invalid}
 
@@ -208,7 +217,7 @@ class Awpo:
             return {}
         trained = [group for group, _, trained in found if trained]
         ratios = [group.ratio for group in trained if group.ratio is not None]
-        # the gate decides nothing where the outcome is the same for all: A_out is 0 there, and rho is 1 or 0
+        # Groups with equal outcomes are left out: A_out is 0 there and rho is 1 or 0, so the gate decides nothing.
         varied = [group.ratio for group, _, _ in found if group.ratio is not None and group.spread > self.tolerance]
         agreed = [group.agreement for group, _, _ in found if group.agreement is not None]
         return {
@@ -226,7 +235,7 @@ class Awpo:
 
 
 def _mixed(tree: RolloutTree, rewards: Rewards, outcome: _Leaves) -> _Leaves | None:
-    """R_mix = R_out + R_reasoning (Eq. 17); None if a valid leaf has no reasoning reward."""
+    """Returns R_mix = R_out + R_reasoning (Eq. 17), or None if a valid leaf has no reasoning reward."""
     if "reasoning" not in rewards or any(map(math.isnan, leaf_rewards(tree, rewards, "reasoning").values())):
         return None
     reasoning = finite_rewards(tree, rewards, "reasoning")

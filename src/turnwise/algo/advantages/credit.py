@@ -1,4 +1,4 @@
-"""The interface of a credit rule, and how leaves hand their advantages to the turns above them."""
+"""The interface of a credit rule, and functions that pass the advantages of leaves to the turns above them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 
 class Advantage(Protocol):
-    """A rule that credits one tree at a time. One that compares the trees of an update also has :class:`BatchAdvantage`."""
+    """A rule that computes the credit of one tree.
 
-    wants_refill: bool  # the collector replaces trees whose every weight is 0 by further states, within a bound
+    A rule that compares all trees of an update also implements :class:`BatchAdvantage`.
+    """
+
+    wants_refill: bool  # whether the collector should replace trees whose weights are all 0, up to a bound
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Credited:
-    """What a rule says of all the trees of an update."""
+    """The result of a rule for all the trees of an update."""
 
     credits: list[Credit]  # aligned with the trees
-    memory: Mapping[str, float] = field(default_factory=dict)  # what the next update is to know; saved in checkpoints
+    memory: Mapping[str, float] = field(default_factory=dict)  # passed to the next update; saved in checkpoints
     metrics: Mapping[str, float] = field(default_factory=dict)  # logged under ``train/``
 
 
 @runtime_checkable
 class BatchAdvantage(Protocol):
-    """A rule that needs all the trees of an update at once, or something of the updates before it.
+    """A rule that needs all the trees of an update at once, or values from earlier updates.
 
-    It stays a function: the loop holds ``memory``, what it returned for the update before (empty at first). While a batch is
-    refilled the loop asks again for the grown batch, each time with the same memory.
+    The rule itself has no state. The loop stores the ``memory`` that the rule returned for the previous update (empty
+    at first) and passes it in. While a batch is refilled, the loop calls the rule again for the larger batch, with the
+    same memory.
     """
 
     def over(
@@ -43,23 +47,27 @@ class BatchAdvantage(Protocol):
 def credit_all(
     rule: Advantage, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]
 ) -> Credited:
-    """Credit of the trees of an update: all at once by a rule that can, tree by tree by any other."""
+    """Returns the credit of an update's trees, in one call if the rule is a :class:`BatchAdvantage`, else per tree."""
     if isinstance(rule, BatchAdvantage):
         return rule.over(trees, rewards, memory)
     return Credited([rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)], memory)
 
 
 def spread(tree: RolloutTree, leaf_advantage: Mapping[int, float]) -> Credit:
-    """Credit from the advantages of some leaves (turn index -> advantage).
+    """Returns the credit of every turn, given the advantages of some leaves (turn index -> advantage).
 
-    A turn receives the sum over the leaves below it, so on a flat tree every turn of a path has its leaf's advantage, and a
-    shared turn the gradient that its copies would have received together. Its weight is 1 if any leaf below it is named.
+    A turn receives the sum over the leaves below it. So on a flat tree every turn of a path has its leaf's advantage,
+    and a shared turn gets the gradient that its copies would have received together. The weight of a turn is 1 if any
+    leaf below it is given.
     """
     return spread_turns(tree, {leaf: [value] * len(tree.path(leaf)) for leaf, value in leaf_advantage.items()})
 
 
 def spread_turns(tree: RolloutTree, path_advantage: Mapping[int, Sequence[float]]) -> Credit:
-    """:func:`spread` of advantages that differ along a path: of each named leaf one for each turn from the root's first on."""
+    """Does the same as :func:`spread` for advantages that differ along a path.
+
+    ``path_advantage`` maps a leaf to one advantage for each turn of its path, from the root's first turn on.
+    """
     advantage = [0.0] * len(tree.turns)
     weight = [0.0] * len(tree.turns)
     for leaf, values in path_advantage.items():
@@ -70,24 +78,26 @@ def spread_turns(tree: RolloutTree, path_advantage: Mapping[int, Sequence[float]
 
 
 def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """The reward ``name`` of every valid leaf (turn index -> reward).
+    """Returns the reward ``name`` of every valid leaf (turn index -> reward).
 
     Raises:
-        ValueError: there is no such reward, or it has not one value a leaf.
+        ValueError: there is no such reward, or the number of its values is not the number of leaves.
     """
     leaves = tree.leaves()
     if name not in rewards:
-        raise ValueError(f"state {tree.state.id!r}: rewards {sorted(rewards)} hold no {name!r}, which advantages read")
+        raise ValueError(
+            f"state {tree.state.id!r}: rewards {sorted(rewards)} hold no {name!r}, which the advantage reads"
+        )
     if len(rewards[name]) != len(leaves):
         raise ValueError(f"state {tree.state.id!r}: {len(rewards[name])} rewards for {len(leaves)} leaves")
     return {leaf: float(r) for leaf, r in zip(leaves, rewards[name], strict=True) if leaf not in tree.invalid}
 
 
 def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """:func:`leaf_rewards` of a reward that no valid leaf may lack.
+    """Returns :func:`leaf_rewards` and checks that every value is finite.
 
     Raises:
-        ValueError: as there, or a value is not finite.
+        ValueError: as in :func:`leaf_rewards`, or if a value is not finite.
     """
     found = leaf_rewards(tree, rewards, name)
     for leaf, value in found.items():
@@ -100,11 +110,11 @@ def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, 
 
 
 def mean(values: Collection[float]) -> float:
-    """The arithmetic mean, exactly rounded."""
+    """Returns the arithmetic mean, with an exactly rounded sum."""
     return math.fsum(values) / len(values)
 
 
 def std(values: Collection[float]) -> float:
-    """The population standard deviation."""
+    """Returns the population standard deviation."""
     centre = mean(values)
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / len(values))

@@ -1,4 +1,4 @@
-"""GiGPO (arXiv:2505.10978): a rollout against its group, and a step against the steps taken in the same state."""
+"""GiGPO (arXiv:2505.10978): compares a rollout with its group, and a step with other steps taken in the same state."""
 
 from __future__ import annotations
 
@@ -17,28 +17,32 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class GiGPO:
-    """A_t = A_E + omega A_S (Eq. 8): episode-relative and step-relative advantages, each (value - mean) / F_norm of its group.
+    """Computes A_t = A_E + omega A_S (Eq. 8), the sum of an episode-relative and a step-relative advantage.
 
-    A_E is the group advantage of a rollout's total among the tree's valid leaves. A_S compares the discounted returns R_t =
-    sum over k >= t of gamma^(k-t) r_k of all steps of the tree that stand at the same anchor state, whichever rollout and turn
-    they belong to. The rewards r_k of a path add up to its total (:func:`turnwise.algo.advantages.turn_rewards.payments`).
+    Each advantage is (value - mean) / F_norm within its own group.
 
-    The anchor state of a turn is what the environment showed before it. The turns that begin at the root share one anchor, as
-    all branches of one turn do; of any other turn it is the text of the last observation, as in the authors' code. Text does
-    not say everything of a world: "Nothing happens." stands for many states. ``anchor=history`` asks for the same observations
-    in the same order since the root. An observation that repeats the opening is no anchor of the root: a tree keeps the
-    opening as tokens only.
+    A_E is the group advantage of a rollout's total among the tree's valid leaves. A_S compares the discounted returns
+    R_t = sum over k >= t of gamma^(k-t) r_k of all steps of the tree that stand at the same anchor state, whichever
+    rollout and turn they belong to. The rewards r_k of a path add up to its total
+    (:func:`turnwise.algo.advantages.turn_rewards.payments`).
 
-    F_norm is the population std plus ``eps``, or 1. A step alone at its anchor, or at one whose returns do not differ, has
-    A_S = 0. A turn that several leaves share is one step, whose return is the mean over those leaves; it receives the sum over
-    them as in :func:`turnwise.algo.advantages.credit.spread`. A tree without any advantage teaches nothing (``zero_variance``);
-    a stopped one is never trained on, and leaves whose environment failed are in no group.
+    The anchor state of a turn is what the environment showed before the turn. All turns that begin at the root share
+    one anchor, as do all branches of one turn. The anchor of any other turn is the text of the last observation, as in
+    the authors' code. The same text can stand for many states of the environment ("Nothing happens.").
+    ``anchor=history`` therefore requires the same observations in the same order since the root. An observation that
+    repeats the opening does not match the root's anchor, because a tree keeps the opening as tokens only.
+
+    F_norm is the population std plus ``eps``, or 1. A_S is 0 for a step that is alone at its anchor or whose anchor's
+    returns are all equal. A turn that several leaves share is one step. Its return is the mean over those leaves, and
+    it receives the sum of the leaves' advantages as in :func:`turnwise.algo.advantages.credit.spread`. A tree whose
+    advantages are all 0 is handled as ``zero_variance`` says. A stopped tree is never trained on. Leaves whose
+    environment failed are in no group.
 
     Attributes:
-        omega: weight of A_S; 0 is the group advantage.
-        gamma: discount of a turn.
-        scale: F_norm = std + eps; False: F_norm = 1, the paper's other choice.
-        anchor: what two turns must have in common.
+        omega: weight of A_S; with 0 only the group advantage A_E is left.
+        gamma: discount per turn.
+        scale: True: F_norm = std + eps; False: F_norm = 1, the paper's other choice.
+        anchor: what two turns must have in common to be compared.
         eps: added to the std.
         tolerance: std at or below which values count as equal.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
@@ -62,11 +66,11 @@ class GiGPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Whether the collector should replace trees whose every weight is 0."""
+        """Returns whether the collector should replace trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Credit of every turn of ``tree``.
+        """Returns the credit of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards`.
@@ -82,7 +86,7 @@ class GiGPO:
         return spread(tree, {})
 
     def _relative(self, values: dict[_Key, float]) -> dict[_Key, float]:
-        """(value - mean) / F_norm of one group; 0 where it has one member or its values are equal."""
+        """Returns (value - mean) / F_norm within one group; 0 if it has one member or its values are equal."""
         spread_of = std(values.values()) if values else 0.0
         if spread_of <= self.tolerance:
             return dict.fromkeys(values, 0.0)
@@ -90,7 +94,7 @@ class GiGPO:
         return {key: (value - centre) / norm for key, value in values.items()}
 
     def _returns(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, float]:
-        """R of every turn above a valid leaf (Eq. 5), the mean over the leaves that share it."""
+        """Returns R (Eq. 5) of every turn above a valid leaf, as the mean over the leaves that share the turn."""
         below: dict[int, list[float]] = defaultdict(list)
         for leaf, value in total.items():
             for turn, rest in zip(tree.path(leaf), to_go(payments(tree, leaf, value), self.gamma), strict=True):
@@ -98,10 +102,10 @@ class GiGPO:
         return {turn: mean(rests) for turn, rests in below.items()}
 
     def _relative_by_anchor(self, tree: RolloutTree, returns: dict[int, float]) -> dict[int, float]:
-        """A_S of every turn that has a return (Eqs. 6-7)."""
+        """Returns A_S of every turn that has a return (Eqs. 6-7)."""
         shown: dict[int, tuple[str, ...]] = {
             -1: ()
-        }  # the observations before a turn's children act; () at the root alone
+        }  # the observations that a turn's children have seen; () only for the root
         for number, turn in enumerate(tree.turns):
             history = shown[turn.parent] if self.anchor == "history" else ()
             shown[number] = (*history, turn.observation)

@@ -1,4 +1,4 @@
-"""Group-relative advantages: a leaf against the other leaves of its tree."""
+"""Group-relative advantages: each leaf is compared with the other leaves of its tree."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class GroupAdvantage:
-    """A_i = (r_i - baseline) / (std + eps) over a tree's valid leaves, population std (GRPO; PivotRL Eq. 1;
-    Selective Rollout Eq. 1).
+    """Computes A_i = (r_i - baseline) / (std + eps) over a tree's valid leaves, with the population std.
 
-    A group whose std is at most ``tolerance``, or with fewer than two valid leaves, has advantage exactly 0. Leaves whose
-    environment failed are in no statistic and never trained on, and so is a whole tree that a gate stopped. Turns receive
-    the sum of their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
+    This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). The advantage is exactly 0 in a group
+    whose std is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed enter no
+    statistic and are never trained on. A tree that a gate stopped is left out in the same way. Turns receive the sum of
+    their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
 
     Attributes:
         eps: added to the std.
-        tolerance: std at or below which rewards count as equal; float rewards are never exactly so.
-        scale: False leaves out the division by std (Dr.GRPO, arXiv:2503.20783).
+        tolerance: rewards count as equal if their std is at most this, because float rewards are never exactly equal.
+        scale: whether to divide by the std; False is Dr.GRPO (arXiv:2503.20783).
         baseline: ``mean`` of the group, or ``leave_one_out``: the mean of the others (RLOO, arXiv:2402.14740).
-        zero_variance: ``keep`` such groups with advantage 0 (they still count in every mean and feel the KL), ``drop`` them
-            (weight 0), or ``refill``: drop, and ask the collector for other states in their place (DAPO, arXiv:2503.14476).
+        zero_variance: what to do with a group whose advantages are all 0. ``keep`` gives it advantage 0 (it still
+            counts in every mean and receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and asks the
+            collector for other states in its place (DAPO, arXiv:2503.14476).
     """
 
     eps: float = 1e-6
@@ -44,14 +45,15 @@ class GroupAdvantage:
 
     @property
     def wants_refill(self) -> bool:
-        """Whether the collector should replace trees whose every weight is 0."""
+        """Returns whether the collector should replace trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Credit of every turn of ``tree``.
+        """Returns the credit of every turn of ``tree``.
 
         Raises:
-            ValueError: no reward named ``total``, a length other than the number of leaves, or a total that is not finite.
+            ValueError: there is no reward named ``total``, it has not one value for each leaf, or a value is not
+                finite.
         """
         if tree.stopped:
             return spread(tree, {})
@@ -66,7 +68,7 @@ class GroupAdvantage:
     def _advantages(self, total: dict[int, float]) -> dict[int, float]:
         n = len(total)
         centre = mean(total.values())
-        # r_i minus the mean of the others is n / (n - 1) times r_i minus the mean of all
+        # r_i minus the mean of the others equals n / (n - 1) times (r_i minus the mean of all)
         factor = n / (n - 1) if self.baseline == "leave_one_out" else 1.0
         if self.scale:
             factor /= std(total.values()) + self.eps

@@ -1,4 +1,7 @@
-"""Monte Carlo values of a rollout tree: a turn is worth the difference that it makes (as VinePPO, arXiv:2410.01679)."""
+"""Monte Carlo advantages in a rollout tree: a turn's advantage is the change in value that it causes.
+
+The idea is that of VinePPO (arXiv:2410.01679).
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,23 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class MonteCarlo:
-    """V(node) = mean total of the valid leaves below it; A(turn) = V(after the turn) - V(before it), before the first turn that
-    of the root.
+    """Computes A(turn) = V(after) - V(before), where V(node) is the mean total of the valid leaves below the node.
 
-    Below a turn that nothing branches from, V stays what it was, and a difference would say 0 of every later turn. So the turns
-    from one branching to the next count as one step: all have the advantage of the first of them, and they are one sample of
-    the loss, as in :class:`turnwise.algo.advantages.treerpo.TreeRPO`. (VinePPO starts new rollouts at every step, so that each
-    step has values of its own: a tree that branches at every turn.) The advantages of the steps of a path add up to its total
-    minus the root's mean, and those of siblings, weighted by their leaves, to 0. On a tree that branches at its root alone this
-    is the group advantage, unscaled without ``scale``.
+    V before the first turn is that of the root. Below a turn from which nothing branches, V stays the same, and each
+    later difference would be 0. Therefore the turns from one branch point to the next count as one step. All of them
+    have the advantage of the first, and they are one sample of the loss, as in
+    :class:`turnwise.algo.advantages.treerpo.TreeRPO`. (VinePPO starts new rollouts at every step, so each step has its
+    own value, as in a tree that branches at every turn.) The advantages of the steps of a path add up to its total
+    minus the root's mean. The advantages of siblings, weighted by their numbers of leaves, add up to 0. On a tree that
+    branches only at its root this is the group advantage, without scaling if ``scale`` is False.
 
-    Other than TreeRPO, a node's value weighs its leaves and not its children the same, and siblings are not normalised among
-    themselves. A branch point whose children are worth the same teaches nothing (``zero_variance``), nor does a root with one
-    child. Turns without a valid leaf below them are in no mean and have weight 0; a stopped tree has none at all.
+    There are two differences from TreeRPO: a node's value weighs all leaves equally, not all children, and siblings are
+    not normalised among themselves. A branch point whose children have equal values has no signal and is handled as
+    ``zero_variance`` says, and so is a root with one child. Turns without a valid leaf below them enter no mean and
+    have weight 0. In a stopped tree every turn has weight 0.
 
     Attributes:
-        scale: divide by the population std of the totals of all valid leaves, one number for the whole tree.
+        scale: whether to divide by the population std of the totals of all valid leaves, one number for the whole tree.
         eps: added to the std.
         tolerance: std at or below which values count as equal.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
@@ -43,11 +47,11 @@ class MonteCarlo:
 
     @property
     def wants_refill(self) -> bool:
-        """Whether the collector should replace trees whose every weight is 0."""
+        """Returns whether the collector should replace trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Credit of every turn of ``tree``.
+        """Returns the credit of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards`.
@@ -61,7 +65,7 @@ class MonteCarlo:
         assert credit.sample is not None
         quiet = 1.0 if self.zero_variance == "keep" else 0.0
         children = tree.children()
-        for parent in range(-1, len(tree.turns)):  # parents stand before their children
+        for parent in range(-1, len(tree.turns)):  # parents come before their children
             group = [child for child in children[parent] if child in value]
             if len(group) == 1 and parent >= 0:
                 (only,) = group
@@ -76,7 +80,7 @@ class MonteCarlo:
 
 
 def leaf_means(tree: RolloutTree, total: dict[int, float]) -> dict[int, float]:
-    """V of every turn above a leaf of ``total`` and of the root (-1): the mean of the totals of the leaves below it."""
+    """Returns V of the root (-1) and of every turn above a leaf of ``total``: the mean total of the leaves below it."""
     below: dict[int, list[float]] = defaultdict(list)
     for leaf, value in total.items():
         for turn in (-1, *tree.path(leaf)):

@@ -1,4 +1,4 @@
-"""MT-GRPO (arXiv:2505.11821): rewards of turns beside the outcome, as published and in a form without its bias."""
+"""MT-GRPO (arXiv:2505.11821): combines rewards of turns with the outcome, as published or in an unbiased form."""
 
 from __future__ import annotations
 
@@ -18,35 +18,40 @@ _Paths = dict[int, list[float]]  # leaf -> a number for each turn of its path
 
 @dataclass(frozen=True, slots=True)
 class MTGRPO:
-    """``naive``: A_k = A^T_k + lambda A^O before the last turn of a rollout, lambda A^O at the last one.
+    """Computes advantages from the rewards of turns and the outcome, in one of two forms.
 
-    A^T_k is the turn's own reward, normalised (mean and population std) over all valid rollouts of the tree that go on after
-    their turn k; A^O is the outcome, the run's total, normalised over all of them. The paper writes it for two turns; that each
-    turn index has statistics of its own is the form in which it is used for more. Its baseline is biased where the policy
-    decides when to end (verl issue 7244): whether a rollout is in the statistics of turn k depends on its own action there.
+    ``naive`` is the published form: A_k = A^T_k + lambda A^O before the last turn of a rollout, and lambda A^O at the
+    last turn. A^T_k is the turn's own reward, normalised (mean and population std) over all valid rollouts of the tree
+    that go on after their turn k. A^O is the outcome (the run's ``total``), normalised over all valid rollouts. The
+    paper writes this for two turns. With more turns, the usual form has separate statistics for each turn index. The
+    baseline is biased if the policy decides when to end (verl issue 7244), because a rollout's own action at turn k
+    decides whether it enters the statistics of turn k.
 
-    ``unbiased`` is ours, derived for this reason: A_k = G_k - b_k with G_k = r_k + ... + r_(K-1) + lambda R, what the rollout
-    still earns. b_k is the mean over the other rollouts, each at its turn k, or, if it has ended by then, at its last turn. No
-    rollout is in its own baseline or decides how many terms it has, and nothing is divided by a std, so the baseline changes
-    no expectation where rollouts are independent and the loss sums over turns (``loss.aggregation=constant``,
-    ``zero_variance=keep``). A mean over the tokens of each rollout weighs short and long rollouts differently, and brings a bias
-    back. Rollouts that share a turn with each other are left out of each other's baseline there; a turn that all
-    share has no advantage. Without rewards of turns it is lambda times the leave-one-out group advantage.
+    ``unbiased`` is our own form, derived for this reason: A_k = G_k - b_k, where G_k = r_k + ... + r_(K-1) + lambda R
+    is what the rollout still earns. b_k is the mean over the other rollouts, each at its turn k, or at its last turn if
+    it has ended by then. No rollout is in its own baseline or decides how many terms the baseline has, and nothing is
+    divided by a std. So the baseline changes no expectation if rollouts are independent and the loss sums over turns
+    (``loss.aggregation=constant``, ``zero_variance=keep``). A mean over the tokens of each rollout weighs short and
+    long rollouts differently, which makes the gradient biased again. Rollouts that share a turn are left out of each
+    other's baseline at that turn, and a turn that all rollouts share has advantage 0. Without rewards of turns, this
+    form is lambda times the leave-one-out group advantage.
 
-    Rewards of turns are those before a rollout's last one; what the last came to is the outcome. Where none is paid, ``naive``
-    is lambda times the group advantage and ``unbiased`` as above: the metric ``train/turns_paid`` is 0 then, and the run warns.
+    The rewards of turns are those before a rollout's last turn, because the result of the last turn is the outcome. If
+    no turn is rewarded, ``naive`` is lambda times the group advantage and ``unbiased`` is as above. The metric
+    ``train/turns_paid`` is then 0, and the run warns.
 
-    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree without any
-    advantage teaches nothing (``zero_variance``); a stopped one is never trained on, and leaves whose environment failed are in
-    no statistic.
+    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree whose
+    advantages are all 0 is handled as ``zero_variance`` says. A stopped tree is never trained on. Leaves whose
+    environment failed enter no statistic.
 
     Attributes:
         form: see above.
         outcome_weight: lambda.
-        turn_reward: ``reward``: what the environment pays for a turn, or a key of what it says of it, such as ``admissible``:
-            the action was one that the world could carry out (the paper pays calls that ran).
-        turn_offset: added to each of these rewards. With ``admissible`` and -1 a turn that could not be carried out costs 1 and
-            any other nothing; with 0 ``unbiased`` is paid for every turn it can add. ``naive`` is the same with any offset.
+        turn_reward: ``reward`` is the environment's reward for a turn. Any other value is a key of the turn's info,
+            such as ``admissible`` (whether the environment could execute the action; the paper rewards calls that ran).
+        turn_offset: added to each of these rewards. With ``admissible`` and -1, a turn that could not be executed costs
+            1 and any other turn 0. With 0, ``unbiased`` rewards every additional turn. ``naive`` does not depend on the
+            offset.
         eps: added to the std.
         tolerance: std at or below which rewards count as equal.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
@@ -71,15 +76,15 @@ class MTGRPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Whether the collector should replace trees whose every weight is 0."""
+        """Returns whether the collector should replace trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Credit of each tree by itself, and the share of rollouts whose turns were paid."""
+        """Returns the credit of each tree, and as a metric the share of rollouts in which turns were rewarded."""
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Credit of every turn of ``tree``.
+        """Returns the credit of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards` and
@@ -124,6 +129,6 @@ class MTGRPO:
         }
 
     def _against(self, others: list[float], value: float) -> float:
-        """value - mean of the others; 0 where there are none or they differ by no more than ``tolerance``."""
+        """Returns ``value`` minus the others' mean; 0 without others or if the difference is within ``tolerance``."""
         difference = value - mean(others) if others else 0.0
         return difference if abs(difference) > self.tolerance else 0.0

@@ -1,4 +1,4 @@
-"""What rules share that normalise rewards within groups of a tree."""
+"""Functions that are shared by the rules that normalise rewards within groups of a tree."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Literal
 from turnwise.algo.advantages.credit import mean, std
 
 ZeroVariance = Literal["keep", "drop", "refill"]
-"""What becomes of a group whose rewards are equal: ``keep`` it with advantage 0 (it counts in every mean and feels the KL),
-``drop`` it (weight 0), or ``refill``: drop it, and ask the collector for other states where a whole tree is dropped."""
+"""The ways to handle a group whose rewards are equal. ``keep`` gives it advantage 0 (it counts in every mean and
+receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and, if the whole tree is dropped, asks the
+collector for other states."""
 
 
 def normalised(values: Sequence[float], eps: float, tolerance: float) -> list[float] | None:
-    """(value - mean) / (std + eps); None for fewer than two values or a std of at most ``tolerance``."""
+    """Returns (value - mean) / (std + eps), or None for fewer than two values or a std of at most ``tolerance``."""
     if len(values) < 2:
         return None
     spread = std(values)
@@ -24,10 +25,10 @@ def normalised(values: Sequence[float], eps: float, tolerance: float) -> list[fl
 
 
 def check_settings(eps: float, tolerance: float, zero_variance: str) -> None:
-    """Range checks of the parameters that these rules have.
+    """Checks the ranges of the parameters that these rules share.
 
     Raises:
-        ValueError: naming the parameter.
+        ValueError: a parameter is out of range; the message names it.
     """
     if not (eps >= 0 and tolerance >= 0):
         raise ValueError(f"eps and tolerance must be at least 0, got {eps} and {tolerance}")

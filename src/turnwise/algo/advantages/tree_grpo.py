@@ -1,4 +1,4 @@
-"""Tree-GRPO (arXiv:2509.21240), in the form of TRACE (arXiv:2606.11119, Eqs. 48-49): a leaf against two groups."""
+"""Tree-GRPO (arXiv:2509.21240) as TRACE gives it (arXiv:2606.11119, Eqs. 48-49): compares a leaf with two groups."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class TreeGRPO:
-    """A_i = A_intra + A_inter, each (r_i - mean) / (std + eps) with the population std, 0 where a group's rewards are equal.
+    """Computes A_i = A_intra + A_inter, each (r_i - mean) / (std + eps) with the population std within its group.
 
-    The inter-tree group is all valid leaves of the prompt. The intra-tree group are the leaves that share a prefix: those
-    below the last turn at which the leaf's path branches (``siblings``), or those of one rollout and of all that branched
-    from it (``tree``). A leaf alone in its group has no intra-tree part. Turns receive the sum of their leaves' advantages.
-    A tree whose rewards are all equal teaches nothing (``zero_variance``); a stopped one is never trained on.
+    Either part is 0 where its group's rewards are equal. The inter-tree group consists of all valid leaves of the
+    prompt. The intra-tree group consists of the leaves that share a prefix: those below the last turn at which the
+    leaf's path branches (``siblings``), or those of one rollout and of all rollouts that branched from it (``tree``). A
+    leaf that is alone in its group has no intra-tree part. Turns receive the sum of their leaves' advantages. A tree
+    whose rewards are all equal is handled as ``zero_variance`` says. A stopped tree is never trained on.
 
     Attributes:
         eps: added to the std.
         tolerance: std at or below which rewards count as equal.
-        intra: which leaves share a prefix.
+        intra: which leaves form the intra-tree group.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
     """
 
@@ -39,11 +40,11 @@ class TreeGRPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Whether the collector should replace trees whose every weight is 0."""
+        """Returns whether the collector should replace trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Credit of every turn of ``tree``.
+        """Returns the credit of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards`.
@@ -61,7 +62,7 @@ class TreeGRPO:
         return spread(tree, advantage)
 
     def _groups(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, list[int]]:
-        """The intra-tree group of each leaf that has one."""
+        """Returns the intra-tree group of each leaf that has one."""
         below: dict[int, list[int]] = defaultdict(list)
         for leaf in total:
             for turn in tree.path(leaf):

@@ -1,4 +1,4 @@
-"""TreeRPO (arXiv:2506.05183), in the form of TRACE (arXiv:2606.11119, Eqs. 45-47): siblings compete."""
+"""TreeRPO (arXiv:2506.05183) in the form given by TRACE (arXiv:2606.11119, Eqs. 45-47): compares siblings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class TreeRPO:
-    """A node's value is the plain mean of its children's, whatever their number of leaves; A_c = (R_c - mean) / (std + eps)
-    among the children of one parent, population std.
+    """Computes A_c = (R_c - mean) / (std + eps) among the children of one parent, with the population std.
 
-    A branch runs from a child to where the tree branches next: turns without siblings have their branch's advantage, and
-    each branch is one sample of the loss (the edges of Eq. 47). On a tree that never branches below its root this is the
-    group advantage. A branch point whose children are worth the same teaches nothing (``zero_variance``), nor does a root
-    with one child. Children without a valid leaf are in no mean and have weight 0; a stopped tree has none at all.
+    The value R of a node is the plain mean of its children's values, whatever their numbers of leaves. A branch runs
+    from a child to the next branch point: turns without siblings have their branch's advantage, and each branch is one
+    sample of the loss (the edges of Eq. 47). On a tree that branches only at its root this is the group advantage. A
+    branch point whose children have equal values has no signal and is handled as ``zero_variance`` says, and so is a
+    root with one child. Children without a valid leaf enter no mean and have weight 0. In a stopped tree every turn has
+    weight 0.
 
     Attributes:
         eps: added to the std.
@@ -34,11 +35,11 @@ class TreeRPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Whether the collector should replace trees whose every weight is 0."""
+        """Returns whether the collector should replace trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Credit of every turn of ``tree``.
+        """Returns the credit of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards`.
@@ -50,7 +51,7 @@ class TreeRPO:
         credit = Credit([0.0] * len(tree.turns), [0.0] * len(tree.turns), sample=list(range(len(tree.turns))))
         assert credit.sample is not None
         quiet = 1.0 if self.zero_variance == "keep" else 0.0
-        for parent in range(-1, len(tree.turns)):  # parents stand before their children
+        for parent in range(-1, len(tree.turns)):  # parents come before their children
             group = [child for child in children[parent] if child in value]
             if len(group) == 1:
                 only = group[0]
@@ -67,7 +68,7 @@ class TreeRPO:
 
 
 def backed_up(children: dict[int, list[int]], total: dict[int, float]) -> dict[int, float]:
-    """R of every turn above a valid leaf (Eq. 45): the leaf's total, or the mean over its children."""
+    """Returns R of every turn above a valid leaf (Eq. 45): a leaf's total, or the mean over a turn's children."""
     value = dict(total)
     for turn in sorted(children, reverse=True):
         below = [value[child] for child in children[turn] if child in value]

@@ -1,4 +1,4 @@
-"""Credit that follows what single turns were paid: prime-rl's ``turn_credit``, and plain rewards to go."""
+"""Credit from the rewards of single turns: prime-rl's ``turn_credit``, and plain rewards-to-go."""
 
 from __future__ import annotations
 
@@ -25,34 +25,38 @@ _Paths = dict[int, list[float]]  # leaf -> a number for each turn of its path
 
 @dataclass(frozen=True, slots=True)
 class TurnCredit:
-    """``smeared`` (prime-rl pull request 3282): A_t = (R - mean) + beta (c_t - c_mean) over a tree's valid leaves.
+    """Computes advantages from the rewards of single turns, in one of two forms.
 
-    What turn t was paid is divided over turn t and those before it with weights gamma^d at distance d that sum to 1; c_t is what
-    a turn collects. c_mean is the mean of c over the tokens of the rollout's actions, so that the second term moves credit
-    between the turns of one rollout and leaves their sum over tokens alone. There is no division by a std. The original reads
-    scores of states and takes their differences, and its R has the net progress in it; here the payments of turns before the
-    last are the progress, and R is the run's total alone. A rollout none of whose turns before the last was paid has its group
-    advantage R - mean, as in the original, and says so: the metric ``train/turns_paid`` is 0, and the run warns.
+    ``smeared`` (prime-rl pull request 3282) is A_t = (R - mean) + beta (c_t - c_mean) over a tree's valid leaves. The
+    reward of turn t is divided over turn t and the turns before it, with weights proportional to gamma^d at distance d
+    that sum to 1. c_t is the sum of the parts that turn t receives. c_mean is the mean of c over the tokens of the
+    rollout's actions, so the second term moves credit between the turns of one rollout and does not change their sum
+    over tokens. There is no division by a std. The original takes differences of scores of states, and its R contains
+    the net progress. Here the rewards of the turns before the last are the progress, and R is only the run's total. A
+    rollout in which no turn before the last was rewarded has its group advantage R - mean, as in the original. The
+    metric ``train/turns_paid`` is then 0, and the run warns.
 
-    ``to_go``: A_t = (G_t - mean) / (std + eps), G_t the discounted sum of what turn t and those after it were paid. The
-    payments of a rollout add up to its total (:func:`turnwise.algo.advantages.turn_rewards.payments`), so that an environment
-    that pays nothing before the end has its outcome discounted by the turns that were still to come. Mean and population std
-    are over all turns of the tree's rollouts, each rollout weighing the same however long it is. At gamma = 1, without
-    payments before the end, this is the group advantage.
+    ``to_go`` is A_t = (G_t - mean) / (std + eps), where G_t is the discounted sum of the rewards of turn t and the
+    turns after it. The rewards of a rollout's turns add up to its total
+    (:func:`turnwise.algo.advantages.turn_rewards.payments`). If the environment gives no reward before the end, the
+    outcome is therefore discounted by the number of turns still to come. The mean and population std are over all turns
+    of the tree's rollouts, and each rollout has the same weight whatever its length. With gamma = 1 and no rewards
+    before the end, this is the group advantage.
 
-    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree without any
-    advantage teaches nothing (``zero_variance``); a stopped one is never trained on, and leaves whose environment failed are in
-    no statistic.
+    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree whose
+    advantages are all 0 is handled as ``zero_variance`` says. A stopped tree is never trained on. Leaves whose
+    environment failed enter no statistic.
 
     Attributes:
         form: see above.
-        gamma: of the weights, or of the sum.
-        beta: how much credit moves between turns; ``to_go`` has none.
-        turn_reward: ``reward``: what the environment pays for a turn; for ``smeared`` also a key of what it says of it, such as
-            ``admissible``: the action was one that the world could carry out.
-        turn_offset: added to each of these rewards before the last turn (``smeared``). It has to be 0 where they are progress.
-            With ``admissible`` and -1 a turn that could not be carried out costs 1 and any other nothing; with 0 the last turn,
-            which is not paid, would always earn less than those before it, and the policy would learn not to end.
+        gamma: discount of the weights (``smeared``) or of the sum (``to_go``).
+        beta: how much credit moves between turns; not used by ``to_go``.
+        turn_reward: ``reward`` is the environment's reward for a turn. With ``smeared``, it may also be a key of the
+            turn's info, such as ``admissible`` (whether the environment could execute the action).
+        turn_offset: added to each of these rewards before the last turn (``smeared``). It must be 0 if the rewards are
+            progress. With ``admissible`` and -1, a turn that could not be executed costs 1 and any other turn 0. With
+            0, the last turn, which has no such reward, would always earn less than those before it, and the policy
+            would learn not to end.
         eps: added to the std.
         tolerance: std at or below which values count as equal.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
@@ -84,15 +88,15 @@ class TurnCredit:
 
     @property
     def wants_refill(self) -> bool:
-        """Whether the collector should replace trees whose every weight is 0."""
+        """Returns whether the collector should replace trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Credit of each tree by itself, and the share of rollouts whose turns were paid."""
+        """Returns the credit of each tree, and as a metric the share of rollouts in which turns were rewarded."""
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Credit of every turn of ``tree``.
+        """Returns the credit of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards` and
@@ -128,8 +132,11 @@ class TurnCredit:
 
 
 def smeared(progress: Sequence[float], gamma: float) -> list[float]:
-    """c_t = sum over k >= t of progress_k gamma^(k-t) / Z_k with Z_k = 1 + gamma + ... + gamma^(k-1), for k from 1; (K) from (K).
+    """Returns c_t = sum over k >= t of progress_k gamma^(k-t) / Z_k, where Z_k = 1 + gamma + ... + gamma^(k-1).
 
-    The sums of both are equal: each turn's progress is divided once.
+    Both ``progress`` and the result have shape (K).
+
+    The turns are numbered from 1. The sums of ``progress`` and of the result are equal, because each turn's progress is
+    divided once.
     """
     return to_go([value / math.fsum(gamma**d for d in range(k)) for k, value in enumerate(progress, start=1)], gamma)

@@ -1,4 +1,4 @@
-"""What single turns were paid, for rules that credit turns: read from the environment's payments or from its verdicts."""
+"""The rewards of single turns, read from the environment's rewards or from keys of the turns' info."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from turnwise.algo.advantages.credit import Credited, mean
 from turnwise.errors import InputError
 from turnwise.types import Credit, Rewards, RolloutTree
 
-PAID = "reward"  # the environment's own payment, Turn.reward; another name is a key of Turn.info, such as admissible
+PAID = "reward"  # the environment's reward, Turn.reward; any other name is a key of Turn.info, such as admissible
 METRIC = "turns_paid"
 
 
 def paid(tree: RolloutTree, leaf: int, of: str) -> list[float]:
-    """What each turn of a path was paid but for the last, (K - 1) numbers in the units of ``of``.
+    """Returns the reward of each turn of a path except the last, (K - 1) numbers in the units of ``of``.
 
-    The last turn is left out: what it came to is the outcome, which the run's reward says.
+    The last turn is left out because its result is the outcome, which the run's reward measures.
 
     Raises:
         InputError: a turn has no ``info[of]``.
-        ValueError: what a turn was paid is no finite number.
+        ValueError: the reward of a turn is not a finite number.
     """
     return [_payment(tree, turn, of) for turn in tree.path(leaf)[:-1]]
 
 
 def payments(tree: RolloutTree, leaf: int, total: float) -> list[float]:
-    """What each turn of a path was paid, (K): the environment's payments, and at the last turn what is missing to ``total``.
+    """Returns a reward for each turn of a path, (K); the last turn gets the rest of ``total``.
 
-    So they add up to what the run's reward says of the rollout, whether it sums the environment's payments or not. Where the
-    environment pays nothing before the end, all of the total stands at the last turn.
+    So the rewards always add up to the run's reward of the rollout, whether or not that is the sum of the environment's
+    rewards. If the environment gives no reward before the end, the last turn has all of the total.
     """
     before = paid(tree, leaf, PAID)
     return [*before, total - math.fsum(before)]
 
 
 def to_go(rewards: Sequence[float], gamma: float) -> list[float]:
-    """G_k = sum over m >= k of gamma^(m-k) r_m, (K) from (K)."""
+    """Returns the rewards-to-go G_k = sum over m >= k of gamma^(m-k) r_m; (K) -> (K)."""
     found, rest = [], 0.0
     for reward in reversed(rewards):
         rest = reward + gamma * rest
@@ -52,8 +52,11 @@ def credit_and_tell(
     memory: Mapping[str, float],
     offset: float,
 ) -> Credited:
-    """Credit of each tree by itself, and how many turns were paid: ``turns_paid`` is the share of valid rollouts in which a turn
-    before the last was paid other than 0, ``offset`` included. At 0 nothing but the outcome was credited."""
+    """Returns the credit of each tree by itself, and the metric ``turns_paid``.
+
+    The metric is the share of valid rollouts in which a turn before the last had a reward other than 0, ``offset``
+    included. If it is 0, only the outcome was credited.
+    """
     credits = [rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
     leaves = [(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.leaves() if leaf not in tree.invalid]
     if not leaves:
@@ -64,17 +67,17 @@ def credit_and_tell(
 
 
 def check_discount(name: str, gamma: float) -> None:
-    """Range check of a discount.
+    """Checks the range of a discount.
 
     Raises:
-        ValueError: naming the parameter.
+        ValueError: the discount is outside [0, 1]; the message names the parameter.
     """
     if not 0 <= gamma <= 1:
         raise ValueError(f"{name} must be in [0, 1], got {gamma}")
 
 
 def rollout_moments(paths: Collection[Sequence[float]]) -> tuple[float, float]:
-    """Mean and population std over the turns of several paths, each path weighing the same however many turns it has."""
+    """Returns mean and population std over the turns of several paths; all paths have the same total weight."""
     centre = mean([mean(path) for path in paths])
     return centre, math.sqrt(mean([mean([(value - centre) ** 2 for value in path]) for path in paths]))
 
@@ -86,9 +89,11 @@ def _payment(tree: RolloutTree, turn: int, of: str) -> float:
         value = tree.turns[turn].info[of]
     else:
         raise InputError(
-            f"advantage.turn_reward: state {tree.state.id!r}, turn {turn} has no info[{of!r}], which it names; the environment "
-            f"says {sorted(tree.turns[turn].info)} of its turns, and turn_reward=reward is what it pays"
+            f"advantage.turn_reward: state {tree.state.id!r}, turn {turn} has no info[{of!r}], which this setting names; the "
+            f"turn has {sorted(tree.turns[turn].info)}, and turn_reward=reward is the environment's reward"
         )
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"state {tree.state.id!r}: turn {turn} was paid {value!r} ({of}), which is no finite number")
+        raise ValueError(
+            f"state {tree.state.id!r}: turn {turn} was paid {value!r} ({of}), which is not a finite number"
+        )
     return float(value)

@@ -1,4 +1,7 @@
-"""Spends a budget of units on items with falling gains. Greedy is exact, and near-linear in items and budget."""
+"""Spends a budget of units on items whose gains fall with each further unit.
+
+The greedy choice is optimal, and its cost is nearly linear in the number of items and in the budget.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,26 @@ Counts = NDArray[np.int64]
 
 class Gain(Protocol):
     def __call__(self, items: Counts, start: int, stop: int) -> Array:
-        """Gains of units ``start + 1 .. stop`` of these items, (items, units): at least 0 and never rising along a row."""
+        """Returns the gains of units ``start + 1 .. stop`` of these items, (items, units).
+
+        Gains are at least 0 and never rise along a row.
+        """
         ...
 
 
 def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
-    """Returns the units of each item that maximise the sum of gains, (items,). Only units with a gain above 0 are taken.
+    """Returns the number of units of each item that maximises the sum of gains, (items,).
 
-    The best ``budget`` units are those above a price. Levels are computed in growing blocks, only of those items whose last unit
-    so far was above the price, so that hardly more units are computed than taken. Units at the price go to
-    items in order, each filled before the next.
+    Only units with a gain above 0 are taken. The best ``budget`` units are those whose gain is above a threshold
+    (``price``). Gains are computed in growing blocks, and only for items whose last unit so far was above the
+    threshold. So few more gains are computed than units are taken. Units whose gain equals the threshold go to the
+    items in order, and each item is filled before the next.
 
     Args:
-        gain: of a block of units.
-        items: how many there are.
-        budget: units; fewer are taken where the gains run out.
-        width: levels of the first block.
+        gain: returns the gains of a block of units.
+        items: the number of items.
+        budget: the number of units to spend; fewer are spent if no gain above 0 is left.
+        width: the number of units per item in the first block.
     """
     active = np.arange(items)
     blocks: list[tuple[Counts, Array]] = []
@@ -53,14 +60,14 @@ def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
 
 
 def even(items: int, budget: int) -> Counts:
-    """Spreads ``budget`` units evenly; the first items take the rest."""
+    """Spreads ``budget`` units evenly over the items; the first items get the remainder."""
     counts = np.full(items, budget // items, np.int64)
     counts[: budget % items] += 1
     return counts
 
 
 def probabilities(values: object, name: str) -> Array:
-    """Returns ``values`` as an array.
+    """Returns ``values`` as an array after a check.
 
     Raises:
         ValueError: one of them lies outside [0, 1] or is not a number.

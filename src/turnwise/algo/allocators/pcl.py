@@ -1,4 +1,4 @@
-"""PCL (arXiv:2510.01135): of many prompts, samples those whose predicted success is nearest one half."""
+"""PCL (arXiv:2510.01135): samples those prompts whose predicted success is nearest one half."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.types import RolloutTree, State, Value
 
 @dataclass(frozen=True, slots=True)
 class Pcl:
-    """``group_size`` rollouts to each of the ``prompts`` states whose ``value`` is nearest 1/2; none to the others."""
+    """Gives ``group_size`` rollouts to each of the ``prompts`` states whose ``value`` is nearest 1/2."""
 
     value: Value
     prompts: int = 32

@@ -1,4 +1,4 @@
-"""Prefix allocation of TRACE (arXiv:2606.11119, Eqs. 14-16): at which turns to branch, and how often."""
+"""Prefix allocation of TRACE (arXiv:2606.11119, Eqs. 14-16): decides at which turns to branch, and how often."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from turnwise.algo.allocators.concave import Array, Counts, even, greedy, probab
 
 
 def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
-    """Continuations k of each prefix, with sum ``budget``, that maximise the sum of 1 - q^k (Eqs. 15-16), (A,).
+    """Returns the numbers k of continuations of each prefix, (A,), that maximise the sum of 1 - q^k (Eqs. 15-16).
 
-    The gain of one more is q^(k - 1) (1 - q), which falls, so greedy is exact. What is left once every gain is 0 (all q are
-    1, or 0 and visited) is spread evenly.
+    The numbers sum to ``budget``. The gain of one more continuation is q^(k - 1) (1 - q), which falls with k, so the
+    greedy choice is optimal. Once every gain is 0 (each q is 1, or is 0 and has been taken), the rest of the budget is
+    spread evenly.
 
     Args:
-        same: q of each prefix, the probability that a continuation ends as the rollout did that visited it.
+        same: q of each prefix: the probability that a continuation ends with the same outcome as the original rollout.
         budget: m N.
 
     Raises:
-        ValueError: a probability outside [0, 1], a budget below 0, or one above 0 for no prefix.
+        ValueError: a probability is outside [0, 1], the budget is below 0, or it is above 0 and there is no prefix.
     """
     q_A = probabilities(same, "same")
     if budget < 0 or (budget > 0 and not len(q_A)):
@@ -36,10 +37,10 @@ def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
 
 
 def same_outcome(values: Sequence[float] | Array, rewards: Sequence[float] | Array) -> Array:
-    """q = r V + (1 - r) (1 - V) of each prefix (Eq. 15); rewards between 0 and 1 enter as they are.
+    """Returns q = r V + (1 - r) (1 - V) of each prefix (Eq. 15). Rewards between 0 and 1 are used unrounded.
 
     Raises:
-        ValueError: a value or a reward outside [0, 1].
+        ValueError: a value or a reward is outside [0, 1].
     """
     v_A, r_A = probabilities(values, "values"), probabilities(rewards, "rewards")
     return r_A * v_A + (1 - r_A) * (1 - v_A)

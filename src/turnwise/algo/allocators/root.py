@@ -1,4 +1,4 @@
-"""Root allocation of TRACE (arXiv:2606.11119, Eqs. 12-13): which prompts, and how many rollouts each."""
+"""Root allocation of TRACE (arXiv:2606.11119, Eqs. 12-13): decides how many rollouts each prompt gets."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from turnwise.algo.allocators.concave import Array, Counts, even, greedy, probab
 
 
 def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
-    """Rollouts m of each prompt, m in {0, 2, 3, ...} with sum ``budget``, that maximise the sum of Eq. 12, (B,).
+    """Returns the number m of rollouts of each prompt, (B,), that maximises the sum of Eq. 12.
 
-    The gain of one more rollout is f(m) - f(m - 1) with f(m) = 1 - v^m - (1 - v)^m. Seen from 0 it is v (1 - v) for each of
-    the first two (together f(2)), the same for the third, and falls from there: f is its own concave hull but for m = 1,
-    which is not allowed. Greedy on the hull is exact unless it leaves one prompt with a single rollout. Then, by the
-    hull's duality, the best is one unit away: that rollout goes to the best next unit elsewhere, or the worst unit
-    elsewhere comes to it.
+    Each m is in {0, 2, 3, ...}, and all m sum to ``budget``. The gain of one more rollout is f(m) - f(m - 1), where
+    f(m) = 1 - v^m - (1 - v)^m. The first two rollouts together gain f(2), which is v (1 - v) for each of them. The
+    third gains the same, and later ones gain less. So f equals its concave hull except at m = 1, which is not allowed.
+    The greedy choice on the hull is optimal unless it leaves one prompt with a single rollout. In that case, by the
+    duality of the hull, the optimum is one unit away: either that rollout goes to the best next unit of another prompt,
+    or the worst unit of another prompt is moved to it.
 
     Args:
         values: predicted success v of each prompt.
-        budget: M.
+        budget: M, the number of rollouts to spend.
 
     Raises:
-        ValueError: a value outside [0, 1], or a budget that no allocation spends: below 0, 1, or above 0 for no prompt.
+        ValueError: a value is outside [0, 1], or the budget cannot be spent (it is below 0 or 1, or there is no
+            prompt).
     """
     v_B = probabilities(values, "values")
     if budget < 0 or budget == 1 or (budget > 0 and not len(v_B)):
@@ -33,7 +35,9 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
     high_B = np.maximum(v_B, 1 - v_B)
     low_B = np.minimum(v_B, 1 - v_B)
     pair_B = high_B * low_B
-    if not pair_B.any():  # nothing is uncertain: any allocation is as good, so as many prompts as it makes groups for
+    if (
+        not pair_B.any()
+    ):  # no outcome is uncertain, so every allocation is equally good: use as many prompts as possible
         counts_B = np.zeros(len(v_B), np.int64)
         active = min(len(v_B), budget // 2)
         counts_B[:active] = even(active, budget)
@@ -43,7 +47,7 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
         high, low, pair = (x[items, None] for x in (high_B, low_B, pair_B))
         if stop <= 3:
             return np.broadcast_to(pair, (len(items), stop - start))
-        before = np.arange(start, stop)[None]  # rollouts that a unit adds to
+        before = np.arange(start, stop)[None]  # the number of rollouts before the added one
         fall = low * high**before + high * low**before
         return np.where(before < 3, pair, np.minimum(fall, pair))
 
@@ -52,14 +56,14 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
     if left:  # the gains of all uncertain prompts have underflowed to 0
         taken = np.flatnonzero(counts_B)
         counts_B[taken] += even(len(taken), left)
-    lone = np.flatnonzero(counts_B == 1)  # one at most: greedy fills one prompt before the next
+    lone = np.flatnonzero(counts_B == 1)  # at most one, because greedy fills one prompt before the next
     if len(lone):
         _complete(counts_B, int(lone[0]), pair_B, high_B, low_B)
     return counts_B
 
 
 def _complete(counts_B: Counts, lone: int, pair_B: Array, high_B: Array, low_B: Array) -> None:
-    """Take the single rollout of ``lone`` away, or give it a second one, whichever loses less."""
+    """Removes the single rollout of prompt ``lone`` or gives the prompt a second one, whichever loses less."""
     others = np.flatnonzero(counts_B >= 2)
     m, high, low, pair = (x[others] for x in (counts_B, high_B, low_B, pair_B))
     following = np.where(m < 3, pair, low * high**m + high * low**m)
@@ -74,7 +78,7 @@ def _complete(counts_B: Counts, lone: int, pair_B: Array, high_B: Array, low_B: 
 
 
 def mixed_probability(values: Sequence[float] | Array, counts: Sequence[int] | Counts) -> Array:
-    """Predicted probability that ``counts`` rollouts of each prompt hold a success and a failure (Eq. 12)."""
+    """Returns the predicted probability that ``counts`` rollouts contain a success and a failure (Eq. 12)."""
     v_B = probabilities(values, "values")
     m_B = np.asarray(counts)
     return np.where(m_B < 2, 0.0, 1 - v_B**m_B - (1 - v_B) ** m_B)

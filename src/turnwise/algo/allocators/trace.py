@@ -1,4 +1,4 @@
-"""TRACE (arXiv:2606.11119): spends rollouts where success and failure are both likely, at roots and then at prefixes."""
+"""TRACE (arXiv:2606.11119): spends rollouts, at roots and then prefixes, where success and failure are both likely."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ from turnwise.types import Judge, RolloutTree, State, Value
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """``budget`` rollouts over all states by predicted success (Eq. 13), then ``expansion`` continuations for each (Eq. 16).
+    """Spends ``budget`` rollouts by predicted success (Eq. 13), then ``expansion`` continuations each (Eq. 16).
 
-    One round of expansion, each prompt for itself. A prompt whose rollouts leave no turn to branch at turns its
-    continuations into as many further rollouts from its root. No rollout whose environment failed is branched from.
+    There is one round of expansion, separately for each prompt. If no rollout of a prompt has a turn to branch at, the
+    prompt gets the same number of further rollouts from its root instead. No rollout whose environment failed is
+    branched from.
 
     Attributes:
         value: predicts the success of histories.
-        reward: of finished rollouts, within [0, 1].
-        budget: M, rollouts from the roots of one collection; None: twice as many as there are states, the paper's proportion.
-        expansion: N, continuations a root rollout.
-        root: ``predicted``, or ``uniform``: ``group_size`` rollouts each to as many states as the budget reaches.
-        prefix: ``predicted``, or ``random``: each continuation at any turn, all alike. With ``root`` this makes Table 1.
-        group_size: of ``root=uniform``.
-        seed: of random turns, and of the order in which equally good ones are taken.
+        reward: the reward of finished rollouts, within [0, 1].
+        budget: M, rollouts from the roots of one collection; None: twice the number of states, which is the paper's
+            ratio.
+        expansion: N, the number of continuations for each root rollout.
+        root: ``predicted``, or ``uniform``, which gives ``group_size`` rollouts each to as many states as the budget
+            allows.
+        prefix: ``predicted``, or ``random``, which starts each continuation at a turn drawn uniformly. The combinations
+            of ``root`` and ``prefix`` are the rows of the paper's Table 1.
+        group_size: rollouts of a state with ``root=uniform``.
+        seed: of random turns, and of the order in which equally good turns are taken.
     """
 
     value: Value
@@ -54,7 +58,7 @@ class Trace:
             raise ValueError(f"prefix must be predicted or random, got {self.prefix!r}")
 
     def __call__(self, states: Sequence[State]) -> list[int]:
-        """m of each state."""
+        """Returns m, the number of root rollouts of each state."""
         if not states:
             return []
         budget = 2 * len(states) if self.budget is None else self.budget
@@ -65,7 +69,7 @@ class Trace:
         return root_allocation(values, budget).tolist()
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
-        """K of each tree's turns."""
+        """Returns the numbers of continuations at each tree's turns."""
         if self.expansion == 0:
             return [{} for _ in trees]
         blind = self.prefix == "random"
@@ -83,6 +87,6 @@ class Trace:
             return counted(rng.choice(turns) for _ in range(budget))
         totals = [r for leaf, r in zip(tree.leaves(), self.reward(tree)["total"]) if leaf not in tree.invalid]
         places = [(turn, total) for path, total in zip(rollouts, totals, strict=True) for turn in path]
-        rng.shuffle(places)  # equally good turns are taken in this order, not the first rollout's first
+        rng.shuffle(places)  # so that among equally good turns the first rollout's are not always preferred
         same = same_outcome([value[turn + 1] for turn, _ in places], [total for _, total in places])
         return {turn: int(k) for (turn, _), k in zip(places, prefix_allocation(same, budget), strict=True) if k}

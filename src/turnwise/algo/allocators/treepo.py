@@ -1,4 +1,4 @@
-"""TreePO as TRACE's experiments use it (arXiv:2606.11119, App. E.5): trees that branch at random."""
+"""TreePO in the form of TRACE's experiments (arXiv:2606.11119, App. E.5): branches at random turns."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from turnwise.types import RolloutTree, State
 
 @dataclass(frozen=True, slots=True)
 class TreePO:
-    """``roots`` rollouts a state, then one continuation at each of ``branches`` random turns of every rollout.
+    """Starts ``roots`` rollouts a state, then one continuation at each of ``branches`` random turns of every rollout.
 
-    The turns of a rollout differ where it has enough of them. A prompt none of whose rollouts has a turn to branch at gets
-    as many further rollouts from its root; a single rollout without one passes its branches to the others.
+    The turns of a rollout are all different if it has enough of them. If no rollout of a prompt has a turn to branch
+    at, the prompt gets the same number of further rollouts from its root. If only some rollouts have no such turn,
+    their branches go to the other rollouts.
     """
 
     roots: int = 4
@@ -45,7 +46,7 @@ class TreePO:
 
 
 def _draw(rng: random.Random, path: Sequence[int], count: int) -> list[int]:
-    """``count`` of the turns, each drawn again only when all have been."""
+    """Draws ``count`` of the turns; a turn is drawn again only when all turns have been drawn equally often."""
     drawn: list[int] = []
     while len(drawn) < count:
         drawn += rng.sample(path, min(len(path), count - len(drawn)))

@@ -1,4 +1,4 @@
-"""The same number of rollouts everywhere."""
+"""Uniform allocation: the same number of rollouts at every state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from turnwise.types import RolloutTree, State
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """``group_size`` rollouts a state, all from the root: G of GRPO. A group of one has no baseline and learns nothing."""
+    """Starts ``group_size`` rollouts at each state, all from the root (G of GRPO).
+
+    A group of one rollout has no baseline and learns nothing.
+    """
 
     group_size: int = 8
 

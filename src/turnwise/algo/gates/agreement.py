@@ -1,7 +1,7 @@
-"""What is certain of the distance between rollouts (d_K of arXiv:2605.05802, Eq. 1) while some are still on their first K turns.
+"""Bounds on the distance d_K (arXiv:2605.05802, Eq. 1) while some rollouts are still within their first K turns.
 
-The other rollouts of a group need not wait for the slowest where its actions cannot change the decision, and a group that will be
-stopped in any case need not finish its actions.
+With such bounds a gate can decide early. The other rollouts of a group need not wait for the slowest rollout if its
+actions cannot change the decision, and a group that will be stopped in any case need not finish its actions.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from turnwise.types import GateDecision, RolloutTree
 
 
 class Taken(NamedTuple):
-    """The actions that a rollout has taken, at most ``step`` of them, and whether more may follow among these."""
+    """The first actions of a rollout, at most ``step`` of them; ``more`` says whether further ones may follow."""
 
     actions: Sequence[str]
     more: bool
 
 
 def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: float) -> bool | None:
-    """Returns whether d_K is below the threshold whatever the rollouts ``behind`` do; None: they decide.
+    """Returns whether d_K will be below the threshold, or None if that depends on the rollouts ``behind``.
 
-    Args: as :meth:`turnwise.algo.gates.gate.Gate.early`. A tree that is stopped gets the decision with the greatest d_K that it
-    can still have.
+    The arguments are those of :meth:`turnwise.algo.gates.gate.Gate.early`. If a tree is stopped, the recorded decision
+    holds the greatest d_K that the tree could still reach.
     """
     last = [turn for turn in behind if turn >= 0]
     done = [leaf for leaf in tree.leaves() if leaf not in last and leaf not in tree.invalid]
@@ -39,7 +39,7 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
         for leaves, more in ((done, False), (last, True))
         for leaf in leaves
     ] + [Taken([], True)] * (len(behind) - len(last))
-    if len(done) < 2:  # the others may fail, and a single rollout is no group
+    if len(done) < 2:  # the others may fail, and a single rollout has no distance
         return None
     bounds = [distance_bounds(one, other, step) for one, other in combinations(group, 2)]
     low, high = (fmean(side) for side in zip(*bounds, strict=True))
@@ -49,10 +49,11 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
 
 
 def distance_bounds(one: Taken, other: Taken, step: int) -> tuple[float, float]:
-    """Returns the least and the greatest Levenshtein distance, by the longer length, of two rollouts after ``step`` turns.
+    """Returns the least and the greatest Levenshtein distance that two rollouts can have after ``step`` turns.
 
-    The least: an alignment of both comes to the end of what is known of one of them, and has paid for all of that by then. The
-    greatest: all actions after the common first ones differ.
+    Distances are divided by the longer length. For the least distance: any alignment of the two sequences reaches the
+    end of the known actions of one of them, and its cost up to there is a lower bound. For the greatest distance: all
+    actions after the common prefix are assumed to differ.
     """
     a, b = one.actions, other.actions
     if not one.more and not other.more:

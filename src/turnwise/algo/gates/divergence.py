@@ -1,4 +1,4 @@
-"""Selective Rollout: stop a group whose rollouts have taken nearly the same actions so far."""
+"""Divergence gate of Selective Rollout: stops a group whose rollouts have taken nearly the same actions so far."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Divergence(AtStep):
-    """Stop a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2): its rewards will likely all be the same.
+    """Stops a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2), because its rewards will then likely all be equal.
 
-    The tree is stopped as it is and leaves the update altogether; no other rollouts replace it. A group whose
-    rollouts have all ended by step K is let be, because there is nothing to save and its rewards are known, unless ``over``.
+    A stopped tree leaves the update as a whole, and no other rollouts replace it. A group whose rollouts have all ended
+    by step K is kept unless ``over`` is set, because there is nothing left to save and its rewards are known.
 
     Attributes:
-        k: K, the turn since the root after which the group is looked at, once.
+        k: K, the turn since the root after which the gate decides, once.
         threshold: d_L.
-        over: whether a group whose rollouts have all ended by step K leaves the update too, as in the paper's second tier.
+        over: whether a group whose rollouts have all ended by step K is judged too, as in the paper's second tier.
     """
 
     k: int = 10

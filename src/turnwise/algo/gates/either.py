@@ -1,4 +1,4 @@
-"""The OR rule: stops a group if its rollouts agree, or if most of them have ended."""
+"""The OR rule: stops a group if its rollouts agree or if most of them have ended."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from turnwise.types import GateDecision, RolloutTree
 class Either(AtStep):
     """Stops a tree at step K if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3).
 
-    In a group of eight, tau_K >= 0.9 means that all have ended, when a gate decides only if ``over``. Without it the second
-    clause stops only groups of more than ten, or under a lower tau_H.
+    In a group of eight, tau_K >= 0.9 means that all rollouts have ended, and then a gate decides only with ``over``.
+    Without ``over`` the second condition stops only groups of more than ten rollouts, or needs a lower tau_H.
 
     Attributes:
         k, threshold: K and d_L, as in ``turnwise.algo.gates.divergence.Divergence``.
-        ended: tau_H, share of the rollouts that are over.
+        ended: tau_H, the share of ended rollouts from which on a tree is stopped.
         over: as in ``Divergence``.
     """
 

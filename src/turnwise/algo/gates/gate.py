@@ -9,43 +9,45 @@ from turnwise.types import GateDecision, RolloutTree
 
 
 class Gate:
-    """It adds its decisions to ``tree.looks`` and changes nothing else of a tree."""
+    """Base of all gates. A gate appends its decisions to ``tree.looks`` and changes nothing else of a tree."""
 
     __slots__ = ()
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:
-        """Returns whether to stop the tree. Called once for each ``step`` (turns since the root), in order.
+        """Returns whether to stop the tree. The gate is called once for each ``step`` (turns since the root), in order.
 
-        It is called when every first rollout has taken that many turns or has ended, and one of them goes on. Some may have gone
-        further by then. It is not called once the first rollouts have ended, because continuations of one rollout are alike.
+        The gate is called when every first rollout has taken that many turns or has ended, and at least one has not
+        ended. Some rollouts may have gone further by then. The gate is not called after all first rollouts have ended,
+        because the continuations of one rollout are alike.
         """
         raise NotImplementedError
 
     def looks_at(self, step: int) -> bool:
-        """Returns whether rollouts are held after ``step`` turns, under ``engine.schedule=free``, until the gate has decided."""
+        """Returns whether rollouts wait after ``step`` turns for the gate's decision (``engine.schedule=free``)."""
         return False
 
     def early(self, tree: RolloutTree, step: int, behind: Collection[int]) -> bool | None:
-        """Returns its decision at ``step`` if that is certain before all first rollouts have taken so many turns, else None.
+        """Returns the decision at ``step`` if it is already certain before all first rollouts get there, else None.
 
         Args:
-            tree: of which at least one rollout has taken ``step`` turns and goes on.
-            step: at which the gate looks.
-            behind: the last turn of each rollout that has not come so far (-1: it has taken none). The decision holds whatever
-                they do, unless their environment fails.
+            tree: a tree in which at least one rollout has taken ``step`` turns and goes on.
+            step: the step at which the gate decides.
+            behind: the last turn of each rollout that has not come so far (-1: it has taken no turn yet). The decision
+                must hold whatever these rollouts do, unless their environment fails.
         """
         return None
 
     def at_end(self, tree: RolloutTree) -> bool:
-        """Returns whether a tree leaves the update whose first rollouts have all ended, and which the gate has not stopped."""
+        """Returns whether to drop a tree that was not stopped and whose first rollouts have all ended."""
         return False
 
 
 class AtStep(Gate):
-    """A gate that decides from the rollouts' first turns, after ``k`` of them where :meth:`looks_at` is not overridden.
+    """A gate that decides from the rollouts' first turns, after ``k`` of them unless :meth:`looks_at` is overridden.
 
-    ``over``: whether it decides as well on a group whose rollouts have all ended by then. There is nothing to stop, but the group
-    leaves the update, as in the second tier of arXiv:2605.05802, which reads d_K from a buffer.
+    ``over`` says whether the gate also decides on a group whose rollouts have all ended by then. Nothing is left to
+    stop in such a group, but it can leave the update, as in the second tier of arXiv:2605.05802, which reads d_K from a
+    buffer.
     """
 
     __slots__ = ()
@@ -56,7 +58,7 @@ class AtStep(Gate):
         return step == self.k
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
-        """Returns the decision on the first turns of a tree."""
+        """Returns the decision of the gate, given the first turns of a tree."""
         raise NotImplementedError
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:
@@ -69,6 +71,6 @@ class AtStep(Gate):
 
 
 def noted(tree: RolloutTree, decision: GateDecision) -> bool:
-    """Adds a decision to its tree, for reports, and returns whether it stops the tree."""
+    """Appends a decision to its tree's list, which reports read, and returns whether the decision stops the tree."""
     tree.looks.append(decision)
     return decision.stop

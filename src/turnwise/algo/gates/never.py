@@ -1,4 +1,4 @@
-"""No gate."""
+"""The gate that never stops a group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.types import RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Never(Gate):
-    """Every rollout runs to its end."""
+    """Lets every rollout run to its end."""
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The ceiling of every gate: it knows how the groups end."""
+"""The oracle gate, an upper bound for every gate: it knows how each group ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Oracle(AtStep):
-    """Stop, at step K, the trees of the states that are named: those whose rollouts are known to end alike (App. E.1).
+    """Stops the trees of the given states at step K, because their rollouts are known to end alike (App. E.1).
 
-    Draws are seeded by their names, so a first run to the end under the same seeds tells which groups those are. It measures
-    what any rule of this form can save at most, and trains nothing.
+    Sampling is seeded by name, so a first run to the end under the same seeds shows which groups those are. The oracle
+    measures how much a rule of this form can save at most. This gate is not meant for training.
 
     Attributes:
         zero_variance: ids of the states whose groups end with equal rewards.

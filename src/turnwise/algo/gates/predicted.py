@@ -1,4 +1,4 @@
-"""The predictor as the gate: stop a group whose rewards it expects to be the same."""
+"""The gate that uses a predictor: stops a group whose rewards the predictor expects to be equal."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ MIXED = "mixed_probability"
 
 @dataclass(frozen=True, slots=True)
 class Predicted(AtStep):
-    """Stop a tree at step K if a success and a failure among its rollouts are unlikely.
+    """Stops a tree at step K if its rollouts are unlikely to contain both a success and a failure.
 
-    TRACE's predictor in the place of Selective Rollout's divergence (arXiv:2605.05802, Eq. 2): both ask whether a group will be
-    mixed. The probability is that of arXiv:2606.11119, Eq. 12, with a success of each rollout's own: its reward where it has
-    ended, else what is predicted of its history before its last action.
+    TRACE's predictor takes the place of Selective Rollout's divergence (arXiv:2605.05802, Eq. 2), since both ask
+    whether a group will be mixed. The probability is that of arXiv:2606.11119, Eq. 12, but each rollout has its own
+    probability of success: its reward if it has ended, else the predicted value of its history before its last action.
 
     Attributes:
         value: predicts the success of histories.
-        reward: of finished rollouts, within [0, 1].
+        reward: the reward of finished rollouts, within [0, 1].
         k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
-        threshold: probability of mixed outcomes below which the tree is stopped; 0 decides and never stops.
+        threshold: a tree is stopped if its probability of mixed outcomes is below this. With 0 the gate records
+            decisions and never stops a tree.
     """
 
     value: Value
@@ -54,5 +55,5 @@ class Predicted(AtStep):
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:
-    """Probability that independent rollouts, each with its chance of success, do not all end alike."""
+    """Returns the probability that independent rollouts with these chances of success do not all end alike."""
     return 1 - math.prod(success_G) - math.prod(1 - v for v in success_G)

@@ -1,4 +1,4 @@
-"""The first K steps of a group of rollouts, from which gates decide."""
+"""The first K steps of a group of rollouts, on which gates base their decisions."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from dataclasses import dataclass
 
 from turnwise.types import RolloutTree
 
-ENDED = ""  # the common action and observation of rollouts that are over; no real one is empty
+ENDED = ""  # stands for action and observation of rollouts that have ended; no real action is empty
 
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """A group as it stands after ``step`` turns. All tuples are ``_G``.
+    """The state of a group after ``step`` turns. All tuples are ``_G``.
 
-    A rollout that has ended keeps the actions that it took, so its prefix may be shorter; its last action and observation
-    are then ``ENDED``, whatever they were. Only this reading agrees with the
-    released table of arXiv:2605.05802.
+    A rollout that has ended keeps the actions that it took, so its prefix may be shorter. Its last action and
+    observation are then ``ENDED``, whatever they were. This reading is the only one that agrees with the released table
+    of arXiv:2605.05802.
     """
 
     step: int
     actions: tuple[tuple[str, ...], ...]  # of each rollout, its first ``step`` actions as symbols
-    last_actions: tuple[str, ...]  # at this very step
+    last_actions: tuple[str, ...]  # the actions at step ``step`` itself
     last_observations: tuple[str, ...]
     ended: tuple[bool, ...]
 
 
 def symbol(text: str) -> str:
-    """Returns an action as a symbol: reasoning up to ``</think>`` left out, whitespace normalised."""
+    """Returns an action as a symbol: without reasoning up to ``</think>`` and with normalised whitespace."""
     return " ".join(text.rpartition("</think>")[2].split())
 
 
 def prefixes(
     actions: Sequence[Sequence[str]], observations: Sequence[Sequence[str]], ended: Sequence[bool], step: int
 ) -> Prefixes:
-    """Returns the group after ``step`` turns, from each rollout's actions and observations (later turns are not read).
+    """Returns the group after ``step`` turns, given each rollout's actions and observations; later turns are not read.
 
     Args:
         actions, observations: one sequence for each rollout, in order of turns.
@@ -50,10 +50,11 @@ def prefixes(
 
 
 def group_at(tree: RolloutTree, step: int, over: bool = False) -> Prefixes | None:
-    """Returns the group of ``tree`` after ``step`` turns, else None. Its valid rollouts have taken them, or have ended before.
+    """Returns the group of ``tree`` after ``step`` turns, or None if the gate has nothing to decide.
 
-    It is None if no rollout is left to stop (unless ``over``), if fewer than two are valid, or if rollouts branched below the
-    root: those share a prefix by construction, and their agreement shows nothing. A rollout may have gone on beyond ``step``.
+    All its valid rollouts must have taken that many turns or ended before; some may have gone further. The result is
+    None if no rollout is left to stop (unless ``over``), if fewer than two are valid, or if rollouts branched below the
+    root. Such rollouts share a prefix by construction, so their agreement shows nothing.
     """
     every = [tree.path(leaf) for leaf in tree.leaves()]
     if sum(map(len, every)) != len(tree.turns):

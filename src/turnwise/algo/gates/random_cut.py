@@ -1,4 +1,4 @@
-"""The control of every gate: stop as many groups, but any."""
+"""The random gate, a control for every other gate: stops a given share of the groups, chosen at random."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class RandomCut(AtStep):
-    """Stop a tree at step K with a fixed probability (arXiv:2605.05802, App. E.1), whatever its rollouts do.
+    """Stops a tree at step K with a fixed probability (arXiv:2605.05802, App. E.1), whatever its rollouts do.
 
-    The draw is named by seed, state and policy version: the same run stops the same groups however it is batched or resumed.
+    The draw depends only on seed, state and policy version. So a run stops the same groups however it is batched or
+    resumed.
 
     Attributes:
-        share: probability; 0.2 is about what d_10 < 0.12 stops.
+        share: the probability; 0.2 is about what d_10 < 0.12 stops.
         k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
         seed: of the draws.
     """

@@ -1,4 +1,4 @@
-"""Decides at several steps: each group is stopped at the first step at which its rollouts agree enough."""
+"""A gate that decides at several steps: it stops a group at the first step at which its rollouts agree enough."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from turnwise.types import GateDecision, RolloutTree
 class Sequential(AtStep):
     """Stops a tree at the first of the given steps where d_K is below that step's threshold.
 
-    K is thereby chosen per group, which arXiv:2605.05802 leaves to future work (App. D.2). Every further decision can be
-    a mistake, so the thresholds must be set together, for one precision over all steps: ``turnwise.reports.gates.tuning`` does so
-    on a buffer of rollouts.
+    So K is chosen per group, which arXiv:2605.05802 leaves to future work (App. D.2). Every further decision can be a
+    mistake. Therefore the thresholds must be chosen together, for one precision over all steps.
+    ``turnwise.reports.gates.tuning`` does that on a buffer of rollouts.
 
     Attributes:
         steps: turns since the root at which the gate decides, ascending.
-        thresholds: one for each step; 0 never stops there.
+        thresholds: one for each step; with 0 the gate never stops a group at that step.
     """
 
     steps: Sequence[int]

@@ -1,4 +1,4 @@
-"""A gate on any one of the seven signals."""
+"""A gate that uses any one of the seven signals of Selective Rollout."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Signal(AtStep):
-    """Stop a tree at step K if a signal of its group is below a threshold, or at least as high.
+    """Stops a tree at step K if a signal of its group is below a threshold, or with ``below=False`` at or above it.
 
     Attributes:
         signal: a name of ``turnwise.algo.gates.signals.SIGNALS`` (arXiv:2605.05802, App. B).
         k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
-        threshold: in the unit of the signal, a share.
-        below: True stops at values below the threshold (agreement), False at values at or above it (``termination_fraction``).
+        threshold: a share in [0, 1], like the signals.
+        below: True stops at values below the threshold (agreement); False stops at values at or above the threshold
+            (``termination_fraction``).
     """
 
     signal: str

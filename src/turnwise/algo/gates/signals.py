@@ -1,8 +1,9 @@
-"""How much the rollouts of a group disagree so far: the seven signals of Selective Rollout (arXiv:2605.05802, App. B).
+"""The seven signals of Selective Rollout (arXiv:2605.05802, App. B): how much the rollouts of a group disagree so far.
 
-Each is a share in [0, 1]; but for ``termination_fraction``, 0 means that the rollouts are alike. The names are those of the
-authors' released table. Where the paper leaves a choice open, that table decided it: the entropy is divided by log G, and
-rollouts that are over share one symbol in the signals of a single step (``turnwise.algo.gates.prefixes``).
+Each signal is a share in [0, 1]. For all but ``termination_fraction``, 0 means that the rollouts are alike. The names
+are those of the authors' released table. Where the paper leaves a choice open, the code agrees with that table:
+the entropy is divided by log G, and rollouts that have ended share one symbol in the signals of a single step
+(``turnwise.algo.gates.prefixes``).
 """
 
 from __future__ import annotations
@@ -22,38 +23,38 @@ T = TypeVar("T")
 
 
 def prefix_edit_distance(group: Prefixes) -> float:
-    """d_K: mean over pairs of the Levenshtein distance between prefixes, actions as symbols, by the longer length."""
+    """Returns d_K: the Levenshtein distance between action prefixes by the longer length, as a mean over pairs."""
     return _mean_over_pairs(group.actions, Levenshtein.normalized_distance)
 
 
 def action_bigram_jaccard(group: Prefixes) -> float:
-    """1 - the mean Jaccard overlap of the pairs' sets of consecutive actions; two empty sets overlap fully."""
+    """Returns 1 - the mean Jaccard overlap of the pairs' sets of consecutive actions; two empty sets overlap fully."""
     return _mean_over_pairs([frozenset(pairwise(actions)) for actions in group.actions], _jaccard_distance)
 
 
 def unique_prefix_ratio(group: Prefixes) -> float:
-    """Different prefixes / G."""
+    """Returns the number of different prefixes divided by G."""
     return _unique(group.actions)
 
 
 def unique_action_ratio(group: Prefixes) -> float:
-    """Different actions at step K / G."""
+    """Returns the number of different actions at step K divided by G."""
     return _unique(group.last_actions)
 
 
 def obs_unique_ratio(group: Prefixes) -> float:
-    """Different observations at step K / G."""
+    """Returns the number of different observations at step K divided by G."""
     return _unique(group.last_observations)
 
 
 def action_entropy(group: Prefixes) -> float:
-    """Shannon entropy of the actions at step K, by its greatest value log G."""
+    """Returns the Shannon entropy of the actions at step K divided by its greatest value, log G."""
     shares = [count / len(group.last_actions) for count in Counter(group.last_actions).values()]
     return abs(math.fsum(share * math.log(share) for share in shares)) / math.log(len(group.last_actions))
 
 
 def termination_fraction(group: Prefixes) -> float:
-    """tau_K: share of the rollouts that are over by step K, won or not."""
+    """Returns tau_K, the share of the rollouts that have ended by step K, whether they succeeded or not."""
     return fmean(group.ended)
 
 

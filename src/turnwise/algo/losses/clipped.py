@@ -1,4 +1,4 @@
-"""The clipped surrogate of PPO and GRPO, with the options by which its descendants differ."""
+"""The clipped surrogate loss of PPO and GRPO, with the options in which later methods differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from turnwise.models.tensors import segment_sum
 RatioLevel = Literal["token", "sequence", "action"]
 KlEstimator = Literal["k1", "k2", "k3"]
 
-# exp(20) is far outside any clip range; beyond it a product over a long action would overflow, and 0 * inf is NaN
+# exp(20) is far outside any clip range. Larger log ratios are cut, because a product over a long action would overflow
+# and 0 * inf is NaN.
 _LOG_RATIO_LIMIT = 20.0
 
 
@@ -23,29 +24,32 @@ _LOG_RATIO_LIMIT = 20.0
 class Clipped:
     """Loss = -min(w A, clip(w, 1 - e_low, 1 + e_high) A) + beta KL(pi || pi_0) - c H, aggregated over tokens.
 
-    ``ratio`` says what w is:
+    ``ratio`` chooses w:
         - ``token``: pi(y_t | ...) / pi_old(y_t | ...) (GRPO; AWPO, arXiv:2512.19126, Eq. 25);
-        - ``sequence``: its geometric mean over the sequence's tokens (GSPO, arXiv:2507.18071);
-        - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8). The KL is
-          then the action's too, the sum of its tokens' estimates. With ``turn_mean_token_mean`` this is Eq. 7 to the letter.
+        - ``sequence``: the geometric mean of the token ratios over the sequence (GSPO, arXiv:2507.18071);
+        - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8). The
+          KL is then computed per action too, as the sum of its tokens' estimates. With ``turn_mean_token_mean`` this is
+          exactly Eq. 7.
 
     ``aggregation``: see :func:`turnwise.algo.losses.loss.token_scale`; ``constant`` needs ``constant_length``.
 
-    ``kl_estimator``, with x = log pi_0 - log pi of the sampled token: k1 = -x, k2 = x^2 / 2, k3 = e^x - x - 1. Differentiated
-    as they stand on samples of pi, only k2 has the gradient of KL(pi || pi_0). The gradient of k1 is zero in expectation;
-    that of k3 belongs to KL(pi_0 || pi). ``kl_importance`` (the default) multiplies the estimate by w, kept in the graph, which
-    makes the gradient of k1 and of k3 that of KL(pi || pi_0), and corrects for samples of pi_old; with k2 it adds bias, for
-    the expectation of k2 is not the KL, so leave it off there.
+    ``kl_estimator``, with x = log pi_0 - log pi of the sampled token: k1 = -x, k2 = x^2 / 2, k3 = e^x - x - 1. If they
+    are differentiated directly on samples of pi, only k2 has the gradient of KL(pi || pi_0). The gradient of k1 is zero
+    in expectation, and that of k3 is the gradient of KL(pi_0 || pi). ``kl_importance`` (the default) multiplies the
+    estimate by w, which stays in the graph. Then k1 and k3 have the gradient of KL(pi || pi_0), also on samples of
+    pi_old. Leave it off with k2: the expectation of k2 is not the KL, so the factor adds bias.
 
-    ``correction``: None puts the ratio to the sampler inside the clip, as above. Given, the clip is around the trainer's own
-    policy before its first step on the collection (``near_logprobs_K``; without them the current one, which a single step never
-    leaves), and the ratio of that policy to the sampler is a constant weight of the token's loss. Its level should be that of
-    ``ratio``.
+    ``correction``: with None, the ratio to the sampling policy is inside the clip, as above. Otherwise the clip is
+    around the trainer's own policy before its first step on the collection, and the ratio of that policy to the
+    sampling policy is a constant weight of the token's loss. The log-probs of the trainer's policy are
+    ``near_logprobs_K``. Without ``near_logprobs_K`` the current log-probs are used, which are the same for a single
+    step. The correction's level should be that of ``ratio``.
 
-    Metrics over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose gradient the clip cuts),
-    ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and ``mismatch_max`` (of
-    |log pi - log pi_old|), ``kl_ref`` (k3 of KL(pi || pi_0)) where there are reference log-probs, ``entropy`` where it was
-    computed; with a correction ``correction_weight``, ``correction_capped`` and ``correction_masked`` too.
+    Metrics over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose gradient is
+    clipped), ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and
+    ``mismatch_max`` (of |log pi - log pi_old|), ``kl_ref`` (k3 of KL(pi || pi_0)) if there are reference log-probs,
+    ``entropy`` if it was computed; with a correction also ``correction_weight``, ``correction_capped`` and
+    ``correction_masked``.
     """
 
     clip_low: float = 0.2
@@ -79,29 +83,29 @@ class Clipped:
 
     @property
     def needs_reference(self) -> bool:
-        """Whether ``ref_logprobs_K`` must be there."""
+        """Returns whether the batch must contain ``ref_logprobs_K``."""
         return self.kl_beta > 0
 
     @property
     def needs_near(self) -> bool:
-        """Whether ``near_logprobs_K`` must be there if a collection is trained on in several steps."""
+        """Returns whether the batch must contain ``near_logprobs_K`` if a collection is trained on in several steps."""
         return self.correction is not None
 
     @property
     def needs_entropy(self) -> bool:
-        """Whether ``entropy_K`` must be there."""
+        """Returns whether the batch must contain ``entropy_K``."""
         return self.entropy_coef != 0
 
     def __call__(self, batch: LossInputs) -> LossOutput:
-        """This micro-batch's share of the update's loss.
+        """Returns this micro-batch's share of the update's loss.
 
         Raises:
-            ValueError: old log-probs or advantages, or what ``kl_beta`` or ``entropy_coef`` ask for, are missing.
+            ValueError: old log-probs, advantages, or tensors that ``kl_beta`` or ``entropy_coef`` need are missing.
         """
         batch = batch.trained()
         old_K = _given(batch.old_logprobs_K, "old_logprobs_K", "the log-probs that the sampler recorded")
         advantage_K = _given(batch.advantage_K, "advantage_K", "a credit rule's advantages")
-        near_K = old_K  # of the policy that the clip is around
+        near_K = old_K  # log-probs of the policy around which the ratio is clipped
         if self.correction is not None:
             near_K = batch.logprobs_K.detach() if batch.near_logprobs_K is None else batch.near_logprobs_K
         weights = self.correction(batch, old_K, near_K) if self.correction else None
@@ -144,13 +148,13 @@ class Clipped:
         if self.ratio == "action":
             kl_K = segment_sum(kl_K, batch.turn_K)
         if self.kl_importance:
-            # a length-normalised ratio is no importance weight: sequences weight each token's estimate by its own
+            # a length-normalised ratio is not an importance weight, so with sequences each token's own ratio is used
             kl_K = kl_K * (ratio_K if self.ratio == "action" else token_ratio_K)
         return kl_K
 
 
 def _k3(x: Tensor) -> Tensor:
-    # expm1 keeps the digits that exp(x) - 1 would lose near x = 0
+    # expm1 keeps the digits that exp(x) - 1 loses near x = 0
     return torch.expm1(x.clamp(max=_LOG_RATIO_LIMIT)) - x
 
 

@@ -1,9 +1,10 @@
-"""What the sampler drew, seen as draws of another policy: importance weights, cut off, and sequences left out.
+"""Corrects for samples that were drawn from another policy: truncated importance weights and masked sequences.
 
-An engine computes the log-probs of the same weights a little otherwise than the trainer, and a stale policy has other weights.
-Either way the samples are off-policy by the ratio pi(y) / pi_sampler(y), which :class:`turnwise.algo.losses.clipped.Clipped`
-otherwise puts inside its clip. Corrected, the clip is around the trainer's own policy before its first step on the samples, and
-the ratio of that policy to the sampler's is a weight (decoupled PPO, arXiv:2110.00641).
+An engine computes slightly different log-probs than the trainer for the same weights, and a stale policy has other
+weights. In both cases the samples are off-policy with the ratio pi(y) / pi_sampler(y). Without a correction,
+:class:`turnwise.algo.losses.clipped.Clipped` puts this ratio inside its clip. With a correction, the clip is around the
+trainer's own policy before its first step on the samples, and the ratio of that policy to the sampler's is a weight
+(decoupled PPO, arXiv:2110.00641).
 """
 
 from __future__ import annotations
@@ -19,31 +20,32 @@ from turnwise.models.tensors import segment_sum
 
 Level = Literal["token", "action", "sequence"]
 
-_LOG_LIMIT = 20.0  # of a log ratio; beyond it a product over a long action would overflow
+_LOG_LIMIT = 20.0  # limit of a log ratio, because a product over a long action would overflow
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Constants of the tokens of a micro-batch, (K,) each."""
+    """Constant weights of the tokens of a micro-batch, (K,) each."""
 
-    weight_K: Tensor  # at most the cap; 1 where there is none
-    kept_K: Tensor  # bool; False in a sequence that is left out
-    capped_K: Tensor  # bool; the cap has cut the ratio
+    weight_K: Tensor  # at most the cap; 1 if there is no cap
+    kept_K: Tensor  # bool; False in a sequence that is masked
+    capped_K: Tensor  # bool; True if the cap has cut the ratio
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
     """Truncated importance sampling and sequence masking.
 
-    Weight: min(pi(y) / pi_sampler(y), ``cap``), with the ratio of each token, or its product over the turn (``action``) or
-    over the sample (``sequence``). Truncation is that of Ionides, "Truncated importance sampling" (2008); at the token level with
-    a cap of 2 it is what trainers of language models use against the mismatch of engines (verl, SkyRL, TRL).
+    The weight is min(pi(y) / pi_sampler(y), ``cap``), where the ratio is that of each token, or its product over the
+    turn (``action``) or over the sample (``sequence``). The truncation is that of Ionides, "Truncated importance
+    sampling" (2008). At the token level with a cap of 2, trainers of language models use it against the mismatch of
+    engines (verl, SkyRL, TRL).
 
-    Mask: a sample counts only if the geometric mean of its token ratios lies in [``mask_low``, ``mask_high``]. The defaults are
-    SkyRL's 0.99 and 1.01; verl suggests 0.999 and 1.001 for long outputs. A masked sample stays in the denominators of the
-    loss: it is one that taught nothing (as in DeepSeek-V3.2, arXiv:2512.02556, section 3.1).
+    The mask keeps a sample only if the geometric mean of its token ratios lies in [``mask_low``, ``mask_high``]. The
+    defaults are SkyRL's 0.99 and 1.01; verl suggests 0.999 and 1.001 for long outputs. A masked sample stays in the
+    denominators of the loss, like a sample without a gradient (as in DeepSeek-V3.2, arXiv:2512.02556, section 3.1).
 
-    A null switches either off.
+    Weight and mask are each switched off by null.
     """
 
     cap: float | None = 2.0
@@ -53,7 +55,7 @@ class Correction:
 
     def __post_init__(self) -> None:
         if self.cap is not None and not self.cap >= 1:
-            raise ValueError(f"cap must be at least 1, where policies agree, or null; got {self.cap}")
+            raise ValueError(f"cap must be at least 1, the ratio of equal policies, or null; got {self.cap}")
         if self.level not in ("token", "action", "sequence"):
             raise ValueError(f"level must be token, action or sequence, got {self.level!r}")
         if self.mask_low is not None and not 0 <= self.mask_low <= 1:
@@ -63,12 +65,12 @@ class Correction:
 
     @torch.no_grad()
     def __call__(self, batch: LossInputs, old_K: Tensor, near_K: Tensor) -> Weights:
-        """The weights of a micro-batch.
+        """Returns the weights of a micro-batch.
 
         Args:
             batch: trained tokens only.
             old_K: log-probs that the sampler recorded.
-            near_K: log-probs of the policy that the clip is around.
+            near_K: log-probs of the policy around which the ratio is clipped.
         """
         log_K = near_K.detach() - old_K
         ratio_K = self._at_level(log_K, batch).clamp(-_LOG_LIMIT, _LOG_LIMIT).exp()

@@ -1,6 +1,6 @@
-"""What every loss reads and returns. Micro-batches of one update add up to the loss of the whole update.
+"""The inputs and outputs of every loss. The losses of the micro-batches of an update add up to the loss of the update.
 
-``K`` is the flat axis of the tokens that are trained on: written by the policy (or demonstrated), never an observation.
+``K`` is the flat axis of the trained tokens. The policy (or the expert) wrote these tokens; observations are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Denominators over the WHOLE update (all micro-batches, all ranks), of what carries a weight above 0.
+    """Denominators over the WHOLE update (all micro-batches, all ranks); they count only what has a weight above 0.
 
     A trainer whose ranks average their gradients multiplies the loss by the number of ranks.
     """
@@ -33,7 +33,7 @@ class Counts:
 
     @classmethod
     def of(cls, weight_K: Tensor, sequence_K: Tensor, turn_K: Tensor) -> Counts:
-        """Counts of a whole update from its token weights and ids."""
+        """Returns the counts of a whole update from its token weights and ids."""
         kept = weight_K > 0
         return cls(float(kept.sum()), float(sequence_K[kept].unique().numel()), float(turn_K[kept].unique().numel()))
 
@@ -42,26 +42,24 @@ class Counts:
 class LossInputs:
     """The trained tokens of one micro-batch. Every tensor is (K,).
 
-    Ids are unique within the whole update, and a turn or a sequence never straddles two micro-batches. In a flat tree a
-    sequence is a leaf's path. In a branching tree every token stands once: a turn that several leaves share counts in the
-    sequence of the first leaf whose path it is on, unless its credit names another (``Credit.sample``), and its advantage
-    already holds what its branches give it.
+    Ids are unique within the whole update, and no turn or sequence is split over two micro-batches. In a flat tree a
+    sequence is a leaf's path. In a branching tree every token is stored once. A turn that several leaves share counts
+    in the sequence of the first leaf below it, unless its credit names another sample (``Credit.sample``). A turn's
+    advantage already includes the contributions of all its branches.
     """
 
     logprobs_K: Tensor  # log pi, with gradient, at the sampling temperature
-    weight_K: Tensor  # of the token's turn; 0 takes it out of the loss and of every count
+    weight_K: Tensor  # weight of the token's turn; 0 takes the turn out of the loss and of every count
     turn_K: Tensor  # integer id of the token's turn
     sequence_K: Tensor  # integer id of the token's sample
     counts: Counts
-    share_K: Tensor | None = (
-        None  # of the token's sample in the update, where all its trees weigh the same (see token_scale)
-    )
+    share_K: Tensor | None = None  # weight of the token's sample if all trees weigh the same (see token_scale)
     advantage_K: Tensor | None = None
-    old_logprobs_K: Tensor | None = None  # of the policy that sampled
-    near_logprobs_K: Tensor | None = None  # of the trainer's policy before the first step on the collection
-    ref_logprobs_K: Tensor | None = None  # of pi_0
-    entropy_K: Tensor | None = None  # of pi at the position that wrote the token, with gradient, in nats
-    clip_low_K: Tensor | None = None  # overrides the loss's own range; NaN where a token has no override
+    old_logprobs_K: Tensor | None = None  # log-probs of the policy that sampled
+    near_logprobs_K: Tensor | None = None  # log-probs of the trainer's policy before its first step on the collection
+    ref_logprobs_K: Tensor | None = None  # log-probs of the reference policy pi_0
+    entropy_K: Tensor | None = None  # entropy of pi at the position that wrote the token, with gradient, in nats
+    clip_low_K: Tensor | None = None  # overrides the loss's own range; NaN if a token has no override
     clip_high_K: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +69,7 @@ class LossInputs:
                 raise ValueError(f"{name} has shape {shape}, logprobs_K {expected}: all must be the same (K,)")
 
     def trained(self) -> LossInputs:
-        """Only the tokens whose weight is above 0, so that what a discarded token holds cannot matter."""
+        """Returns only the tokens whose weight is above 0, so that values of discarded tokens cannot matter."""
         keep_K = self.weight_K > 0
         kept = {name: value[keep_K] for name, value in self._tensors().items()}
         return LossInputs(counts=self.counts, **kept)
@@ -83,7 +81,7 @@ class LossInputs:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A metric that is a mean: micro-batches and ranks add totals and counts."""
+    """A metric that is a mean. Micro-batches and ranks add their totals and counts."""
 
     total: float
     count: float
@@ -110,7 +108,7 @@ Metrics = Mapping[str, Mean | Max]
 
 
 def merge_metrics(parts: Iterable[Metrics]) -> dict[str, Mean | Max]:
-    """Metrics of an update from those of its micro-batches; a key may be missing from some of them."""
+    """Returns the metrics of an update from those of its micro-batches; a key may be missing from some of them."""
     merged: dict[str, Mean | Max] = {}
     for part in parts:
         for name, metric in part.items():
@@ -120,7 +118,7 @@ def merge_metrics(parts: Iterable[Metrics]) -> dict[str, Mean | Max]:
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """A micro-batch's share of the update's loss (sum the shares; do not average them) and its metrics."""
+    """A micro-batch's share of the update's loss, and its metrics. The shares must be summed, not averaged."""
 
     loss: Tensor
     metrics: Metrics
@@ -129,31 +127,32 @@ class LossOutput:
 class Loss(Protocol):
     @property
     def needs_reference(self) -> bool:
-        """Whether ``ref_logprobs_K`` must be there."""
+        """Returns whether the batch must contain ``ref_logprobs_K``."""
         ...
 
     @property
     def needs_entropy(self) -> bool:
-        """Whether ``entropy_K`` must be there."""
+        """Returns whether the batch must contain ``entropy_K``."""
         ...
 
     def __call__(self, batch: LossInputs) -> LossOutput: ...
 
 
 def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: float | None = None) -> Tensor:
-    """What each token's loss is multiplied by before all are summed, (K,). ``batch`` holds trained tokens only.
+    """Returns the factor of each token's loss before all are summed, (K,). ``batch`` holds trained tokens only.
 
-    - ``seq_mean_token_mean``: mean over the sequences of the update of the mean over their tokens (GRPO);
-    - ``tree_mean_seq_mean_token_mean``: the same within each tree, then the mean over trees, so that a prompt of ten samples
-      weighs as much as one of two (TRACE Eqs. 43 and 47). It reads ``share_K``, 1 / (trees x samples of the token's tree);
-    - ``turn_mean_token_mean``: the same with turns as the unit (one sequence per turn: PivotRL Eq. 7);
+    - ``seq_mean_token_mean``: mean over the tokens of each sequence, then over the sequences of the update (GRPO);
+    - ``tree_mean_seq_mean_token_mean``: the same within each tree, then the mean over trees, so that a prompt with ten
+      samples weighs as much as one with two (TRACE Eqs. 43 and 47). This aggregation reads ``share_K``, 1 / (trees x
+      samples of the token's tree);
+    - ``turn_mean_token_mean``: as the first, with turns in place of sequences (one sequence per turn: PivotRL Eq. 7);
     - ``token_mean``: mean over all tokens of the update (DAPO);
-    - ``constant``: sum of tokens over (sequences x ``constant_length``), free of length bias (Dr.GRPO).
+    - ``constant``: sum over tokens divided by (sequences x ``constant_length``), free of length bias (Dr.GRPO).
 
-    A weight scales its tokens' loss and no denominator: tokens of weight 1/2 count as tokens.
+    A weight scales its tokens' loss but no denominator: tokens of weight 1/2 count as whole tokens.
 
     Raises:
-        ValueError: the mean over trees is asked for, and there is no ``share_K``.
+        ValueError: ``aggregation`` is the mean over trees, and there is no ``share_K``.
     """
     ones_K = torch.ones_like(batch.weight_K)
     counts = batch.counts
@@ -162,12 +161,12 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
             return batch.weight_K / segment_sum(ones_K, batch.sequence_K) / max(counts.sequences, 1.0)
         case "tree_mean_seq_mean_token_mean":
             if batch.share_K is None:
-                raise ValueError("the mean over trees needs share_K: pass what rollouts.pack gave the items")
+                raise ValueError("the mean over trees needs share_K: pass the values that rollouts.pack computes")
             return batch.weight_K / segment_sum(ones_K, batch.sequence_K) * batch.share_K
         case "turn_mean_token_mean":
             return batch.weight_K / segment_sum(ones_K, batch.turn_K) / max(counts.turns, 1.0)
         case "token_mean":
             return batch.weight_K / max(counts.tokens, 1.0)
         case "constant":
-            assert constant_length is not None  # checked where the loss is built
+            assert constant_length is not None  # the loss's constructor has checked this
             return batch.weight_K / (max(counts.sequences, 1.0) * constant_length)

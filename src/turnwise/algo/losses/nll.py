@@ -10,10 +10,10 @@ from turnwise.algo.losses.loss import LossInputs, LossOutput, Mean, token_scale
 
 @dataclass(frozen=True, slots=True)
 class Nll:
-    """-log pi(a*|s), averaged over all demonstrated tokens of the update or over turns (PivotRL section 2).
+    """Computes -log pi(a*|s), averaged over all demonstrated tokens of the update or over turns (PivotRL section 2).
 
-    ``token_mean`` weights every token alike, ``turn_mean_token_mean`` every turn alike. Metrics: ``nll`` (nats per token)
-    and ``entropy`` where it was computed, both unweighted means over tokens.
+    ``token_mean`` gives every token the same weight, ``turn_mean_token_mean`` every turn. The metrics are ``nll`` (nats
+    per token) and, if it was computed, ``entropy``. Both are unweighted means over tokens.
     """
 
     aggregation: Literal["token_mean", "turn_mean_token_mean"] = "token_mean"

@@ -1,4 +1,4 @@
-"""The strict local reward: the demonstrated action and nothing else."""
+"""The strict local reward: 1 only for exactly the demonstrated action."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """``strict``: 1[a = a*(s)] (PivotRL Eq. 2), as the rollout recorded it in ``turn.info["strict"]``."""
+    """Returns ``strict``: 1[a = a*(s)] (PivotRL Eq. 2), which the rollout recorded in ``turn.info["strict"]``."""
 
     most: ClassVar[float] = 1.0
 

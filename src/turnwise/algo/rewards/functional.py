@@ -1,4 +1,4 @@
-"""The functional local reward: any action that is as good as the demonstrated one."""
+"""The functional local reward: 1 for any action that is equivalent to the demonstrated one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Functional:
-    """``functional``: 1[a in M(s)] (PivotRL Eq. 6), the environment's verdict in ``turn.info["functional"]``."""
+    """Returns ``functional``: 1[a in M(s)] (PivotRL Eq. 6), the verdict in ``turn.info["functional"]``."""
 
     most: ClassVar[float] = 1.0
 

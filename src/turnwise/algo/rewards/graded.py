@@ -1,4 +1,4 @@
-"""The graded reward of one step with tool calls: is it well formed, and how much of the demonstrated calls does it make?"""
+"""The graded reward of a step with tool calls: checks its format and compares its calls with the demonstrated ones."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """R_out = S_format + S_exec in [0, 2] (AWPO, arXiv:2512.19126, Eqs. 11-16), against the demonstrated action.
+    """Computes R_out = S_format + S_exec in [0, 2] (AWPO, arXiv:2512.19126, Eqs. 11-16).
 
-    ``format``: 1 where the action can be read in its format and was not cut off. ``exec``: :func:`execution_score` of its calls;
-    an action that cannot be read executes nothing, and is 0 even where no call was expected. ``outcome`` and ``total`` are the
-    sum.
+    The action is compared with the demonstrated one.
+
+    ``format`` is 1 if the action can be parsed in its format and was not cut off. ``exec`` is the
+    :func:`execution_score` of its calls. An action that cannot be parsed executes nothing, so its ``exec`` is 0 even if
+    no call was expected. ``outcome`` and ``total`` are the sum of both.
 
     Attributes:
-        format: how calls are written, in the policy's actions and in the demonstrations. None: the run fills in what the
-            environment or the policy writes (``training.call_format``) before any tree is rewarded.
+        format: how calls are written, in the policy's actions and in the demonstrations. With None, the run sets the
+            format of the environment or the policy (``training.call_format``) before any tree is rewarded.
     """
 
     format: Format | None = "hermes"
@@ -39,7 +41,7 @@ class Graded:
             raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Rewards of a tree of depth one.
+        """Returns the rewards of a tree of depth one.
 
         Raises:
             ValueError: the tree is deeper, or its state has no demonstrated action.
@@ -75,17 +77,21 @@ class Graded:
 
 
 def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> float:
-    """S_exec in [0, 1] (Eqs. 13-16): 1 exactly where every expected call was made with its arguments and no other tool.
+    """Returns S_exec in [0, 1] (Eqs. 13-16).
+
+    The score is exactly 1 if every expected call was made with its arguments and no other tool was called. The score is
+    the sum of
 
     - r_name: Jaccard similarity of the sets of tool names;
-    - r_para: over the expected calls, Jaccard similarity of their parameter names with those of the call matched to them, two
-      empty sets being alike;
-    - r_value: how many expected parameters have exactly the expected value;
-    - all over 1 + number of expected calls + number of their parameters.
+    - r_para: for each expected call, the Jaccard similarity of its parameter names with those of the matched call (two
+      empty sets count as equal);
+    - r_value: the number of expected parameters that have exactly the expected value;
 
-    A call is matched to one of the same tool, each at most once, such that r_para + r_value is greatest: the paper has one
-    call a tool. No call expected and none made is 1; no call expected and one made is 0. As in the paper a surplus call of a
-    tool that is expected anyway costs nothing.
+    divided by 1 + number of expected calls + number of their parameters.
+
+    A call can only match an expected call of the same tool, each at most once. The matching maximises r_para + r_value
+    (the paper has one call per tool). If no call is expected, the score is 1 without calls and 0 with any. As in the
+    paper, a surplus call of a tool that is expected anyway costs nothing.
     """
     if not expected and not made:
         return 1.0
@@ -99,7 +105,7 @@ def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> f
 
 
 def _agreement(true: ToolCall, call: ToolCall) -> float:
-    """r_para + r_value of one expected call and one made (Eqs. 14-15); 0 for two tools."""
+    """Returns r_para + r_value of one expected call and one made call (Eqs. 14-15); 0 if their tools differ."""
     if true.name != call.name:
         return 0.0
     keys, given = true.arguments.keys(), call.arguments.keys()

@@ -1,4 +1,4 @@
-"""What the whole episode came to."""
+"""The outcome reward: the result of the whole episode."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``outcome`` of each leaf: ``won`` is 1 where the environment called the episode won, else 0; ``return`` is the sum
-    of what it paid along the path."""
+    """Returns ``outcome`` of each leaf.
+
+    With ``of=won`` the outcome is 1 if the environment reported the episode as won, else 0. With ``of=return`` the
+    outcome is the sum of the environment's rewards along the path.
+    """
 
     of: Literal["won", "return"] = "won"
 
@@ -23,14 +26,14 @@ class Outcome:
 
     @property
     def most(self) -> float | None:
-        """The greatest reward: 1 for success; None for a sum of rewards, whose bound is not known."""
+        """Returns the greatest possible reward: 1 for success, or None for a sum of rewards, whose bound is unknown."""
         return 1.0 if self.of == "won" else None
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Rewards of ``tree``.
+        """Returns the rewards of ``tree``.
 
         Raises:
-            ValueError: ``of=won`` and a valid leaf does not say whether its episode was won.
+            ValueError: with ``of=won``, if a valid leaf does not record whether its episode was won.
         """
         if self.of == "won":
             values = recorded(tree, "won", "Environments report it with every step; reward.of=return does without it")

@@ -1,4 +1,4 @@
-"""The interface of a reward, and verdicts that the rollout wrote on its turns."""
+"""The interface of a reward, and functions that read verdicts which the rollout recorded on its turns."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from turnwise.types import Rewards, RolloutTree
 
 
 class Reward(Protocol):
-    """Named rewards per leaf, ``total`` among them. Leaves in ``tree.invalid`` get NaN: a failed environment pays nothing.
+    """Returns named rewards per leaf, among them ``total``.
 
-    A reward that is bounded says so as ``most``: the greatest ``total`` that a rollout can earn.
+    Leaves in ``tree.invalid`` (whose environment failed) get NaN. A bounded reward has an attribute ``most``: the
+    greatest ``total`` that a rollout can earn.
     """
 
     def __call__(self, tree: RolloutTree) -> Rewards: ...
 
 
 def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
-    """``info[key]`` of every leaf as a number, NaN for invalid leaves.
+    """Returns ``info[key]`` of every leaf as a number, and NaN for invalid leaves.
 
     Raises:
-        ValueError: a valid leaf has no such key; ``remedy`` ends the message.
+        ValueError: a valid leaf has no such key; the message ends with ``remedy``.
     """
     values = []
     for leaf in tree.leaves():
@@ -35,7 +36,7 @@ def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
 
 
 def single_actions(tree: RolloutTree, reward: str) -> list[int]:
-    """The leaves of a tree of depth one, for a reward that compares one action with the demonstrated one.
+    """Returns the leaves of a tree of depth one, for a reward that compares one action with the demonstrated one.
 
     Raises:
         ValueError: the tree is deeper.
@@ -51,7 +52,7 @@ def single_actions(tree: RolloutTree, reward: str) -> list[int]:
 
 
 def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
-    """Rewards of a tree of depth one from the verdict ``key`` on each action.
+    """Returns the rewards of a tree of depth one from the verdict ``key`` recorded on each action.
 
     Raises:
         ValueError: the tree is deeper, or a valid leaf has no verdict.

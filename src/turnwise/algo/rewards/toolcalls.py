@@ -1,4 +1,4 @@
-"""The functional reward of one step with tool calls, for dialogues that no environment plays."""
+"""The functional reward of one step with tool calls, for dialogues without an environment."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """1 where the calls are as good as the demonstrated ones (PivotRL, arXiv:2603.21383, Appendix A.2), else 0.
+    """Returns 1 if the calls are equivalent to the demonstrated ones, else 0 (PivotRL, arXiv:2603.21383, Appendix A.2).
 
-    ``format`` is 1 where the action can be read and was not cut off. ``functional`` matches calls one to one
-    (:func:`turnwise.data.toolcalls.match.equivalent`), ``strict`` wants the same calls in the same order. Where the first is 1
-    and the second 0, an exact match would have missed an acceptable action. An action that cannot be read, or was cut off, earns
-    neither. Where no call was demonstrated, none must be made.
+    ``format`` is 1 if the action can be parsed and was not cut off. ``functional`` matches calls one to one
+    (:func:`turnwise.data.toolcalls.match.equivalent`). ``strict`` requires the same calls in the same order. If
+    ``functional`` is 1 and ``strict`` is 0, an exact match would have missed an acceptable action. An action that
+    cannot be parsed or was cut off gets 0 for both. If no call was demonstrated, an action must make none.
 
     Attributes:
-        format: how calls are written, in the policy's actions and in the demonstrations. None: the run fills in what the
-            environment or the policy writes (``training.call_format``) before any tree is rewarded.
-        exact: whether ``total`` is the strict one.
+        format: how calls are written, in the policy's actions and in the demonstrations. With None, the run sets the
+            format of the environment or the policy (``training.call_format``) before any tree is rewarded.
+        exact: whether ``total`` is ``strict`` (True) or ``functional`` (False).
     """
 
     format: Format | None = "hermes"
@@ -38,7 +38,7 @@ class ToolCalls:
             raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Rewards of a tree of depth one.
+        """Returns the rewards of a tree of depth one.
 
         Raises:
             ValueError: the tree is deeper, or its state has no demonstrated action.

@@ -1,4 +1,4 @@
-"""The states of each iteration, a pure function of seed and iteration: a resumed run needs no memory of it."""
+"""Chooses the states of each iteration from seed and iteration alone, so a resumed run needs no stored position."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from turnwise.types import State
 class Batches:
     """Returns the states of an iteration.
 
-    Iterations walk through epochs; within an epoch no state comes twice. An epoch has as many full batches as the
-    states give, the rest waits (another rest each epoch); fewer states than a batch make one batch of all. States of
-    one trajectory come together, in the order of their turns, because they share their spine.
+    Iterations go through epochs, and within an epoch no state comes twice. An epoch has as many full batches as the
+    number of states allows. The remaining states are left out, different ones in each epoch. If there are fewer states
+    than a batch needs, one batch holds all of them. States of one trajectory are placed next to each other in the order
+    of their turns, because they share tokens.
 
-    The order of the last epoch is cached: sixteen bytes for each state, and eight more for each trajectory.
+    The order of the last epoch is cached; this takes sixteen bytes per state and eight more per trajectory.
 
     Args:
-        states: the same ones, in the same order, in every start of a run.
-        seed: of the order; another set of states under the same seed would need one of its own.
-        states_per_batch: most states of a batch.
-        trajectories_per_batch: spread a batch over about this many trajectories; whole trajectories unless given. Fewer
-            share more tokens, more differ more.
+        states: must be the same, in the same order, in every start of a run.
+        seed: of the order; a different set of states needs a different seed.
+        states_per_batch: greatest number of states of a batch.
+        trajectories_per_batch: spreads a batch over about this many trajectories; None uses whole trajectories. With
+            fewer trajectories, more tokens are shared; with more, the states are more diverse.
         first: the iteration with which the first epoch begins.
 
     Raises:
-        InputError: there is no state.
+        InputError: there are no states.
         ValueError: a number is out of range.
     """
 
@@ -76,7 +77,7 @@ class Batches:
 
 
 def _groups(states: Sequence[State]) -> NDArray[np.int64]:
-    """A number for each state, the same for those of one trajectory, in the order of first appearance, (S,)."""
+    """Returns a number for each state, (S,): the same for states of one trajectory, in order of appearance."""
     if isinstance(states, LazyStates):
         found = states.groups()
         _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
@@ -87,7 +88,7 @@ def _groups(states: Sequence[State]) -> NDArray[np.int64]:
 
 
 def _order(groups_S: NDArray[np.int64], rng: random.Random, chunk: int) -> NDArray[np.int64]:
-    """Places of the states, (S,): trajectories in random pieces of at most ``chunk``, pieces in random order."""
+    """Returns an order of the states, (S,): random pieces of at most ``chunk`` states of a trajectory, shuffled."""
     by_group_S = np.argsort(groups_S, kind="stable")
     ends = np.cumsum(np.bincount(groups_S)).tolist()
     begins = array("q")

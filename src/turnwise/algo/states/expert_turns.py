@@ -1,4 +1,4 @@
-"""Every assistant turn of an expert trajectory as a state to act in."""
+"""Turns every assistant turn of an expert trajectory into a state to act in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.types import State, Task, Trajectory
 
 
 class SpineLike(Protocol):
-    """A trajectory's tokens: ``ids[:start]`` is the state before a turn, ``ids[start:stop]`` what was done there."""
+    """A trajectory as tokens: ``ids[:start]`` is the state before a turn, ``ids[start:stop]`` the expert's action."""
 
     @property
     def ids(self) -> Sequence[int]: ...
@@ -23,15 +23,15 @@ class SpineLike(Protocol):
 def expert_turns(
     trajectory: Trajectory, spines: Sequence[SpineLike], decode: Callable[[Sequence[int]], str]
 ) -> list[State]:
-    """The candidates (s_t, a*_t) of one trajectory, in order (PivotRL, arXiv:2603.21383, Eq. 3).
+    """Returns the candidates (s_t, a*_t) of one trajectory, in order (PivotRL, arXiv:2603.21383, Eq. 3).
 
     Args:
-        trajectory: names the states: the id of turn t is ``{trajectory.id}#t{t}``.
-        spines: its tokens; more than one where the chat template shows later turns a shortened history.
-        decode: an action's ids as the text that the environment reads.
+        trajectory: its id names the states: the id of turn t is ``{trajectory.id}#t{t}``.
+        spines: its tokens; more than one spine if the chat template shortens the history that later turns see.
+        decode: returns the text that the environment reads, given an action's ids.
 
-    A trajectory without a task gets one without an environment, whose data are the tools of the dialogue: what is done in its
-    states can be imitated, or compared with the demonstrated action, but have no environment.
+    A trajectory without a task gets a new task that has no environment and whose data are the tools of the dialogue.
+    Actions in its states can be imitated or compared with the demonstrated action, but they cannot be executed.
     """
     tools = {"tools": list(trajectory.tools)} if trajectory.tools else {}
     task = trajectory.task or Task("", trajectory.id, "train", tools)
@@ -61,12 +61,12 @@ def expert_turns(
 
 @dataclass(frozen=True, slots=True)
 class ExpertTurns:
-    """Every expert turn, unfiltered and without a profile."""
+    """Uses every expert turn, without a profile and without a filter."""
 
     source: ClassVar[Literal["expert"]] = "expert"
     k: ClassVar[int] = 0
     reprofile: ClassVar[None] = None
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """All of them."""
+        """Returns all states."""
         return states

@@ -1,4 +1,4 @@
-"""Sequences of states that are made when they are asked for: a run may have more of them than fit into memory."""
+"""Sequences of states that are built on demand, so that a run can have more states than fit into memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from turnwise.types import State
 
 
 class LazyStates(Sequence[State]):
-    """States by place. What is asked of all of them at once is answered without making them."""
+    """A sequence of states by place. Questions about all states at once are answered without building them."""
 
     @abstractmethod
     def at(self, place: int) -> State:
-        """The state at a place from 0 to the length."""
+        """Returns the state at a place from 0 to the length."""
 
     @abstractmethod
     def ids(self) -> Iterator[str]:
-        """The ids of all states, in order."""
+        """Returns the ids of all states, in order."""
 
     @abstractmethod
     def place(self, state_id: str) -> int | None:
@@ -29,14 +29,14 @@ class LazyStates(Sequence[State]):
 
     @abstractmethod
     def groups(self) -> NDArray[np.int64]:
-        """A number for each state, the same for those of one trajectory, (S,)."""
+        """Returns a number for each state, which is the same for states of one trajectory, (S,)."""
 
     @abstractmethod
     def lengths(self) -> NDArray[np.uint32]:
-        """Tokens of each state's history, (S,)."""
+        """Returns the number of tokens of each state's history, (S,)."""
 
     def ends(self) -> NDArray[np.uint32]:
-        """Tokens of each state's history and of what was demonstrated there, (S,)."""
+        """Returns the number of tokens of each state's history and demonstrated action together, (S,)."""
         return np.fromiter((len(state.ids) + len(state.expert_ids) for state in self), np.uint32, len(self))
 
     @overload
@@ -50,7 +50,7 @@ class LazyStates(Sequence[State]):
 
 
 class Chosen(LazyStates):
-    """Some states of a sequence: those at ``places_S``, which ascend. Memory: eight bytes a state."""
+    """A subset of a lazy sequence: the states at ``places_S``, which ascend. The subset takes eight bytes per state."""
 
     def __init__(self, states: LazyStates, places_S: NDArray[np.int64]) -> None:
         self.states, self.places_S = states, places_S
@@ -84,12 +84,12 @@ class Chosen(LazyStates):
 
 
 def ids_of(states: Sequence[State]) -> Iterable[str]:
-    """The ids of any sequence of states, in order."""
+    """Returns the ids of any sequence of states, in order."""
     return states.ids() if isinstance(states, LazyStates) else (state.id for state in states)
 
 
 def lengths_of(states: Sequence[State]) -> NDArray[np.uint32]:
-    """Tokens of each state's history, (S,)."""
+    """Returns the number of tokens of each state's history, (S,)."""
     return states.lengths() if isinstance(states, LazyStates) else np.array([len(s.ids) for s in states], np.uint32)
 
 
@@ -101,14 +101,14 @@ def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:
 
 
 def finder(states: Sequence[State]) -> Callable[[str], int | None]:
-    """Returns a function from a state's id to its place; None if there is none."""
+    """Returns a function from a state's id to its place; the function returns None for an unknown id."""
     if isinstance(states, LazyStates):
         return states.place
     return {state.id: place for place, state in enumerate(states)}.get
 
 
 def places_of(states: Sequence[State], some: Sequence[State]) -> NDArray[np.int64]:
-    """Returns the places of ``some`` of the states, (S,); the inverse of :func:`chosen`.
+    """Returns the places of ``some`` within ``states``, (S,); this is the inverse of :func:`chosen`.
 
     Raises:
         KeyError: one of them is not among the states.

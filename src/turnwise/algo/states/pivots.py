@@ -1,6 +1,7 @@
 """Pivots: the expert turns at which sampled outcomes disagree (PivotRL, arXiv:2603.21383).
 
-A group-normalised method learns only from such turns: if all samples of a state earn the same, each advantage is 0.
+A group-normalised method learns only from such turns: if all samples of a state have the same reward, each advantage is
+0.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ Keep = Literal["adv", "mixed", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Pivots:
-    """Which profiled turns to train on.
+    """Chooses the profiled turns to train on.
 
-    ``adv`` keeps mixed turns of mean below ``lambda_diff`` (Eq. 5), ``mixed`` every mixed turn, ``all`` every candidate
-    (the paper's random turns). ``k`` is the samples a state; the paper gives neither it nor ``lambda_diff``. Beyond the paper,
-    ``refresh`` and its three numbers say when the turns are profiled and chosen anew (:class:`Refresh`); None: never.
+    ``adv`` keeps mixed turns whose mean is below ``lambda_diff`` (Eq. 5), ``mixed`` keeps every mixed turn, and ``all``
+    every candidate (the paper's random turns). ``k`` is the number of samples per state; the paper gives neither ``k``
+    nor ``lambda_diff``. ``refresh`` and its three numbers are not in the paper. They decide when the turns are profiled
+    and chosen again (:class:`Refresh`); None: never.
 
     Raises:
-        ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a number of ``refresh`` is out of
-            range.
+        ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a number of ``refresh``
+            is out of range.
     """
 
     source: ClassVar[Literal["expert"]] = "expert"
@@ -53,7 +55,7 @@ class Pivots:
 
     @property
     def reprofile(self) -> Refresh | None:
-        """When to choose anew; None: never."""
+        """Returns when to profile and choose again; None: never."""
         if self.refresh is None:
             return None
         return Refresh(self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
@@ -65,7 +67,7 @@ class Pivots:
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns the kept states in their order. ``profiles`` are by state id.
+        """Returns the states that are kept, in their order. ``profiles`` are by state id.
 
         Raises:
             KeyError: a state has no profile.
@@ -78,26 +80,26 @@ class Pivots:
 
 @dataclass(frozen=True, slots=True)
 class ProfileSummary:
-    """Summary of a profile before training. Shares are in [0, 1]."""
+    """A summary of the profile before training. Shares are in [0, 1]."""
 
     states: int
-    zero_signal: float  # share of states whose samples all earned the same
-    solved: float  # share of states that every sample solved (reward at its greatest, 1)
+    zero_signal: float  # share of states whose samples all have the same reward
+    solved: float  # share of states that every sample solved (the greatest reward, 1)
     miss_rate: float | None  # Pr[strict = 0 | functional = 1] over samples; None if no sample was functional
-    yield_curve: tuple[tuple[float, int], ...]  # (lambda_diff, states that ``adv`` keeps)
+    yield_curve: tuple[tuple[float, int], ...]  # pairs of lambda_diff and the number of states that ``adv`` then keeps
 
     def result(self, kept: int) -> dict[str, float]:
-        """Returns the entries ``pivots.*`` of a run's result, where the rule kept so many states."""
+        """Returns the entries ``pivots.*`` of a run's result; ``kept`` is the number of states that the rule kept."""
         shares = {"without_signal": self.zero_signal, "solved": self.solved, "failed": self.zero_signal - self.solved}
         return {"candidates": self.states, "kept": kept, **{name: round(value, 4) for name, value in shares.items()}}
 
 
 def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = None) -> ProfileSummary:
-    """Yield curve, share of zero-signal turns and miss rate of the strict rule.
+    """Returns the yield curve, the share of turns without signal and the miss rate of the strict rule.
 
     Args:
-        profiles: one a state.
-        lambdas: where to read the yield curve; 0.1, 0.2 ... 1.0 unless given.
+        profiles: one per state.
+        lambdas: values of ``lambda_diff`` for the yield curve; 0.1, 0.2 ... 1.0 by default.
 
     Raises:
         ValueError: there is no profile.

@@ -1,8 +1,8 @@
 """Decides when to profile again: when fewer groups have mixed outcomes than after the last profile.
 
-Beyond PivotRL (arXiv:2603.21383), which profiles once, under the frozen base policy. Its pivots are the turns at which that
-policy's outcomes disagree (Eq. 5). A policy that has learned them always succeeds there, and a group without variance has no
-advantage (Proposition 3.1).
+This goes beyond PivotRL (arXiv:2603.21383), which profiles once, under the frozen base policy. Its pivots are the turns
+at which that policy's outcomes disagree (Eq. 5). A policy that has learned these turns always succeeds at them, and a
+group without variance has no advantage (Proposition 3.1).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Decides when the candidates are profiled again: when the share of mixed groups has fallen far enough.
+    """Decides that the candidates are profiled again when the share of mixed groups has fallen far enough.
 
     Attributes:
-        share: a new profile is due when the share of mixed groups is below ``share`` times its value right after the previous
-            profile. Both values are means over ``window`` iterations, the newest ones and the first ones after that profile.
-        window: in iterations.
+        share: a new profile is due when the share of mixed groups is below ``share`` times its value right after the
+            previous profile. Both values are means over ``window`` iterations: the newest ones, and the first ones
+            after that profile.
+        window: number of iterations of each mean.
         gap: least number of iterations between two profiles; two windows if that is more.
-        most: profiles of a run, including the base policy's.
+        most: greatest number of profiles of a run, including the base policy's.
 
     Raises:
         ValueError: a number is out of range.
@@ -44,12 +45,12 @@ class Refresh:
             )
 
     def decay(self, history: Sequence[float]) -> float | None:
-        """Returns what is left of the measure: its mean over the last window as a share of that over the first.
+        """Returns the mean over the last window divided by the mean over the first window.
 
         Args:
-            history: the measure at each iteration since the last profile, at least 0.
+            history: the share of mixed groups at each iteration since the last profile, at least 0.
 
-        None as long as the windows overlap, and if the first mean is 0.
+        The result is None as long as the windows overlap, and if the first mean is 0.
         """
         if len(history) < 2 * self.window:
             return None
@@ -57,6 +58,9 @@ class Refresh:
         return last / first if first > 0 else None
 
     def due(self, history: Sequence[float], profiles: int) -> bool:
-        """Returns whether to profile now, after ``profiles`` profiles; ``history`` as in :meth:`decay`, empty after each."""
+        """Returns whether to profile now, given the number of profiles so far and a ``history`` as in :meth:`decay`.
+
+        The history starts empty after each profile.
+        """
         left = self.decay(history)
         return profiles < self.most and len(history) >= self.gap and left is not None and left < self.share

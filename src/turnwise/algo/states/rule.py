@@ -9,14 +9,14 @@ from typing import Literal, Protocol
 from turnwise.algo.states.refresh import Refresh
 from turnwise.types import State
 
-STD_TOLERANCE = 1e-6  # rewards closer than this are equal: float scores differ in their last bits
+STD_TOLERANCE = 1e-6  # rewards closer than this count as equal, because float scores differ in their last bits
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """K samples of one state under the frozen base policy: their rewards by the functional and the strict rule, ``_K``.
+    """The rewards of K samples of one state under the frozen base policy, by the functional and the strict rule.
 
-    ``strict`` is empty where the rewards are a pass rate that was read: nobody asked the strict rule.
+    ``strict`` is empty if the rewards come from a pass rate in a file, because the strict rule was not applied there.
 
     Raises:
         ValueError: there is no sample, or the two rules judged different numbers of them.
@@ -36,43 +36,46 @@ class Profile:
 
     @property
     def mean(self) -> float:
-        """Mean functional reward (PivotRL, arXiv:2603.21383, Eq. 4)."""
+        """Returns the mean functional reward (PivotRL, arXiv:2603.21383, Eq. 4)."""
         return sum(self.functional) / len(self.functional)
 
     @property
     def variance(self) -> float:
-        """Population variance of the functional reward (Eq. 4)."""
+        """Returns the population variance of the functional reward (Eq. 4)."""
         mean = self.mean
         return sum((reward - mean) ** 2 for reward in self.functional) / len(self.functional)
 
     @property
     def mixed(self) -> bool:
-        """Whether the samples' outcomes disagree."""
+        """Returns whether the samples' outcomes disagree."""
         return self.variance > STD_TOLERANCE**2
 
 
 class StateRule(Protocol):
-    """Chooses the states to train on. The caller prepares the candidates (``source``) and, for ``k`` > 0, their profiles."""
+    """Chooses the states to train on.
+
+    The caller supplies the candidates (``source``) and, if ``k`` > 0, their profiles.
+    """
 
     @property
     def source(self) -> Literal["expert", "tasks"]:
-        """Candidates are every assistant turn of the expert trajectories, or the openings of tasks."""
+        """Returns what the candidates are: assistant turns of expert trajectories, or the openings of tasks."""
         ...
 
     @property
     def k(self) -> int:
-        """Samples to draw of each candidate before training; 0: no profile is needed."""
+        """Returns the number of samples to draw at each candidate before training; 0: no profile is needed."""
         ...
 
     @property
     def reprofile(self) -> Refresh | None:
-        """When to profile again under the current policy and choose new states; None: never."""
+        """Returns when to profile again under the current policy and choose new states; None: never."""
         ...
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
         """Returns the states to train on, in their order. ``profiles`` are by state id and are not read if ``k`` is 0.
 
-        There may be more of both than fit into memory (``states.lazy``). A rule that reads only ids and returns the result of
-        :func:`turnwise.algo.states.lazy.chosen` builds none of the states.
+        States and profiles may be more than fit into memory (``states.lazy``). A rule that reads only ids and returns
+        the result of :func:`turnwise.algo.states.lazy.chosen` does not build any state.
         """
         ...

@@ -1,4 +1,4 @@
-"""The openings of tasks as states: end-to-end training starts here."""
+"""The openings of tasks as states, where end-to-end training starts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def task_starts(tasks: Iterable[Task], opening: Callable[[Task], Sequence[int]])
     """Returns one state for each task, before its first action.
 
     Args:
-        tasks: a task named twice gives two states with one id, which the caller must not batch together.
-        opening: the ids of a task's first messages, ending where the policy writes.
+        tasks: a task that occurs twice gives two states with the same id, which the caller must not put into one batch.
+        opening: returns the ids of a task's first messages, up to where the policy writes.
     """
     return [State(id=f"{task.env}/{task.id}#t0", task=task, ids=tuple(opening(task))) for task in tasks]
 
@@ -25,7 +25,7 @@ _MOST = 10**6
 
 @dataclass(frozen=True, slots=True)
 class TaskStarts:
-    """The openings of the first ``count`` training tasks.
+    """Uses the openings of the first ``count`` training tasks.
 
     Raises:
         ValueError: ``count`` is below 1, or more than can be drawn before a run begins.
@@ -44,5 +44,5 @@ class TaskStarts:
             raise ValueError(f"count must be at most {_MOST}, got {self.count}")
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> list[State]:
-        """The first ``count`` of them."""
+        """Returns the first ``count`` states."""
         return list(states[: self.count])

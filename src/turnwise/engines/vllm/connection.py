@@ -1,4 +1,4 @@
-"""One server's HTTP interface: single requests, every failure as a :class:`Fault`."""
+"""The HTTP interface of one vLLM server: single requests, whose failures are raised as :class:`Fault`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from turnwise.endpoints import TooLargeError, bounded, check_url, open_session, 
 from turnwise.engines.vllm.faults import Fault
 from turnwise.text import said
 
-MAX_BODY = 64 * 2**20  # bytes of an answer
-_TOLD = 300  # characters of a server's own explanation that are passed on
+MAX_BODY = 64 * 2**20  # greatest size of an answer in bytes
+_TOLD = 300  # number of characters of a server's own explanation that messages quote
 
 
 class Connection:
-    """Args:
-    url: root of the server, as ``http://127.0.0.1:8000``.
-    key: its token, or None.
-    key_variable: where a person sets that, for messages.
-    connections: requests at once.
+    """A connection to one server.
+
+    Args:
+        url: root of the server, such as ``http://127.0.0.1:8000``.
+        key: the server's token, or None.
+        key_variable: name of the environment variable in which users set the token, for messages.
+        connections: greatest number of requests at once.
     """
 
     def __init__(self, url: str, key: str | None, key_variable: str, connections: int) -> None:
@@ -30,22 +32,26 @@ class Connection:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, body: Any, limit: float) -> bytes:
-        """The body of a 200 answer.
+        """Sends a POST request and returns the body of the answer, whose status is 200.
 
         Args:
-            limit: s.
+            path: the path of the request.
+            body: is sent as JSON.
+            limit: time limit in seconds.
 
         Raises:
-            Fault: any other outcome. Cancelling the caller closes the connection, which cancels the request at the server.
+            Fault: any other outcome.
+
+        Cancelling the caller closes the connection, which cancels the request at the server.
         """
         return await self._ask("POST", path, body, limit)
 
     async def get(self, path: str, limit: float) -> bytes:
-        """As :meth:`post`."""
+        """Sends a GET request, otherwise as :meth:`post`."""
         return await self._ask("GET", path, None, limit)
 
     async def get_json(self, path: str, limit: float) -> Any:
-        """As :meth:`get`, parsed."""
+        """Does the same as :meth:`get` and parses the answer as JSON."""
         return parsed(await self.get(path, limit), path)
 
     async def close(self) -> None:
@@ -55,14 +61,14 @@ class Connection:
 
     async def _ask(self, method: str, path: str, body: Any, limit: float) -> bytes:
         if self._session is None:
-            self._session = open_session(self.url, self._key, self._connections + 8)  # health checks never wait in line
+            self._session = open_session(self.url, self._key, self._connections + 8)  # 8 more for health checks
         try:
             async with self._session.request(
                 method,
                 self.url + path,
                 json=body,
                 timeout=aiohttp.ClientTimeout(total=limit),
-                allow_redirects=False,  # a redirect would carry the key elsewhere
+                allow_redirects=False,  # a redirect would send the key to another server
             ) as response:
                 answer = await bounded(response, MAX_BODY)
                 if response.status != 200:
@@ -74,7 +80,7 @@ class Connection:
             raise Fault("unreachable", type(error).__name__) from None
         except TooLargeError as error:
             raise Fault("garbage", str(error)) from None
-        except aiohttp.ClientError as error:  # a broken status line or header
+        except aiohttp.ClientError as error:  # for example a broken status line or header
             raise Fault("garbage", type(error).__name__) from None
 
     def _refusal(self, response: aiohttp.ClientResponse, answer: bytes) -> Fault:
@@ -92,12 +98,12 @@ class Connection:
 
 
 def parsed(answer: bytes, path: str) -> Any:
-    """The JSON of an answer.
+    """Returns the JSON of an answer.
 
     Raises:
-        Fault: ``garbage``, where it is none.
+        Fault: of kind ``garbage``, if the answer is not JSON.
     """
     try:
         return json.loads(answer)
     except (ValueError, RecursionError):
-        raise Fault("garbage", f"{path} answered {len(answer)} bytes that are no JSON") from None
+        raise Fault("garbage", f"{path} answered {len(answer)} bytes that are not JSON") from None

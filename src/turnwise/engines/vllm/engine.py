@@ -1,12 +1,12 @@
-"""Rollouts from vLLM servers, in an environment of their own, over HTTP: ``engine=vllm``.
+"""Samples from vLLM servers over HTTP (``engine=vllm``). The servers run in a separate Python environment.
 
-A node is a list of ids and the version it was opened under. Keys and values lie with the server, whose prefix cache finds the
-history of a node again; a state's rollouts go to one server, so that they share theirs there.
+A node is a list of token ids and the policy version under which it was opened. Keys and values are kept by the server,
+whose prefix cache finds a node's history again. All rollouts of a state go to one server, so that they share its cache.
 
-Versions: weights are loaded under a name that holds the version and a digest, an adapter by vLLM's call for it, all weights by
-a reload from a folder. ``load_weights`` and ``sample`` exclude each other and the former closes every node, so that nothing which
-was written under one version goes on under the next; ``allow_stale`` keeps the nodes. A view (:meth:`VllmEngine.held`) goes on
-with the adapter that it began with.
+Weights are loaded under a name that contains the version and a digest. Adapters are loaded by vLLM's call for adapters,
+full weights by a reload from a folder. ``load_weights`` and ``sample`` exclude each other, and ``load_weights`` closes
+every node, so that no text written under one version is continued under the next. ``allow_stale`` keeps the nodes. A
+view (:meth:`VllmEngine.held`) keeps using the adapter with which it began.
 """
 
 from __future__ import annotations
@@ -37,20 +37,23 @@ from turnwise.engines.vllm.wire import body_of
 
 
 class VllmEngine:
-    """Args:
-    end_ids: tokens that end an action.
-    model: folder or id of the base policy, for servers that are started here.
-    folder: where weights are handed over, and where servers of this machine write their logs. Every server must see it
-        under the same path.
-    say: told in one line what a person may want to know.
-    urls: of servers that run already; none: ``local`` starts them here.
-    local: how.
-    patience: how long servers are waited for.
-    max_length: tokens of a history with its action.
-    allow_stale: whether a history may go on under other weights than those that began it. Its tokens keep the log-probs
-        under which they were drawn.
-    key_variable: environment variable that holds the servers' token. Servers started here get a random one where it is unset.
-    schedule: ``free``, or ``rounds`` (``engines.schedule``).
+    """Samples from vLLM servers.
+
+    Args:
+        end_ids: tokens that end an action.
+        model: folder or id of the base policy, for servers that the engine starts.
+        folder: where weights are written for the servers, and where servers of this machine write their logs. Every
+            server must see the folder under the same path.
+        say: is called with one line of information for the user.
+        urls: addresses of running servers; if empty, the engine starts servers on this machine.
+        local: how the engine starts servers.
+        patience: time limits and numbers of attempts.
+        max_length: greatest number of tokens of a history with its action.
+        allow_stale: whether a history may be continued under other weights than those that began it. Its tokens keep
+            the log-probs under which they were drawn.
+        key_variable: environment variable that holds the servers' token. If it is unset, servers that the engine starts
+            get a random token.
+        schedule: ``free``, or ``rounds`` (``engines.schedule``).
     """
 
     served = True
@@ -76,7 +79,7 @@ class VllmEngine:
         self.model, self.local, self.patience, self.max_length, self.say = model, local, patience, max_length, say
         self.urls = list(urls)
         for url in self.urls:
-            Connection(url, None, key_variable, 1)  # a bad address is told before anything starts
+            Connection(url, None, key_variable, 1)  # checks the address before anything is started
         if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
             raise ValueError(f"urls must name each server once, got {', '.join(self.urls)}")
         if not self.urls:
@@ -84,11 +87,11 @@ class VllmEngine:
         self.version = -1
         self.servers: list[Server] = []
         self._snapshot: Snapshot | None = None
-        self._staged: list[Snapshot] = []  # written and not loaded yet
-        self._held: list[Snapshot] = []  # that views sample from
-        self._folders = threading.Lock()  # over both, as another thread may load while one is written
+        self._staged: list[Snapshot] = []  # snapshots that are written and not loaded yet
+        self._held: list[Snapshot] = []  # snapshots from which views sample
+        self._folders = threading.Lock()  # guards both lists: one thread may load while another writes
         self._background: Background | None = None
-        self._tasks: dict[int, asyncio.Task[Sample]] = {}  # by node; of the loop's thread
+        self._tasks: dict[int, asyncio.Task[Sample]] = {}  # by node; used only in the event loop's thread
         self._nodes = Histories()
         self._busy = threading.Lock()
 
@@ -104,7 +107,10 @@ class VllmEngine:
         self._nodes[node].ids.extend(ids)
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Ends requests of closed nodes, at the server too; their samples are empty and truncated. Any thread may call it."""
+        """Closes nodes and cancels their requests, whose samples are then empty and truncated.
+
+        Any thread may call it.
+        """
         self._nodes.close(nodes)
         if self._background is not None:
             self._background.submit(self._cancel(list(nodes))).result()
@@ -112,16 +118,16 @@ class VllmEngine:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sample from these weights from now on. Starts the servers the first time; waits for a batch that is under way.
+        """Sets the weights to sample from. Starts the servers at the first call; waits for a batch that is running.
 
         Raises:
-            ServerError: a server does not start, is away for too long or cannot take these weights.
+            ServerError: a server does not start, is unreachable for too long or cannot load these weights.
             OSError: the weights cannot be written.
         """
         self.stage(model, version)()
 
     def stage(self, model: Any, version: int) -> Callable[[], None]:
-        """Writes the weights now, and returns a function that loads them later, as :meth:`load_weights` does.
+        """Writes the weights now and returns a function that loads them later, as :meth:`load_weights` does.
 
         Raises:
             OSError: the weights cannot be written.
@@ -133,7 +139,7 @@ class VllmEngine:
 
     def _load(self, snapshot: Snapshot) -> None:
         with self._busy:
-            before, self._snapshot = self._snapshot, None  # should a server fail now, half of them have the weights
+            before, self._snapshot = self._snapshot, None  # if a server fails now, only some have the new weights
             background = self._started(snapshot)
             beside = [other for other in dict.fromkeys(self._held) if other != snapshot]
             background.submit(_all([server.load(snapshot, beside) for server in self.servers])).result()
@@ -146,7 +152,7 @@ class VllmEngine:
 
     @contextmanager
     def held(self) -> Iterator[VllmEngine]:
-        """Gives the engine as it is now, with nodes of its own: it keeps its adapter whatever is loaded here in this block."""
+        """Yields a view with nodes of its own, which keeps its adapter whatever is loaded during the block."""
         snapshot = self._snapshot
         assert snapshot is not None and snapshot.adapter
         view = copy(self)
@@ -189,12 +195,15 @@ class VllmEngine:
             raise
         for server in self.servers:
             if snapshot.adapter and server.root and Path(server.root).resolve() != Path(self.model).resolve():
-                self.say(f"vLLM at {server.connection.url} serves {server.root}, and this run adapts {self.model}")
+                self.say(f"vLLM at {server.connection.url} serves {server.root}, but this run adapts {self.model}")
         self._background = background
         return background
 
     def shutdown(self) -> None:
-        """Let go of the servers and end those that were started here. The engine can be used again afterwards."""
+        """Disconnects from the servers and ends those that the engine started.
+
+        The engine can be used again afterwards.
+        """
         self._nodes.clear()
         if self._background is not None:
             self._background.close(_all([server.close() for server in self.servers]))
@@ -202,7 +211,7 @@ class VllmEngine:
             forget(self.folder / "weights")
 
     def report(self) -> dict[str, float]:
-        """``requests`` answered, ``retries``, ``restarts`` of servers, ``faults/<kind>``."""
+        """Returns counts: answered ``requests``, ``retries``, ``restarts`` of servers and ``faults/<kind>``."""
         total: Counter[str] = Counter()
         for server in self.servers:
             total.update(server.tally)
@@ -213,7 +222,7 @@ class VllmEngine:
     def sample(
         self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
     ) -> list[Sample]:
-        """See :class:`turnwise.engines.engine.Engine`. Whatever raises here, or in ``on_sample``, cancels what is under way.
+        """Samples as :class:`turnwise.engines.engine.Engine` says; any error cancels all requests.
 
         Raises:
             ServerError: no server can answer.
@@ -233,7 +242,7 @@ class VllmEngine:
                     place, ended = done.get()
                     sample = None if ended.cancelled() else ended.result()
                     if sample is None or nodes[place] not in self._nodes:
-                        continue  # closed meanwhile
+                        continue  # the node was closed meanwhile
                     samples[place] = sample
                     self._nodes[nodes[place]].ids.extend(sample.ids)
                     if on_sample is not None:
@@ -243,7 +252,7 @@ class VllmEngine:
             return samples
 
     async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
-        """Samples one action for a node, appended to it, from any event loop. Cancelling it ends the request at the server too.
+        """Samples one action for a node and appends it. Cancelling this coroutine cancels the request at the server.
 
         Raises:
             ServerError: no server can answer.
@@ -284,7 +293,7 @@ class VllmEngine:
 
 
 async def _all(work: Sequence[Any]) -> None:
-    """Do all of it side by side; the first error is raised when all have ended."""
+    """Runs all coroutines concurrently and raises the first error when all have ended."""
     for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

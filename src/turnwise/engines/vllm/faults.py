@@ -1,4 +1,4 @@
-"""What goes wrong between the engine and its servers."""
+"""The errors between the engine and its servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Kind = Literal["unreachable", "timeout", "rate_limited", "server_error", "missin
 
 
 class Fault(Exception):
-    """A request without a usable answer. ``after``: seconds that the server asked to be left alone."""
+    """A request without a usable answer. ``after`` is the number of seconds that the server asks clients to wait."""
 
     def __init__(self, kind: Kind, detail: str, after: float | None = None) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -18,4 +18,4 @@ class Fault(Exception):
 
 
 class ServerError(InputError):
-    """No server can do what the run needs, and trying again would not help. The message says what to do."""
+    """An error that repeating would not solve: no server can do what the run needs. The message says what to do."""

@@ -1,7 +1,8 @@
-"""Runs a server and ends it with whoever asked for it: ``python guard.py -- command``.
+"""Runs a server and ends it together with the process that asked for it: ``python guard.py -- command``.
 
-Standard input is the leash. When it closes, because the owner has ended or was killed, the whole process group goes; when the
-server ends by itself, what it leaves running goes too, and so it does when this process is killed. Exit status: the server's.
+The guard watches its standard input. When that closes, because the owner has ended or was killed, the guard ends the
+server's whole process group. The group is also ended when the server ends by itself or when the guard is killed. The
+exit status is the server's.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import sys
 import threading
 from contextlib import suppress
 
-GRACE = 5.0  # s between asking and killing
+GRACE = 5.0  # seconds between asking the server to end and killing it
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
-    """Raises nothing: whatever happens, the group is gone when this process is."""
+    """Runs the guard. It raises no error: in every case the server's process group has ended when this process ends."""
     library = ctypes.CDLL(None)
     server = subprocess.Popen(
         sys.argv[sys.argv.index("--") + 1 :],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        # the server at once, should the guard be killed before anybody watches it; it has no thread yet
+        # so that the kernel kills the server at once if the guard is killed before anybody watches; no thread exists
+        # yet
         preexec_fn=lambda: library.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
     )
     watched = _watched(server.pid)
@@ -39,7 +41,10 @@ def main() -> None:
 
 
 def _watched(group: int) -> int:
-    """A twin that kills the group once nobody holds the descriptor that this answers, which nobody but the guard does."""
+    """Forks a process that kills the group once the returned descriptor is closed.
+
+    Only the guard holds the descriptor.
+    """
     read, write = os.pipe()
     if os.fork() == 0:
         os.close(write)

@@ -1,4 +1,4 @@
-"""The histories that an engine has open: the ids of each, and which server it belongs to."""
+"""The open histories of an engine: the token ids of each, and the server to which it belongs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from itertools import count
 
 @dataclass(slots=True)
 class History:
-    """Args:
-    ids: of all tokens so far.
-    digest: of the history it began with; picks its server.
+    """One history.
+
+    Args:
+        ids: all tokens so far.
+        digest: digest of the tokens with which the history began; it decides the server.
     """
 
     ids: list[int]
@@ -20,7 +22,7 @@ class History:
 
 
 class Histories:
-    """Open histories by their number, which is never given twice."""
+    """Open histories by number. A number is never used twice."""
 
     def __init__(self) -> None:
         self._open: dict[int, History] = {}
@@ -30,7 +32,7 @@ class Histories:
         """Returns the number of a new history.
 
         Raises:
-            ValueError: it has no token.
+            ValueError: ``ids`` is empty.
         """
         ids = list(ids)
         if not ids:
@@ -38,7 +40,7 @@ class Histories:
         return self._add(History(ids, zlib.crc32(b"".join(token.to_bytes(4, "little") for token in ids))))
 
     def fork(self, node: int) -> int:
-        """Returns the number of a copy."""
+        """Returns the number of a copy of a history."""
         source = self[node]
         return self._add(History(list(source.ids), source.digest))
 
@@ -48,8 +50,10 @@ class Histories:
         return node
 
     def __getitem__(self, node: int) -> History:
-        """Raises:
-        RuntimeError: it is closed.
+        """Returns an open history.
+
+        Raises:
+            RuntimeError: the history is closed.
         """
         try:
             return self._open[node]
@@ -62,10 +66,10 @@ class Histories:
         return node in self._open
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Forgets these; those that are closed already stay so."""
+        """Closes these histories; it is no error if one is closed already."""
         for node in nodes:
             self._open.pop(node, None)
 
     def clear(self) -> None:
-        """Closes all."""
+        """Closes all histories."""
         self._open.clear()

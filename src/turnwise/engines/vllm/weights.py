@@ -1,4 +1,4 @@
-"""A policy's weights in a folder that servers read, under a name that no other weights ever have."""
+"""Writes a policy's weights into a folder that servers read, under a name that no other weights ever have."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Weights on disk. ``name`` holds the version and a digest: equal names are equal weights in the same place.
+    """Weights on disk. ``name`` contains the version and a digest: equal names mean equal weights in the same place.
 
-    A server reads an adapter again when it has put it out of its memory, and one whose folder has gone ends it: what another
-    run left there under a name of its own must not be taken for these.
+    The name must be unique because a server may read an adapter's folder again after it has dropped the adapter from
+    memory (without the folder the server would crash). The server must not find another run's weights there.
     """
 
     name: str
     version: int
     folder: Path
-    adapter: bool  # a LoRA adapter, or all weights
-    vocabulary: int  # tokens that the model knows
+    adapter: bool  # True: a LoRA adapter; False: all weights
+    vocabulary: int  # size of the model's vocabulary
 
 
 def save(model: Any, version: int, root: Path) -> Snapshot:
-    """Write the adapter of ``model``, or all its weights where it has none, in Hugging Face's format.
+    """Writes the adapter of ``model``, or all weights if it has no adapter, in Hugging Face's format.
 
-    A head that is tied to the embedding is written as one of its own: vLLM's reload leaves a tied head as it was on CPUs,
-    where it keeps a packed copy.
+    A head that is tied to the embedding is written as separate weights, because vLLM's reload on CPUs does not update a
+    tied head, of which it keeps a packed copy.
 
     Raises:
-        OSError: it cannot be written; ``filename`` names the folder.
+        OSError: the weights cannot be written; ``filename`` names the folder.
     """
     adapter = hasattr(model, "get_base_model")
     part = root / "unfinished"
@@ -65,7 +65,7 @@ def save(model: Any, version: int, root: Path) -> Snapshot:
 
 
 def _untie(model: Any, folder: Path) -> None:
-    """Add the head to saved weights, and say in their index and configuration that it is there."""
+    """Adds the head to saved weights and enters it in their index and configuration."""
     head = model.get_output_embeddings().weight.detach().clone().cpu()
     save_file({"lm_head.weight": head}, folder / _HEAD, metadata={"format": "pt"})
     index = folder / _INDEX
@@ -83,7 +83,7 @@ def _untie(model: Any, folder: Path) -> None:
 
 
 def forget(root: Path, *kept: Snapshot | None) -> None:
-    """Remove the folders of other snapshots, those of killed processes too."""
+    """Removes the folders of all other snapshots, including those of killed processes."""
     names = {snapshot.name for snapshot in kept if snapshot is not None}
     for folder in root.glob("v*-*"):
         if folder.name not in names:

@@ -1,7 +1,7 @@
-"""Completions with token ids in and out: the body of a request, and what an answer to it must hold.
+"""Completion requests with token ids: builds the body of a request and checks the answer.
 
-The shape is that of vLLM's ``/v1/completions``, an extension of OpenAI's: the prompt is a list of ids, ``return_token_ids`` adds
-the ids of what was written, ``logprobs: 0`` their log-probs.
+The format is that of vLLM's ``/v1/completions``, an extension of OpenAI's: the prompt is a list of token ids,
+``return_token_ids`` adds the ids of the sampled tokens, and ``logprobs: 0`` their log-probs.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from typing import Any
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.vllm.faults import Fault
 
-TEMPERATURES = (0.01, 2.0)  # vLLM raises what lies between 0 and the least, and refuses what is above the greatest
-_SEEDS = 2**63  # vLLM takes 64 bits with a sign
-_LEAST = -105.0  # nats; a token of a lower log-prob has the probability 0 in float32, so it cannot be drawn
+TEMPERATURES = (0.01, 2.0)  # vLLM raises lower temperatures to the first value and refuses those above the second
+_SEEDS = 2**63  # vLLM's seeds are signed 64-bit integers
+_LEAST = -105.0  # nats; a token with a lower log-prob has probability 0 in float32, so it cannot be sampled
 
 
 def body_of(
     ids: Sequence[int], sampling: Sampling, seed: int, end_ids: Collection[int], model: str, salt: str
 ) -> dict[str, Any]:
-    """The request for one action.
+    """Returns the body of the request for one action.
 
     Args:
-        ids: of the whole history.
+        ids: the whole history.
+        sampling: the sampling settings.
         seed: alone decides the draw.
         end_ids: tokens that end an action; the model's own end-of-sequence token counts only if it is among them.
         model: served name of the base model or of an adapter.
-        salt: separates kept keys and values from those of other weights.
+        salt: separates cached keys and values from those of other weights.
 
     Raises:
-        ValueError: a temperature that vLLM would change or refuse.
+        ValueError: vLLM would change or refuse the temperature.
     """
     least, most = TEMPERATURES
     if sampling.temperature and not least <= sampling.temperature <= most:
         raise ValueError(
-            f"temperature must be 0 or from {least} to {most} with engine=vllm, which takes no other; "
+            f"temperature must be 0 or from {least} to {most} with engine=vllm, which supports no other value; "
             f"got {sampling.temperature}"
         )
     return {
@@ -47,26 +48,26 @@ def body_of(
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,  # whatever the model's generation config says
+        "repetition_penalty": 1.0,  # overrides the model's generation config, as do the next two
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "seed": seed % _SEEDS,
         "stop_token_ids": sorted(end_ids),
         "ignore_eos": True,
-        "logprobs": 0,  # of the sampled token alone
+        "logprobs": 0,  # 0: only the log-prob of the sampled token
         "return_token_ids": True,
-        "return_tokens_as_token_ids": True,  # bytes that are no text survive
+        "return_tokens_as_token_ids": True,  # so that bytes that are not valid text are kept
         "skip_special_tokens": False,
         "cache_salt": salt,
     }
 
 
 def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample:
-    """The action that an answer holds, of tokens below ``vocabulary``.
+    """Returns the action in an answer; all its tokens must be below ``vocabulary``.
 
     Raises:
-        Fault: ``garbage``, where anything of it does not fit the request: ids that are no ids, log-probs that are none or belong
-            to other tokens, another prompt than the one sent, an action that goes on after its end.
+        Fault: of kind ``garbage``, if any part does not fit the request: invalid token ids, log-probs that are invalid
+            or belong to other tokens, another prompt than the one sent, or an action that goes on after its end.
     """
     try:
         found = json.loads(answer)
@@ -76,7 +77,7 @@ def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample
         logprobs, tokens = spans["token_logprobs"], spans["tokens"]
         prompt, finish = choice["prompt_token_ids"], choice["finish_reason"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise Fault("garbage", f"{len(answer)} bytes that are no completion with token ids and log-probs") from None
+        raise Fault("garbage", f"{len(answer)} bytes that are not a completion with token ids and log-probs") from None
     if len(choices) != 1 or not _are_ids(ids, vocabulary) or not ids:
         raise Fault("garbage", "an answer without one list of token ids")
     if model != request["model"]:
@@ -99,5 +100,5 @@ def _are_ids(value: Any, vocabulary: int) -> bool:
 
 
 def _are_logprobs(value: Any) -> bool:
-    """Whether these are log-probs of drawn tokens: at most 0 but for rounding, and not below what float32 can draw."""
+    """Returns whether these are log-probs of sampled tokens: at most 0 up to rounding, and above ``_LEAST``."""
     return isinstance(value, list) and all(type(x) in (int, float) and _LEAST < x < 1e-3 for x in value)

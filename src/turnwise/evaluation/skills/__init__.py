@@ -1,6 +1,7 @@
-"""Eight toy skills that training may make a policy forget, one for each out-of-domain benchmark of PivotRL (arXiv:2603.21383).
+"""Eight toy skills that training may make a policy forget, one for each out-of-domain benchmark of PivotRL
+(arXiv:2603.21383).
 
-They only measure forgetting of a tiny model. A score here is not a score on the mirrored benchmark.
+These skills only measure forgetting of a tiny model. A score here is not a score on the mirrored benchmark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Multi-step arithmetic (mirrors AIME): three operations in a row, with the intermediate results as the working."""
+"""Multi-step arithmetic (mirrors AIME): three operations in a row, with the intermediate results as the reasoning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw(rng: Random) -> Item:
 
 
 def score(answer: str, item: Item) -> float:
-    """Returns 1 if the last number of the answer is the final result; the working is not checked."""
+    """Returns 1 if the last number of the answer is the final result; the intermediate results are not checked."""
     numbers = re.findall(r"\d+", answer)
     return float(bool(numbers) and int(numbers[-1]) == int(item.reference.split()[-1]))
 

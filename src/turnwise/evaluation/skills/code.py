@@ -1,4 +1,4 @@
-"""Predict what a program prints (mirrors LiveCodeBench's output prediction). The reference is what Python prints."""
+"""Output prediction for short programs (mirrors LiveCodeBench). The reference is what Python prints."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ class Item:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The prompt as chat messages."""
+        """Returns the prompt as chat messages."""
         return [{"role": "user", "content": self.prompt}]
 
     @property
     def split(self) -> Split:
-        """The split of the item. It depends only on the key, so that no seed can move an item to the other split."""
+        """Returns the item's split, which depends only on the key, so that no seed moves an item to the other split."""
         text = f"{self.skill}\n{self.key or self.prompt}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return "test" if int.from_bytes(digest) % _TEST_SHARE == 0 else "train"

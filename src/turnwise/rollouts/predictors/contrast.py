@@ -1,4 +1,4 @@
-"""How much of the contrast lies below the histories that a ranking puts first."""
+"""Measures how much contrast lies below the histories that a ranking puts first."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import NamedTuple
 
 
 class Anchor(NamedTuple):
-    """A state or a turn that rollouts go on from."""
+    """A state or a turn at which rollouts can branch."""
 
-    rank: float  # the greater, the earlier it gets its budget
-    contrast: float  # p (1 - p) of the success found below it
+    rank: float  # anchors with a greater rank get their budget earlier
+    contrast: float  # p (1 - p) of the success rate below it
 
 
 def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
-    """The share of all contrast below the first of the anchors, where the budget goes to ``share`` of them (TRACE Figure 2b).
+    """Returns the share of all contrast that lies below the top ``share`` of the anchors (TRACE Figure 2b).
 
-    Every anchor is worth the same budget, whatever it got. One that is served in part gives that part of its contrast, and
-    anchors of one rank are served evenly: a ranking that knows nothing finds ``share``. None where there is no contrast.
+    The top anchors get the budget. Every anchor counts with the same budget, whatever budget it really got. An anchor
+    that gets a part of its budget gives that part of its contrast. Anchors with equal ranks share evenly, so a ranking
+    without information finds ``share``. The result is None if there is no contrast.
     """
     ordered = sorted(anchors, key=lambda anchor: -anchor.rank)
     total = sum(anchor.contrast for anchor in ordered)

@@ -14,14 +14,14 @@ from turnwise.rollouts.predictors.rows import Histories
 
 
 class Critic(LightningModule):
-    """V(history) = sigmoid(w . h + b), h the last hidden state of the history's last token.
+    """Predicts V(history) = sigmoid(w . h + b), where h is the last hidden state of the history's last token.
 
-    The head starts at 0, so that every history is worth 1/2 before anything has been seen.
+    The head starts at 0, so that every history has the value 1/2 before training.
 
     Args:
-        backbone: a transformer without head, under tree attention.
-        learning_rate, weight_decay: of AdamW.
-        autocast: compute in bfloat16 whatever the weights are kept in.
+        backbone: a transformer without head, with tree attention.
+        learning_rate, weight_decay: settings of AdamW.
+        autocast: whether to compute in bfloat16, whatever the dtype of the weights.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class Critic(LightningModule):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.learning_rate, self.weight_decay, self.autocast = learning_rate, weight_decay, autocast
-        self.eval()  # no dropout: the same history has the same value when it is asked about and when it is learned
+        self.eval()  # no dropout, so that a history has the same value when it is predicted and when it is learned
 
     def forward(self, histories: Histories) -> Tensor:
-        """Logits of the histories, (Q,); :meth:`values` are their sigmoids."""
+        """Returns the logits of the histories, (Q,); :meth:`values` are their sigmoids."""
         return self._logits(histories, own_forward(self.backbone))
 
     @torch.no_grad()
     def values(self, histories: Histories) -> Tensor:
-        """Predicted success of the histories, (Q,), in [0, 1]."""
+        """Returns the predicted success of the histories, (Q,), in [0, 1]."""
         quickest = own_forward if self.autocast else forward_of_body
         return torch.sigmoid(self._logits(histories, quickest(self.backbone)))
 
@@ -54,7 +54,7 @@ class Critic(LightningModule):
         return self.head(hidden_BSC.flatten(0, 1)[last_Q].float()).squeeze(-1)
 
     def training_step(self, batch: tuple[Histories, Tensor], batch_idx: int = 0) -> Tensor:
-        """Summed squared error (Eq. 19 before its mean) of a pass against its targets, (Q,)."""
+        """Returns the summed squared error against the targets (Q,) of a pass (Eq. 19 before the mean)."""
         histories, target_Q = batch
         return (torch.sigmoid(self(histories)) - target_Q.to(self.device)).square().sum()
 

@@ -1,4 +1,4 @@
-"""A critic that learns beside the policy: asked while rollouts run, taught by the finished trees after every collection."""
+"""A critic that is trained beside the policy: it predicts while rollouts run and learns after every collection."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Rewards, RolloutTree
 
 Example = tuple[RolloutTree, int, Target]
-"""A tree, a turn of it (-1: its state), and what came of the history that ends there."""
+"""A tree, one of its turns (-1: its state), and the outcome of the history that ends there."""
 
 
 class OnlinePredictor(Callback):
-    """The critic of one run. As a callback of the trainer its weights and its optimiser travel in the run's checkpoint.
+    """The critic of one run, a callback of the trainer, so that checkpoints contain its weights and optimiser.
 
     Args:
         critic: see :class:`turnwise.rollouts.predictors.critic.Critic`.
-        epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see :class:`turnwise.config.settings.PredictorSettings`.
-        seed: of the order of examples and of the prefixes that are drawn.
-        translate: trees in the critic's tokens, where those are not the policy's.
+        epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see
+            :class:`turnwise.config.settings.PredictorSettings`.
+        seed: of the order of examples and of the choice of prefixes.
+        translate: converts trees into the critic's tokens, if these differ from the policy's.
     """
 
     def __init__(
@@ -50,19 +51,19 @@ class OnlinePredictor(Callback):
         self.critic, self.optimizer = critic, critic.configure_optimizers()
         self.epochs, self.prefix_share, self.batch, self.clip_norm = epochs, prefix_share, batch, clip_norm
         self.reward_max, self.batch_tokens, self.seed, self.translate = reward_max, batch_tokens, seed, translate
-        self._known: dict[str, dict[int, float]] = {}  # what this collection has asked, by state and turn
+        self._known: dict[str, dict[int, float]] = {}  # predictions of this collection, by state and turn
         self._score_seconds = self._score_cpu = 0.0
 
     def success(self, reward: Reward) -> Callable[[RolloutTree], Rewards]:
-        """``reward`` in the predictor's unit, in which 1 is the most that can be won."""
+        """Returns ``reward`` scaled so that the greatest possible reward is 1, as the predictor needs it."""
         return lambda tree: {"total": success_of(tree, reward(tree), self.reward_max)}
 
-    # -- asked while rollouts run --------------------------------------------------------------------------------------
+    # -- predictions while rollouts run --------------------------------------------------------------------------------
 
     def values(self, trees: Sequence[RolloutTree]) -> list[list[float]]:
-        """Predicted success of each tree's state and of the history after each turn, (1 + N) each.
+        """Returns the predicted success of each tree's state and of the history after each turn, (1 + N) each.
 
-        After a turn at which a rollout ended stands 0. Each rollout's spine is read once.
+        The value after a turn at which a rollout ended is 0. Each path's tokens are read once.
         """
         began, cpu_began = time.monotonic(), time.process_time()
         found = self._score(trees, [branchable(tree) for tree in trees])
@@ -80,10 +81,13 @@ class OnlinePredictor(Callback):
                 found[number][turn] = value
         return found
 
-    # -- taught after every collection ---------------------------------------------------------------------------------
+    # -- training after every collection -------------------------------------------------------------------------------
 
     def learn(self, iteration: int, experience: Experience) -> dict[str, float]:
-        """Learn from an iteration's trees; answers metrics. Predictions are judged as they were before."""
+        """Trains on an iteration's trees and returns metrics.
+
+        Predictions are evaluated as they were before training.
+        """
         began, cpu_began = time.monotonic(), time.process_time()
         roots: list[Example] = []
         prefixes: list[Example] = []
@@ -91,7 +95,7 @@ class OnlinePredictor(Callback):
             for turn, target in targets(tree, success_of(tree, rewards, self.reward_max)).items():
                 if turn < 0:
                     roots.append((tree, turn, target))
-                elif target.leaves > 1:  # one outcome says little of a history (the paper's "informative" nodes)
+                elif target.leaves > 1:  # one outcome says little about a history (the paper's "informative" nodes)
                     prefixes.append((tree, turn, target))
         metrics = quality(self._predictions(roots), self._predictions(prefixes))
         rng = random.Random(seed_of(self.seed, "predictor", iteration))
@@ -111,7 +115,7 @@ class OnlinePredictor(Callback):
         return metrics
 
     def _predictions(self, examples: Sequence[Example]) -> list[Prediction]:
-        """What was predicted of these histories; those that no allocator asked about are asked about now."""
+        """Returns the predictions for these histories; those that were not predicted before are predicted now."""
         missing: dict[int, tuple[RolloutTree, list[int]]] = {}
         for tree, turn, _ in examples:
             if turn not in self._known.get(tree.state.id, {}):
@@ -123,7 +127,7 @@ class OnlinePredictor(Callback):
         return [Prediction(self._known[tree.state.id][turn], target) for tree, turn, target in examples]
 
     def _step(self, examples: Sequence[Example]) -> float:
-        """One optimiser step on these examples; answers their summed squared error."""
+        """Takes one optimiser step on these examples and returns their summed squared error."""
         wanted: dict[int, tuple[RolloutTree, dict[int, float]]] = {}
         for tree, turn, target in examples:
             wanted.setdefault(id(tree), (tree, {}))[1][turn] = target.mean
@@ -141,7 +145,7 @@ class OnlinePredictor(Callback):
         self.optimizer.step()
         return total
 
-    # -- what a checkpoint keeps ---------------------------------------------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         return {"critic": self.critic.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -152,12 +156,14 @@ class OnlinePredictor(Callback):
 
 
 def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device: torch.device) -> OnlinePredictor:
-    """The predictor that ``settings`` (:class:`turnwise.config.settings.PredictorSettings`) ask for.
+    """Returns the predictor that ``settings`` (:class:`turnwise.config.settings.PredictorSettings`) describe.
 
     Args:
-        source: folder or id of the weights it starts from.
-        tokenizer: the policy's.
+        settings: the predictor's settings.
+        source: folder or id of the initial weights.
+        tokenizer: the policy's tokenizer.
         seed: of the run.
+        device: on which the predictor computes.
 
     Raises:
         PolicyError: there is no such model, or it cannot be used.

@@ -1,4 +1,4 @@
-"""How good predictions were: rank correlation and error by depth, before anything was learned from the outcome."""
+"""Measures how good predictions were before training on the outcomes: rank correlation, and error by depth."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from scipy.stats import spearmanr
 from turnwise.rollouts.predictors.contrast import Anchor, captured
 from turnwise.rollouts.predictors.targets import Target
 
-DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # turns since the root, of the error by depth
+DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # ranges of depth (turns since the root) for the error by depth
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What was predicted of a history, and what came of it."""
+    """The prediction for a history, and its target."""
 
     value: float
     target: Target
@@ -27,12 +27,12 @@ class Prediction:
 
 
 def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict[str, float]:
-    """Spearman's rho with its p-value (TRACE Eq. 22) of roots and of prefixes, and the mean squared error by depth.
+    """Returns Spearman's rho with its p-value (TRACE Eq. 22) for roots and prefixes, and the squared error by depth.
 
-    ``captured_*`` is the share of the contrast below that half of the histories where V(1 - V) is greatest, and
-    ``captured_*_best`` below the half where it turned out to be (Figure 2b); half is what a blind ranking finds. What is not
-    defined (a correlation of fewer than three histories, or of predictions or outcomes that are all alike; contrast where
-    there is none) is left out.
+    ``captured_*`` is the share of the contrast below the half of the histories with the greatest V(1 - V).
+    ``captured_*_best`` is the share below the half that turned out to be best (Figure 2b). A ranking without
+    information finds one half. Undefined values are left out: a correlation of fewer than three histories or of equal
+    predictions or outcomes, and shares of contrast if there is none.
     """
     found: dict[str, float] = {}
     for name, group in (("root", roots), ("prefix", prefixes)):
@@ -52,11 +52,11 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
 
 
 def spread(success: float) -> float:
-    """p (1 - p): how much a group with this success rate has to compare."""
+    """Returns p (1 - p), the variance of outcomes within a group with this success rate."""
     return success * (1 - success)
 
 
 def bucket(depth: int) -> str:
-    """The name of the range of depths: ``0``, ``1-2``, ``3-5``, ``6-10`` or ``11+``."""
+    """Returns the name of the range of depths: ``0``, ``1-2``, ``3-5``, ``6-10`` or ``11+``."""
     low, high = next((low, high) for low, high in DEPTHS if high is None or depth <= high)
     return f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"

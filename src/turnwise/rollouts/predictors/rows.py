@@ -1,4 +1,7 @@
-"""Histories of trees as rows of tokens in which each stands once, whichever histories, rollouts and trees share it."""
+"""Packs histories of trees into rows of tokens.
+
+Each token is stored once, even if several histories, rollouts or trees share it.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +15,43 @@ from turnwise.rollouts.trie import Trie
 from turnwise.types import RolloutTree
 
 Place = tuple[int, int]
-"""Number of a tree in the list that was asked about, and its turn after which the history ends (-1: the state)."""
+"""The index of a tree in the given list, and the turn after which the history ends (-1: the state)."""
 
 
 @dataclass(slots=True)
 class Histories:
-    """One forward pass over S tokens (B is 1), packed as ``models.score.PackedTokens`` says, and where Q histories end."""
+    """One forward pass over S packed tokens (B is 1; see ``models.score.PackedTokens``) with Q histories' ends."""
 
     ids_BS: Tensor
     position_BS: Tensor
     end_BS: Tensor
-    last_Q: Tensor  # the place of each history's last token
+    last_Q: Tensor  # place of each history's last token
     places: list[Place]
 
 
 @dataclass(slots=True)
 class _Spine:
     ids: list[int]
-    lasts: list[tuple[Place, int]] = field(default_factory=list)  # and the place of the history's last token
+    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the places of their last tokens
 
 
 @dataclass(slots=True)
 class _Row:
     trie: Trie = field(default_factory=Trie)
-    lasts: list[tuple[Place, int]] = field(default_factory=list)  # and the trie's node of the history's last token
+    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the trie's nodes of their last tokens
 
 
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:
-    """Every wanted history once, on the first spine that it lies on, which is read as far as its last history.
+    """Packs every wanted history once, on the first path that contains it.
 
-    Spines that begin alike are laid upon one another, also those of different trees: states of one world share their rules
-    and tools. Those that do not lie side by side in the same row, and see nothing of each other.
+    A path is read up to its last wanted history. Paths that begin alike share tokens, also those of different trees,
+    because states of one environment share their rules and tools. Other paths are placed next to each other in the same
+    row and do not see each other.
 
     Args:
-        trees: whose histories.
-        wanted: for each tree the turns after which a history is asked about; -1 is its state.
-        batch_tokens: of one pass (a single spine may be longer).
+        trees: the trees of the histories.
+        wanted: for each tree the turns after which a wanted history ends; -1 is its state.
+        batch_tokens: greatest number of tokens of one pass (a single path may be longer).
 
     Raises:
         ValueError: a tree has no such turn.
@@ -55,7 +59,7 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
     spines: list[_Spine] = []
     for number, (tree, turns) in enumerate(zip(trees, wanted, strict=True)):
         spines += _spines(number, tree, turns)
-    spines.sort(key=lambda spine: spine.ids)  # neighbours share the most
+    spines.sort(key=lambda spine: spine.ids)  # paths that share the most become neighbours
     rows: list[_Row] = []
     for spine in spines:
         if not rows or len(rows[-1].trie) + len(spine.ids) - rows[-1].trie.shared(spine.ids)[0] > batch_tokens:
@@ -66,7 +70,7 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
 
 
 def branchable(tree: RolloutTree) -> list[int]:
-    """The state and every turn that another follows: the histories that an episode went on from."""
+    """Returns the state (-1) and every turn that another turn follows: the histories that an episode continued."""
     parents = {turn.parent for turn in tree.turns}
     return [-1, *(i for i in range(len(tree.turns)) if i in parents)]
 
@@ -83,7 +87,7 @@ def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[
 
 
 def _split(number: int, tree: RolloutTree, path: Sequence[int], asked: set[int]) -> Iterator[_Spine]:
-    """The conversations of a path, each as far as its last history that is asked about."""
+    """Yields the conversations of a path, each up to its last wanted history."""
     spine = _Spine([])
     for turn in path:
         if turn >= 0 and tree.turns[turn].anew:

@@ -1,4 +1,4 @@
-"""What a finished tree says of its own histories: the success rate below each of them (TRACE Eqs. 17-18)."""
+"""Training targets from a finished tree: the success rate below each of its histories (TRACE Eqs. 17-18)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Mean success of the valid leaves below a turn (-1: the state), their number, and turns taken since the root."""
+    """Mean success of the valid leaves below a turn (-1: the state), their number, and the turns since the root."""
 
     mean: float
     leaves: int
@@ -18,12 +18,12 @@ class Target:
 
 
 def targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
-    """Targets of the state and of every turn from which a valid rollout went on; none for a stopped tree.
+    """Returns targets for the state and for every turn that a valid rollout continued; none for a stopped tree.
 
-    A leaf is no history to go on from, and its reward is known: it has no target.
+    A leaf has no target, because no rollout continues it and its reward is known.
 
     Args:
-        tree: finished.
+        tree: a finished tree.
         success: of each leaf, between 0 and 1 (:func:`success_of`).
     """
     if tree.stopped:
@@ -40,17 +40,17 @@ def targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
 
 
 def success_of(tree: RolloutTree, rewards: Rewards, reward_max: float = 1.0) -> list[float]:
-    """Total rewards of the leaves as shares of ``reward_max``; NaN where the world failed.
+    """Returns the total rewards of the leaves divided by ``reward_max``; NaN if the environment failed.
 
     Raises:
-        ValueError: a share outside [0, 1]: the predictor answers with a probability.
+        ValueError: a value is outside [0, 1], but the predictor's output is a probability.
     """
     found = [reward / reward_max for reward in rewards["total"]]
     for leaf, share in zip(tree.leaves(), found, strict=True):
         if leaf not in tree.invalid and not 0 <= share <= 1:
             raise ValueError(
-                f"state {tree.state.id!r}: the total reward of leaf {leaf} is {share * reward_max}, and a predictor answers "
-                f"with a share of predictor.reward_max={reward_max}: set it to the most that the reward pays (and to no reward "
-                "below 0), or choose reward.of=won"
+                f"state {tree.state.id!r}: the total reward of leaf {leaf} is {share * reward_max}, but a predictor predicts "
+                f"a share of predictor.reward_max={reward_max}: set it to the greatest possible reward (and use no "
+                "reward below 0), or choose reward.of=won"
             )
     return found

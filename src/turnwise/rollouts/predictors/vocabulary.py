@@ -1,4 +1,4 @@
-"""Trees in the tokens of another model, for a critic that does not share the policy's vocabulary."""
+"""Converts trees into the tokens of another model, for a critic whose vocabulary is not the policy's."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from turnwise.types import RolloutTree, Turn
 
 @dataclass(frozen=True)
 class Translation:
-    """Args:
-    policy: the tokenizer whose ids trees hold.
-    critic: the tokenizer of the model that reads them.
+    """Converts trees from the policy's tokens to the critic's.
+
+    Args:
+        policy: the tokenizer of the trees' ids.
+        critic: the tokenizer of the model that reads them.
     """
 
     policy: Any
     critic: Any
 
     def __call__(self, tree: RolloutTree) -> RolloutTree:
-        """The same tree, state and turns each tokenised anew. What they share in text they share in tokens."""
+        """Returns the same tree with state and turns tokenised again. Equal texts get equal tokens."""
         state = replace(tree.state, ids=self._ids(tree.state.ids))
         return replace(tree, state=state, turns=[self._turn(turn) for turn in tree.turns])
 
     def _turn(self, turn: Turn) -> Turn:
-        """An action and its observation are tokenised together, unless the observation is a conversation of its own."""
+        """Tokenises an action and its observation together, unless the observation is a new conversation."""
         if turn.anew:
             said, seen = self._ids(tuple(turn.action_ids)), self._ids(tuple(turn.observation_ids))
             return Turn(turn.parent, list(said), [], observation_ids=list(seen), anew=True)
@@ -37,7 +39,7 @@ class Translation:
 
     @cached_property
     def _known(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
-        return lru_cache(maxsize=65536)(self._retokenised)  # goes with the run
+        return lru_cache(maxsize=65536)(self._retokenised)  # a cache per instance, freed with the run
 
     def _retokenised(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         text = self.policy.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -45,5 +47,5 @@ class Translation:
 
 
 def translation(policy: Any, critic: Any) -> Translation | None:
-    """None where both read the same ids."""
+    """Returns a translation between two tokenizers, or None if they have the same vocabulary."""
     return None if policy.get_vocab() == critic.get_vocab() else Translation(policy, critic)

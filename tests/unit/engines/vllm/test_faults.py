@@ -165,7 +165,7 @@ def test_a_server_that_comes_back_empty_gets_its_adapter_again(
     [
         ({"key": "secret"}, "TURNWISE_VLLM_KEY"),
         ({"mode": "raw_logprobs"}, "processed_logprobs"),
-        ({"max_model_len": 32}, "max-model-len is 32, and the run needs 64"),
+        ({"max_model_len": 32}, "max-model-len is 32, but the run needs 64"),
         ({"max_model_len": "4096"}, "max_model_len"),
     ],
 )
