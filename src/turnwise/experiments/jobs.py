@@ -280,7 +280,7 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         raise InputError(f"scale={scale}: a sweep has the scales tiny and paper")
     pilots = given.get("pilots", "false").lower()
     if pilots not in ("true", "false") or (pilots == "true" and "seed" in given):
-        raise InputError("pilots=true: it takes the seeds that the sweep file names, so no seed= beside it")
+        raise InputError("pilots=true: the sweep file names the seeds of pilot runs; leave out seed=")
     asked = Asked(
         find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
         folder,

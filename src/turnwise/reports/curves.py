@@ -69,7 +69,7 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
         wanted: wanted positions, in ascending order.
         low, high: bounds of the positions, if there is room for all labels.
     """
-    # for each group of touching labels: the position of its lowest label that each of its labels wants
+    # for each group of touching labels: where its lowest label would be if each label were at its wanted position
     pools: list[list[float]] = []
     for number, at in enumerate(wanted):
         pools.append([at - number * gap])
