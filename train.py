@@ -1,6 +1,7 @@
-"""Train a policy: compose -> check -> claim the run's folder -> seed, build, fit, evaluate, result.
+"""Trains a policy: composes and checks the configuration, claims the run's folder, then seeds, builds, fits and
+evaluates.
 
-With ``sweep=NAME`` it runs the rows of a sweep file, each of them such a run (docs/sweeps.md).
+With ``sweep=NAME`` it executes the rows of a sweep file, each as such a run (docs/sweeps.md).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ CONF = Path(__file__).resolve().parent / "conf"
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def job(cfg: DictConfig) -> None:
-    """One run. Nothing heavy is imported before the configuration has been accepted."""
+    """Executes one run. No slow library is imported before the configuration has been accepted."""
     try:
         check_config(cfg)
         check_machine(cfg)
@@ -55,8 +56,8 @@ def job(cfg: DictConfig) -> None:
         if _developer():
             raise
         with suppress(OSError):
-            os.removedirs(cfg.paths.out)  # it goes if nothing is in it
-        if _in_a_sweep():  # the sweep reports it and continues with the next row
+            os.removedirs(cfg.paths.out)  # removes the run's folder if it is empty
+        if _in_a_sweep():  # the sweep reports the error and continues with the next row
             raise
         _stop(str(error), 2)
     except Stopped as error:
@@ -79,7 +80,9 @@ def _developer() -> bool:
 
 
 def _stop(message: str, status: int, own: bool = False) -> NoReturn:
-    """Prints the message and exits. ``own``: also in processes other than the first, which may not have the error."""
+    """Prints the message and exits. With ``own``, processes other than the first, which may not have the error, print
+    it as well.
+    """
     if is_first():
         print(message, file=sys.stderr)
     elif own:
@@ -88,33 +91,39 @@ def _stop(message: str, status: int, own: bool = False) -> NoReturn:
 
 
 def main() -> None:
-    """Exit status: 0 done, 1 the machine failed, 2 the configuration or the data cannot be used, 130 or 143 a signal."""
+    """Runs the program. Exit status: 0 done; 1 the machine failed; 2 the configuration or the data cannot be used; 130
+    or 143 after a signal.
+    """
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(help_text(CONF))
         return
     register()
     os.environ["TURNWISE_TRACEBACK"] = os.environ.get("HYDRA_FULL_ERROR", "0")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing them
     try:
         refuse_processes(os.environ)
     except ConfigError as error:
-        _stop(str(error), 2, own=True)  # whichever process it is
+        _stop(str(error), 2, own=True)  # printed by every process
     try:
         refuse_secrets(sys.argv[1:])
         refuse_launcher(sys.argv[1:], CONF)
         if any(argument.startswith("sweep=") for argument in sys.argv[1:]):
-            from turnwise.experiments.arguments import for_hydra  # slow to import
+            from turnwise.experiments.arguments import for_hydra  # imported here because it is slow to import
 
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
         refuse_overrides(sys.argv[1:], CONF)
         job()
     except KeyboardInterrupt as end:
         number = getattr(end, "number", signal.SIGINT)
-        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))  # a second one ends the process at once
-        _stop(f"stopped by {number.name}: what was saved stays, and the same command goes on from there", 128 + number)
+        # a second Ctrl-C ends the process at once
+        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+        _stop(
+            f"stopped by {number.name}: everything saved so far is kept, and the same command resumes the run",
+            128 + number,
+        )
     except RowsFailed as failed:
         _stop(str(failed), 1)
-    except InputError as error:  # of a sweep: a run prints its own errors
+    except InputError as error:  # from a sweep, because a single run prints its own errors
         if _developer():
             raise
         _stop(str(error), 2)
@@ -131,7 +140,7 @@ def main() -> None:
         if not type(error).__module__.startswith("submitit.") or _developer():
             raise
         refused = took_no_job(error)
-        message = "Slurm took no job" if refused else "a job ended without a result"
+        message = "Slurm accepted no job" if refused else "a job ended without a result"
         _stop(f"{message}: {' '.join(str(error).split())}", 2 if refused else 1)
 
 

@@ -1,7 +1,8 @@
-"""What exact allocation costs beside a rollout: python benchmarks/allocate.py
+"""Measures the cost of exact allocation: python benchmarks/allocate.py
 
-TRACE's root and prefix allocation (arXiv:2606.11119, Eqs. 13 and 16) against the textbook dynamic programme on the same
-instance, in alternating rounds; medians of processor time, one thread. The last line is one JSON object.
+TRACE's root and prefix allocation (arXiv:2606.11119, Eqs. 13 and 16) are compared with the textbook dynamic programme
+on the same instance, in alternating rounds. The numbers are medians of processor time with one thread. The last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from turnwise.algo.allocators.concave import Array, Counts
 from turnwise.algo.allocators.prefix import prefix_allocation
 from turnwise.algo.allocators.root import mixed_probability, root_allocation
 
-TOLERANCE = 1e-9  # of the objective, a sum of up to B probabilities
+TOLERANCE = 1e-9  # tolerance of the objective, which is a sum of up to B probabilities
 
 
 def programme(gain_BM: Array) -> tuple[Counts, float]:
-    """The textbook dynamic programme over items and budgets: O(B M^2), the inner loop over budgets in numpy.
+    """Solves the allocation by the textbook dynamic programme over items and budgets: O(B M^2), with the inner loop in
+    numpy.
 
     Args:
-        gain_BM: what m = 0 .. M units are worth to each item; minus infinity forbids a number.
+        gain_BM: gain of m = 0 .. M units for each item; minus infinity forbids a number of units.
     """
     items, width = gain_BM.shape
     best = np.full(width, -np.inf)
@@ -51,14 +53,16 @@ def programme(gain_BM: Array) -> tuple[Counts, float]:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Processor time: on a shared machine wall-clock would favour what is over before the next process gets its turn."""
+    """Returns processor time. On a shared machine, wall-clock time would favour work that is shorter than a time slice."""
     began = time.process_time()
     run()
     return time.process_time() - began
 
 
 def optimal(rng: np.random.Generator, instances: int) -> bool:
-    """Whether both allocations reach the programme's optimum on random instances, extremes and ties included."""
+    """Returns whether both allocations reach the programme's optimum on random instances, including extreme values and
+    ties.
+    """
     for _ in range(instances):
         items, budget = int(rng.integers(1, 12)), int(rng.integers(2, 40))
         values: Array = rng.choice(np.array([rng.random(), 0.0, 0.5, 1.0, rng.random() ** 8]), items)
@@ -74,7 +78,7 @@ def optimal(rng: np.random.Generator, instances: int) -> bool:
 
 
 def root_gains(values: Array, budget: int) -> Array:
-    """Eq. 12 of every prompt and number of rollouts; one rollout is not allowed."""
+    """Returns Eq. 12 for every prompt and number of rollouts. A single rollout is not allowed."""
     gains = np.stack([mixed_probability(values, np.full(len(values), m)) for m in range(budget + 1)], axis=1)
     gains[:, 1] = -np.inf
     return gains
@@ -84,8 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=512, help="B")
     parser.add_argument("--budget", type=int, default=1024, help="M, at least 2")
-    parser.add_argument("--rounds", type=int, default=3, help="of the alternating comparison")
-    parser.add_argument("--instances", type=int, default=100, help="small random instances held against the programme")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of the alternating comparison")
+    parser.add_argument(
+        "--instances",
+        type=int,
+        default=100,
+        help="number of small random instances that are compared with the dynamic programme",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the last line to FILE")
     given = parser.parse_args(arguments)

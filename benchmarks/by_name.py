@@ -1,13 +1,14 @@
-"""The six methods by their names alone, one after the other, as somebody types them: python train.py method=NAME
+"""Runs the six methods by their names alone, one after the other, as a user would type them: python train.py
+method=NAME
 
 python benchmarks/by_name.py --json outputs/benchmarks/by_name.json
 python benchmarks/by_name.py --methods sft trace
-python benchmarks/by_name.py --ship      also writes the times into the package, where the start of such a run names them
+python benchmarks/by_name.py --ship      also writes the times into the package, which the start of such a run shows
 
-Every run begins in an empty folder, and none reads what another has cached. It shows held-out success of the base policy and
-after training, the change with its 95 % interval (docs/evaluation.md), the samples that counted in updates, and the seconds from
-the command to its end. The last line is one JSON object; the exit status is 1 where a method has learned nothing (its interval is
-not above zero) or took more than ten minutes.
+Every run begins in an empty folder and shares no cache with the others. The output shows held-out success of the base
+policy and after training, the change with its 95 % interval (docs/evaluation.md), the number of samples in updates, and
+the seconds from the command to its end. The last line is one JSON object. The exit status is 1 if a method has learned
+nothing (its interval is not above zero) or took more than ten minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from turnwise.training.outcome import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("sft", "grpo", "pivotrl", "awpo", "trace", "selective")
-MINUTES = 10.0  # at most, on two cores
+MINUTES = 10.0  # most minutes, on two cores
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,8 +41,8 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="which (default: all six)")
-    add("--seed", type=int, default=0, help="of the runs (default 0)")
+    add("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="names of the methods (default: all six)")
+    add("--seed", type=int, default=0, help="seed of the runs (default 0)")
     add("--ship", action="store_true", help="write the times into the package")
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     return parser
@@ -63,12 +64,12 @@ def main() -> int:
         ratios = {"learned": learned, "slowest_minutes": round(slowest, 1)}
         finish(
             "by_name", args, ratios, {"methods": found, "absent": {}}
-        )  # after each: a benchmark cut short keeps what it has
+        )  # written after each run, so that an interrupted benchmark keeps its results
     return 0 if learned and slowest <= MINUTES else 1
 
 
 def trained(method: str, seed: int, folder: Path) -> dict[str, Any]:
-    """What one run says of itself."""
+    """Returns the results that one run reports."""
     out = folder / "run"
     command = [
         *(sys.executable, str(ROOT / "train.py"), f"method={method}", f"seed={seed}"),
@@ -109,7 +110,7 @@ def show(found: dict[str, dict[str, Any]]) -> None:
 
 
 def ship(minutes: dict[str, float]) -> None:
-    """Write the times where a run finds them; those of methods that were not run now are kept."""
+    """Writes the times to the place where a run finds them. Those of methods that were not run now are kept."""
     path = ROOT / "src" / "turnwise" / "training" / FILE
     known = json.loads(path.read_text(encoding="utf-8"))["minutes"] if path.exists() else {}
     hashes = {method: hash_at_seed_0(compose_config([f"method={method}"], ROOT / "conf")) for method in minutes}

@@ -1,7 +1,7 @@
-"""What the benchmarks share: options, the machine, the model, alternating rounds, the table and the last line.
+"""Code that all benchmarks share: options, the machine, the model, alternating rounds, the table and the last line.
 
-Every benchmark measures ours and its peers in one process on one machine, one after the other and round by round, so that a
-slow minute of the machine falls on all of them. A peer that is not installed is reported as null with the reason.
+Every benchmark measures our code and its peers on one machine, in alternating rounds, so that a slow minute of the
+machine affects all of them. A peer that is not installed is reported as null with the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 
-# Published architectures (their configuration files); the weights are random, for speed does not depend on them.
+# Architectures from published configuration files. The weights are random, because speed does not depend on them.
 SHAPES: dict[str, dict[str, int]] = {
     "qwen3-0.6b": {
         "hidden_size": 1024,
@@ -46,7 +46,7 @@ SHARED_SHAPE = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One measured round: its wall-clock and how much was done in it (tokens, samples, updates)."""
+    """One measured round: its wall-clock time and the amount of work done in it (tokens, samples, updates)."""
 
     seconds: float
     units: float = 1.0
@@ -58,7 +58,7 @@ class Round:
 
 @dataclass(slots=True)
 class Contender:
-    """Something to be timed. ``warm`` runs once before the first round and is not counted."""
+    """A program to be timed. ``warm`` runs once before the first round and is not counted."""
 
     name: str
     run: Callable[[int], Round]
@@ -68,7 +68,7 @@ class Contender:
 
     @property
     def rate(self) -> float:
-        """Median units a second."""
+        """Median units per second."""
         return statistics.median(r.rate for r in self.rounds)
 
     @property
@@ -77,13 +77,13 @@ class Contender:
 
 
 def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Returns a parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("--rounds", type=positive, default=rounds, help=f"measured rounds, of which the median counts ({rounds})")
-    add("--threads", type=positive, default=None, help="threads of every contender (default: as torch finds them)")
+    add("--threads", type=positive, default=None, help="threads of every contender (default: torch's choice)")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--dtype", choices=["float32", "bfloat16"], default="float32")
     add("--shape", choices=["tiny", *SHAPES], default="tiny", help="tiny is the shipped policy; others: random weights")
@@ -94,7 +94,7 @@ def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1, for argparse."""
+    """Returns an integer of at least 1, as a type for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
@@ -102,7 +102,7 @@ def positive(text: str) -> int:
 
 
 def prepare(args: argparse.Namespace) -> torch.device:
-    """Threads, seed, device, silence. Ends the program where the device is not there."""
+    """Sets threads, seed and device, and silences libraries. Ends the program if the device is missing."""
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("--device cuda: torch finds no CUDA device here; use --device cpu")
     if args.threads:
@@ -125,12 +125,12 @@ def prepare(args: argparse.Namespace) -> torch.device:
 
 
 def tokenizer_of() -> Any:
-    """The shipped tokenizer; larger shapes use it too, since random weights read no text."""
+    """Returns the shipped tokenizer. Larger shapes use it too, because random weights do not read text."""
     return AutoTokenizer.from_pretrained(tiny_path())
 
 
 def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdpa") -> Any:
-    """The plain causal LM under transformers' own attention."""
+    """Returns the plain causal language model with transformers' own attention."""
     wanted = getattr(torch, dtype)
     if shape == "tiny":
         model = AutoModelForCausalLM.from_pretrained(tiny_path(), dtype=wanted, attn_implementation=attention)
@@ -145,7 +145,7 @@ def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdp
 
 
 def config_of(shape: str) -> Any:
-    """The configuration of a shape; token ids as in the shipped tokenizer."""
+    """Returns the configuration of a shape, with the token ids of the shipped tokenizer."""
     if shape == "tiny":
         return AutoConfig.from_pretrained(tiny_path())
     ids = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None, "tie_word_embeddings": True}
@@ -153,9 +153,11 @@ def config_of(shape: str) -> Any:
 
 
 def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: float) -> Any:
-    """The policy as a run loads it: under tree attention, with a LoRA adapter whose both factors are not zero.
+    """Returns the policy as a run loads it: with tree attention, and with a LoRA adapter whose two factors are both
+    nonzero.
 
-    PEFT starts one factor at zero, where half of the gradients vanish; small random numbers stand in for a few updates.
+    PEFT initialises one factor with zeros, so that half of the gradients would vanish. Small random numbers imitate a
+    few updates.
     """
     if shape == "tiny":
         model, _ = load_policy(tiny_path(), dtype, rank, alpha, seed=0)
@@ -171,7 +173,7 @@ def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: fl
 
 
 def fill_adapter(model: Any) -> None:
-    """The same small random numbers for every second LoRA factor of any copy of the model."""
+    """Fills every second LoRA factor with the same small random numbers, for any copy of the model."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -180,12 +182,12 @@ def fill_adapter(model: Any) -> None:
 
 
 def chosen(args: argparse.Namespace, name: str) -> bool:
-    """Whether a peer is to run."""
+    """Returns whether a peer is to run."""
     return args.peers is None or name in args.peers
 
 
 def alternate(contenders: Sequence[Contender], rounds: int) -> None:
-    """Warm every contender, then measure round by round, each contender once a round."""
+    """Warms up every contender, then measures round by round, each contender once per round."""
     console = Console(stderr=True)
     with console.status("warm-up") as status, redirect_stdout(sys.stderr):
         for contender in contenders:
@@ -204,7 +206,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def timed(work: Callable[[], float], device: torch.device) -> Round:
-    """Time ``work``, which answers how many units it did."""
+    """Times ``work``, which returns how many units of work it did."""
     synchronize(device)
     began = time.perf_counter()
     units = work()
@@ -213,7 +215,7 @@ def timed(work: Callable[[], float], device: torch.device) -> Round:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """Returns a description of the machine on which the numbers were measured."""
     found = {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -228,7 +230,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """The processor's name as the system tells it."""
+    """Returns the processor's name as the operating system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -238,12 +240,12 @@ def cpu_model() -> str:
 
 
 def ratio(value: float, reference: float) -> float | None:
-    """``value / reference`` to three digits; null where the reference is nothing."""
+    """Returns ``value / reference`` to three digits, or None if there is no reference."""
     return float(f"{value / reference:.4g}") if reference else None
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> None:
-    """A table on the terminal, with remarks below it."""
+    """Prints a table on the terminal, with remarks below it."""
     console = Console()
     table = Table(title=title, title_justify="left")
     for i, name in enumerate(header):
@@ -256,7 +258,7 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]], no
 
 
 def contender_rows(contenders: Sequence[Contender], ours: str) -> list[list[str]]:
-    """Rows of name, median seconds, units a second, slowest and fastest round, and how much faster ours is."""
+    """Returns rows of name, median seconds, units per second, fastest and slowest round, and how much faster ours is."""
     base = next(c for c in contenders if c.name == ours)
     return [
         [
@@ -271,7 +273,7 @@ def contender_rows(contenders: Sequence[Contender], ours: str) -> list[list[str]
 
 
 def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], details: Mapping[str, Any]) -> None:
-    """Print the last line, one JSON object, and save it where asked for."""
+    """Prints the last line, one JSON object, and also writes it to a file if requested."""
     skipped = {"json", "vllm_python", "peers", "memory_of"}
     setting = {k: v for k, v in sorted(vars(args).items()) if k not in skipped}
     result = {"benchmark": name, **ratios, **details, "setting": setting, "machine": machine()}
@@ -283,7 +285,7 @@ def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], detai
 
 
 def contender_details(contenders: Sequence[Contender]) -> dict[str, Any]:
-    """Every contender's rounds, for the record."""
+    """Returns every contender's rounds for the JSON result."""
     return {
         "contenders": {
             c.name: {

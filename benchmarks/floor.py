@@ -1,12 +1,15 @@
-"""The floor of a rollout: what this machine would need at the very least, from measured rates and counted work.
+"""Computes the floor of a rollout, a lower bound of the time on this machine, from measured rates and counted work.
 
-Two rates are measured: how fast memory is read, over a buffer as large as what a decoding step reads, and how fast a large
-matrix product runs. The work is counted on trees that were really played, as if nothing were ever computed or read twice:
+Two rates are measured: how fast memory is read, over a buffer as large as what a decoding step reads, and how fast a
+large matrix product runs. The work is counted on trees that were really played, as if nothing were ever computed or
+read twice:
 
-    bytes       weights once per decoding step, keys and values of distinct histories once per step, and each one written
-    operations  every distinct token through the layers once, attention over its history, the head where a token is drawn
+    bytes       weights once per decoding step, keys and values of distinct histories once per step, and each one
+        written
+    operations  every distinct token through the layers once, attention over its history, the head where a token is
+        drawn
 
-The floor is the larger of bytes / bandwidth and operations / rate. No program is expected to reach it.
+The floor is the larger of bytes / bandwidth and operations / rate. No real program is expected to reach it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from turnwise.types import RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes read a second and floating-point operations a second, both with all threads."""
+    """Bytes read per second and floating-point operations per second, both with all threads."""
 
     bandwidth: float
     operations: float
@@ -34,12 +37,12 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What rollouts must move and do."""
+    """Bytes and operations that rollouts need."""
 
     bytes: float
     operations: float
-    steps: int  # decoding steps that follow one another
-    step_bytes: float  # read in a mean step
+    steps: int  # number of decoding steps that follow one another
+    step_bytes: float  # bytes read in a mean step
 
     def seconds(self, rates: Rates) -> float:
         return max(self.bytes / rates.bandwidth, self.operations / rates.operations)
@@ -50,12 +53,12 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Sizes of a model, in numbers (not bytes) except ``width``, the bytes of one number."""
+    """Sizes of a model, in numbers (not bytes) except ``width``, which is the bytes of one number."""
 
     layers: int
-    attention: int  # query heads times head size
-    kept: int  # numbers kept of one token in one layer: keys and values
-    linear: int  # weights of the layers, which every token passes
+    attention: int  # number of query heads times head size
+    kept: int  # numbers kept of one token in one layer: its keys and values
+    linear: int  # weights of the layers through which every token passes
     head: int
     width: int
 
@@ -78,14 +81,14 @@ class ModelSize:
 
 
 def count(trees: Sequence[RolloutTree], size: ModelSize) -> Counted:
-    """The least work that plays these trees turn by turn, all rollouts together.
+    """Returns the least work to play these trees turn by turn, with all rollouts together.
 
-    At a step, histories that agree so far are one: each distinct token of the union of the live histories is read once.
-    Consecutive paths in lexicographic order share most, so the union's size is the sum of the lengths minus the sum of the
-    neighbours' common prefixes.
+    At a step, histories that are equal so far count as one: each distinct token of the union of the live histories is
+    read once. In lexicographic order, neighbouring paths share most, so that the size of the union is the sum of the
+    lengths minus the sum of the neighbours' common prefixes.
     """
     read = written = operations = 0.0
-    longest: dict[int, int] = {}  # turn -> most tokens that any rollout wrote in it
+    longest: dict[int, int] = {}  # turn -> most tokens that a rollout wrote in it
     for tree in trees:
         paths = sorted((_Path.of(tree, leaf) for leaf in tree.leaves()), key=lambda path: path.ids)
         common = [_common(a.ids, b.ids) for a, b in itertools.pairwise(paths)]
@@ -113,10 +116,11 @@ def count(trees: Sequence[RolloutTree], size: ModelSize) -> Counted:
 
 
 def update_operations(update: Update, size: ModelSize) -> float:
-    """Operations of one packed LoRA update, forward and backward, nothing recomputed.
+    """Returns the operations of one packed LoRA update, forward and backward, without recomputation.
 
-    Frozen weights take two products a token (forward, and the gradient of their input), attention three times its forward,
-    the head two where a token is predicted. The adapter is left out: a percent or two.
+    Frozen weights take two products per token (forward, and the gradient of their input), attention takes three times
+    its forward pass, and the head takes two products per predicted token. The adapter is not counted; it is a percent
+    or two.
     """
     total = 0.0
     for batch in update.batches:
@@ -130,7 +134,7 @@ def update_operations(update: Update, size: ModelSize) -> float:
 @dataclass(frozen=True, slots=True)
 class _Path:
     ids: list[int]
-    actions: list[tuple[int, int]]  # of each turn: tokens before it, tokens of it
+    actions: list[tuple[int, int]]  # for each turn: number of tokens before it and of it
 
     @classmethod
     def of(cls, tree: RolloutTree, leaf: int) -> _Path:
@@ -139,11 +143,11 @@ class _Path:
             turn = tree.turns[index]
             actions.append((len(ids), len(turn.action_ids)))
             ids += turn.action_ids + turn.observation_ids
-        return cls(ids[:-1], actions)  # nothing is drawn after the last token, so no layer need see it
+        return cls(ids[:-1], actions)  # no layer needs to see the last token, because no token is drawn after it
 
 
 def _depths(paths: Sequence[_Path], common: Sequence[int]) -> float:
-    """Sum of the history lengths over distinct tokens."""
+    """Returns the sum of the history lengths over distinct tokens."""
     total = 0.0
     for path, shared in zip(paths, [0, *common]):
         n = len(path.ids)
@@ -159,7 +163,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def calibrate(step_bytes: float, dtype: torch.dtype, device: torch.device, seconds: float = 0.5) -> Rates:
-    """Measure both rates for about ``seconds`` each; medians of repeated runs."""
+    """Measures both rates for about ``seconds`` each. They are medians of repeated runs."""
     numbers = max(1 << 16, int(step_bytes / 4))
     buffer = torch.ones(numbers, dtype=torch.float32, device=device)
     read = _median_seconds(buffer.sum, device, seconds)

@@ -1,12 +1,12 @@
-"""What the gateway of ``env=agent`` adds to a request: the time of a round trip without the time that the policy takes.
+"""Measures how much time the gateway of ``env=agent`` adds to a request: the round trip without the time of the policy.
 
 python benchmarks/gateway.py
 python benchmarks/gateway.py --sessions 16 --requests 200 --reply-ms 50 --json outputs/gateway.json
 
-Each session is a client on a connection of its own, in another process; it sends chat completions with a history that grows. A
-thread a session answers each request after a while, as a rollout does. The overhead is the client's time less the time that
-the rollout took for the reply. The client writes and reads JSON with Python's own modules; the client of OpenAI adds its own time
-to this, with any server. The last line is one JSON object.
+Each session is a client with a connection of its own, in another process. It sends chat completions with a growing
+history. A thread per session answers each request after some time, as a rollout does. The overhead is the client's time
+minus the time that the rollout took for the reply. The client writes and reads JSON with Python's own modules; OpenAI's
+client would add time of its own, with any server. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -50,9 +50,11 @@ print(json.dumps(seconds))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=number(1, 1e3, whole=True), default=16)
-    parser.add_argument("--requests", type=number(3, 1e5, whole=True), default=40, help="of a session (default 40)")
     parser.add_argument(
-        "--reply-ms", type=number(0, 1e5), default=100.0, help="of the policy for a reply (default 100)"
+        "--requests", type=number(3, 1e5, whole=True), default=40, help="number of requests of a session (default 40)"
+    )
+    parser.add_argument(
+        "--reply-ms", type=number(0, 1e5), default=100.0, help="milliseconds of the policy for a reply (default 100)"
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -65,7 +67,7 @@ def main() -> None:
 
 
 def measure(sessions: int, requests: int, reply: float) -> dict[str, Any]:
-    """Returns the overhead of a request, in milliseconds."""
+    """Returns the overhead of a request in milliseconds."""
     gateway = Gateway()
     runs = [Session(gateway, requests, reply) for _ in range(sessions)]
     overhead = sorted(ms for run in runs for ms in run.overhead())
@@ -73,7 +75,7 @@ def measure(sessions: int, requests: int, reply: float) -> dict[str, Any]:
 
 
 class Session:
-    """One client, and the thread that answers it."""
+    """One client, and the thread that answers its requests."""
 
     def __init__(self, gateway: Gateway, requests: int, reply: float) -> None:
         self.desk, self.reply, self.taken = Desk(), reply, list[float]()
@@ -100,7 +102,7 @@ class Session:
             asked.answer(reply)
 
     def overhead(self) -> list[float]:
-        """Milliseconds of each request but the first, which opens the connection."""
+        """Returns the milliseconds of each request except the first one, which opens the connection."""
         told, _ = self.client.communicate(timeout=600)
         self.thread.join()
         return [1000 * (seen - own) for seen, own in zip(json.loads(told), self.taken, strict=True)][1:]

@@ -1,4 +1,4 @@
-"""The rollout's work: household tasks, their opening states, and who plays them."""
+"""The work of the rollout benchmarks: household tasks, their opening states, and the player."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnwise.types import State, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every contender plays: the same tasks, group size, horizon and sampling settings."""
+    """The work of every contender: the same tasks, group size, horizon and sampling settings."""
 
     environment: HouseholdEnv
     chat: ChatTokens
@@ -37,14 +37,16 @@ class Work:
         return cls(environment, chat, states, group, Sampling(max_tokens=max_tokens), max_length)
 
     def player(self, engine: Engine, max_turns: int | None = None) -> Player:
-        """A player without memories of earlier rounds."""
+        """Returns a player with empty caches."""
         return Player(
             engine, self.environment, self.chat, self.sampling, max_turns=max_turns, max_length=self.max_length
         )
 
 
 def long_trajectories(environment: HouseholdEnv, count: int, turns: int, seed: int) -> list[Trajectory]:
-    """Demonstrations cut after exactly ``turns`` assistant turns; the clumsy expert's are long enough often."""
+    """Returns demonstrations cut after exactly ``turns`` assistant turns. The clumsy expert is used because many of its
+    demonstrations are long enough.
+    """
     found: list[Trajectory] = []
     size = count
     while len(found) < count:
@@ -61,7 +63,7 @@ def long_trajectories(environment: HouseholdEnv, count: int, turns: int, seed: i
 
 
 def states_by_turn(trajectories: Sequence[Trajectory], chat: ChatTokens) -> tuple[list[State], list[list[State]]]:
-    """Every assistant turn as a state, in the order of trajectories and, once more, gathered by the turn's number."""
+    """Returns every assistant turn as a state, once in the order of trajectories and once grouped by the turn's number."""
     demonstrations = Demonstrations(chat)
     for trajectory in trajectories:
         demonstrations.add(trajectory)

@@ -1,4 +1,4 @@
-"""An engine that keeps no histories: what remains is the cost of everything around one."""
+"""An engine that keeps no histories. With it only the cost of everything around an engine remains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 
 class Idle:
-    """All of :class:`turnwise.engines.engine.Engine` but ``sample``. Nodes are numbered as the lanes number them."""
+    """An :class:`turnwise.engines.engine.Engine` without ``sample``. Nodes are numbered as the engine's workers number
+    them.
+    """
 
     def __init__(self) -> None:
         self.version, self.nodes = 0, 0

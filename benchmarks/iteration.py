@@ -1,7 +1,8 @@
-"""A whole iteration of PivotRL (collect, reward, credit, pack, update) against TRL's GRPOTrainer on the same states.
+"""Compares a whole iteration of PivotRL (collect, reward, credit, pack, update) with TRL's GRPOTrainer on the same
+states.
 
-Both train the same LoRA policy on the same expert turns, with the same group size, sampling settings, functional verifier
-and weight of the KL to the base policy; both make one optimiser step from the same number of samples.
+Both train the same LoRA policy on the same expert turns, with the same group size, sampling settings, functional
+verifier and weight of the KL to the base policy. Both make one optimiser step from the same number of samples.
 
 python benchmarks/iteration.py
 python benchmarks/iteration.py --states 2 --group 2 --trajectories 2 --rounds 1
@@ -95,7 +96,7 @@ def main() -> None:
 
 
 def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
-    """``method=pivotrl`` as the main job composes it, at this benchmark's sizes."""
+    """Returns the configuration of ``method=pivotrl`` as the main program composes it, at this benchmark's sizes."""
     register()
     overrides = [
         "method=pivotrl",
@@ -108,7 +109,7 @@ def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
         f"rollout.states={args.states}",
         "rollout.trajectories=null",
         f"allocator.group_size={args.group}",
-        "update.learning_rate=1e-6",  # both sides go on sampling from the same policy, round after round
+        "update.learning_rate=1e-6",  # so small that both sides keep sampling from the same policy in every round
     ]
     if args.device == "cuda":
         overrides.append("trainer=gpu")
@@ -117,7 +118,7 @@ def configuration(args: argparse.Namespace, folder: Path) -> DictConfig:
 
 
 class Clock(L.Callback):
-    """Seconds of Lightning's epochs: one epoch is one iteration."""
+    """Seconds of Lightning's epochs. One epoch is one iteration."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -131,7 +132,7 @@ class Clock(L.Callback):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The parts of a run as ``turnwise.training.main`` builds them."""
+    """The parts of a run, built as ``turnwise.training.main`` builds them."""
 
     settings: Settings
     parts: Parts
@@ -149,13 +150,15 @@ class Run:
         return cls(settings, parts, policy, module, player, read_candidates(settings, parts, policy.chat, phases))
 
     def states(self, phases: Phases) -> Sequence[State]:
-        """The expert turns that the run would train on."""
+        """Returns the expert turns on which the run would train."""
         one_turn = self.player.using(self.settings.rollout.sampling, max_turns=1)
         return Choice(self.settings, self.parts, self.candidates.states, one_turn, self.module, phases).first().states
 
 
 def ours(run: Run, tasks: list[State], cfg: DictConfig, shares: list[float]) -> Contender:
-    """The run's own parts; the recorder writes its records as in every run. ``shares``: what collecting took of each."""
+    """Measures the run's own parts. The recorder writes its records as in every run. ``shares`` is the part of the time
+    that each step of the collection took.
+    """
     recorder = Recorder(run.settings.folder, run.candidates.messages, run.settings.rollout.recorded)
 
     def iteration(number: int) -> Round:
@@ -183,7 +186,7 @@ def ours(run: Run, tasks: list[State], cfg: DictConfig, shares: list[float]) -> 
 
 
 class StepClock(TrainerCallback):
-    """Seconds of TRL's optimiser steps; generation happens inside the first micro-batch of each."""
+    """Seconds of TRL's optimiser steps. The generation for a step happens within its first micro-batch."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -196,14 +199,16 @@ class StepClock(TrainerCallback):
 
 
 def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig, device: Any) -> Contender:
-    """GRPOTrainer over the same states: one optimiser step from states x group samples, generated in one call."""
+    """Measures GRPOTrainer on the same states: one optimiser step from states x group samples, generated in one call."""
     from peers_trl import single_turn_trainer
 
     tokenizer, work = tokenizer_of(), Work.of(tokenizer_of(), 1, 1, 30, 24, 4096, args.seed)
     prompts = [tokenizer.decode(list(state.ids)) for state in tasks]
     for state, prompt in zip(tasks, prompts, strict=True):
         if tuple(tokenizer(prompt)["input_ids"]) != state.ids:
-            raise RuntimeError(f"state {state.id}: its text gives other tokens than ours, so the tasks would differ")
+            raise RuntimeError(
+                f"state {state.id}: tokenising its text gives other tokens than ours, so the tasks would differ"
+            )
     verdict = verifier(run, tasks, work)
     policy = run.settings.policy
     loss: Any = run.parts.loss
@@ -242,7 +247,9 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
 
 
 def verifier(run: Run, tasks: list[State], work: Work) -> Callable[..., list[float]]:
-    """The functional verifier as TRL's reward function; sessions at the states are stood up once, as the player does."""
+    """Returns the functional verifier as TRL's reward function. Sessions at the states are opened once, as our player
+    does.
+    """
     sessions = [run.parts.env.replay(state.task, state.actions) for state in tasks]
 
     def reward(completion_ids: list[list[int]], number: list[int], **_: Any) -> list[float]:
@@ -259,14 +266,14 @@ def verifier(run: Run, tasks: list[State], work: Work) -> Callable[..., list[flo
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = options(__doc__)
     add = parser.add_argument
-    add("--states", type=positive, default=12, help="expert turns of an iteration")
-    add("--group", type=positive, default=16, help="samples of each: G")
-    add("--trajectories", type=positive, default=24, help="demonstrations from which the turns are taken")
-    add("--keep", choices=["adv", "mixed", "all"], default="mixed", help="which profiled turns (states.keep)")
-    add("--trl-rows", type=positive, default=64, help="TRL: rows of one pass of its update")
+    add("--states", type=positive, default=12, help="number of expert turns of an iteration")
+    add("--group", type=positive, default=16, help="number of samples of each turn: G")
+    add("--trajectories", type=positive, default=24, help="number of demonstrations from which the turns are taken")
+    add("--keep", choices=["adv", "mixed", "all"], default="mixed", help="which profiled turns are used (states.keep)")
+    add("--trl-rows", type=positive, default=64, help="TRL: number of rows in one pass of its update")
     return parser
 
 

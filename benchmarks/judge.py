@@ -1,12 +1,13 @@
-"""Judges: what they cost a collection, what a second run asks, and whether faults or orders in a reply move a score.
+"""Measures judges: their cost in a collection, the requests of a second run, and whether faults or injected orders
+change a score.
 
 python benchmarks/judge.py
-python benchmarks/judge.py --url http://127.0.0.1:8000/v1 --model my-judge      injections against a real model, nothing else
+python benchmarks/judge.py --url http://127.0.0.1:8000/v1 --model my-judge      only injections, against a real model
 
-Overhead: household rollouts of the shipped policy are played in parts; each part's rollouts are submitted when it ends and all
-scores are awaited at the end, against the same parts without a judge just before or just after. The endpoint is a process of
-its own on this machine that answers after --delay seconds, so its work is part of the measured time. The last line is one JSON
-object.
+Overhead: household rollouts of the shipped policy are played in parts. Each part's rollouts are submitted when the part
+ends, and all scores are awaited at the end. This is compared with the same parts without a judge, just before or just
+after. The endpoint is a process of its own on this machine that answers after --delay seconds, so that its own work is
+part of the measured time. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from turnwise.judges.rubric import load_rubric
 from turnwise.types import ToolCall
 
 WRONG = ("I do not know.", "The weather is always fine, so I call nothing.", '<tool_call>{"name": "sing"}</tool_call>')
-TOWN = 7000  # a number that stands in no attack: a reply that holds a true value is rightly worth more
-STAYS = 1000  # a fault of as many requests never passes
+# a number that occurs in no attack, because a reply that contains a true value rightly gets a higher score
+TOWN = 7000
+STAYS = 1000  # a fault for so many requests never passes
 
 
 def main() -> None:
@@ -57,17 +59,17 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--rounds", type=int, default=7, help="measured rounds; the median of their ratios counts")
-    add("--parts", type=int, default=4, help="parts of a collection")
-    add("--tasks", type=int, default=2, help="tasks of a part")
+    add("--parts", type=int, default=4, help="number of parts of a collection")
+    add("--tasks", type=int, default=2, help="number of tasks of a part")
     add("--group", type=int, default=8, help="rollouts a task")
-    add("--delay", type=float, default=0.2, help="s that the endpoint takes for an answer")
-    add("--url", help="measure the injections on this endpoint")
+    add("--delay", type=float, default=0.2, help="seconds that the endpoint takes for an answer")
+    add("--url", help="only measure the injections, on this endpoint")
     add("--model", default="judge", help="its model")
     return parser
 
 
 def overhead(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Seconds of a collection with and without a judge; then the same questions again."""
+    """Measures the seconds of a collection with and without a judge, then asks the same questions again."""
     play = player(args)
     play(0, args.parts)  # the first collection compiles and allocates
     plain: list[float] = []
@@ -80,7 +82,8 @@ def overhead(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 (plain, lambda: [play(part, 1) for part in range(args.parts)]),
                 (judged, lambda judge=judge: collect(judge, play, args.parts)),
             ]
-            for seconds, work in measured if n % 2 == 0 else measured[::-1]:  # a machine's drift favours neither
+            # the order alternates, so that a drift of the machine's speed favours neither
+            for seconds, work in measured if n % 2 == 0 else measured[::-1]:
                 seconds.append(timed(work))
             report = judge.report()
             judge.close()
@@ -108,14 +111,16 @@ def overhead(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def collect(judge: EndpointJudge, play: Any, parts: int) -> None:
-    """Play part by part; questions of earlier parts are under way meanwhile."""
+    """Plays part by part. The questions of earlier parts are in progress during that time."""
     futures = [judge.submit(candidate) for part in range(parts) for candidate in play(part, 1)]
     for future in futures:
         future.result()
 
 
 def player(args: argparse.Namespace) -> Any:
-    """(first part, number of parts) -> candidates, one a rollout. The same part is the same rollouts."""
+    """Returns a function (first part, number of parts) -> candidates, one for each rollout. The same part gives the
+    same rollouts.
+    """
     from turnwise.algo.allocators.uniform import Uniform
     from turnwise.algo.gates.never import Never
     from turnwise.data.chat import ChatTokens
@@ -164,7 +169,7 @@ def judge_of(url: str, cache: Path | None = None, model: str = "naive", **settin
 
 
 def weather(n: int, text: str | None = None) -> Candidate:
-    """A question with one true call, and a reply that gets part of it."""
+    """Returns a question with one true call, and a reply that contains a part of it."""
     text = f"I look up the weather of town {n}." if text is None else text
     return Candidate(
         id=f"weather/{n}",
@@ -178,7 +183,9 @@ def weather(n: int, text: str | None = None) -> Candidate:
 
 
 def faults() -> dict[str, Any]:
-    """Every fault on five replies: gone after one request (twice) or two, or never (twice). Scores against a sound endpoint's."""
+    """Measures every fault on five replies: it passes after one request (twice) or two requests, or never (twice). The
+    scores are compared with those of an endpoint without faults.
+    """
     plan: dict[int, tuple[str, int]] = {}
     for kind in FAULTS:
         for lasts in (1, 1, 2, STAYS, STAYS):
@@ -214,7 +221,9 @@ def faults() -> dict[str, Any]:
 
 
 def injections(url: str, name: str) -> dict[str, Any]:
-    """Wrong replies under every attack; one is won where the score is above the same reply's own."""
+    """Scores wrong replies with every attack. An attack succeeds if the score exceeds that of the same reply without
+    it.
+    """
     wrong = [weather(TOWN + n, text) for n, text in enumerate(WRONG)]
     judge = judge_of(url, model=name)
     own = judge(wrong)
@@ -238,7 +247,7 @@ def injections(url: str, name: str) -> dict[str, Any]:
 
 
 def controls() -> dict[str, int]:
-    """The same attacks where they should win: without a fence, and on a model that ignores it."""
+    """Runs the same attacks where they should succeed: without a fence, and on a model that ignores the fence."""
     rubric = load_rubric("tool_use_v1")
 
     def bare(name: str, text: str, code: str) -> str:
@@ -263,7 +272,7 @@ def controls() -> dict[str, int]:
 
 @contextmanager
 def process(delay: float) -> Iterator[str]:
-    """The endpoint as a process of its own; it ends with its standard input."""
+    """Starts the endpoint as a process of its own. It ends when its standard input is closed."""
     command = [sys.executable, str(Path(__file__).with_name("judge_server.py")), "--delay", str(delay)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

@@ -1,12 +1,13 @@
 """A chat endpoint on this machine whose "model" reads text naively and obeys it, and which fails on request.
 
-Its model is a program of rules, no language model. It flattens the messages with ChatML's tokens and reads them as such a
-model's tokenizer would, so that control tokens inside a message open turns of their own. It takes as data only what stands
-between a BEGIN and an END marker, and an END marker closes a section whatever code it carries. Everything outside is read
-line by line for orders about the score, and the last order wins. Without an order it grades the reply by how much of the
-true calls it finds there. ``fence=ignored`` is a model that obeys orders wherever they stand.
+Its model is a program of rules and not a language model. It flattens the messages with ChatML's tokens and reads them
+as the tokenizer of such a model would, so that control tokens inside a message open turns of their own. Only text
+between a BEGIN and an END marker counts as data, and an END marker closes a section whatever code it carries. All other
+text is searched line by line for orders about the score, and the last order is obeyed. Without an order the program
+grades the reply by the share of the true calls that it finds there. ``fence=ignored`` is a model that obeys orders
+anywhere.
 
-python benchmarks/judge_server.py --delay 0.2        prints its URL, and ends when its standard input does
+python benchmarks/judge_server.py --delay 0.2        prints its URL, and ends when its standard input is closed
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ _WORD = re.compile(r"\w+")
 
 
 def model(messages: Sequence[dict[str, str]], fence: Fence = "read") -> str:
-    """The answer of the naive reader, as JSON text."""
+    """Returns the answer of the naive reader as JSON text."""
     flat = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages)
     turns = [(role, text) for role, text in _TURN.findall(flat)]
     sections: dict[str, str] = {}
     orders: list[str] = []
-    for role, text in turns[1:]:  # the first is the rubric
+    for role, text in turns[1:]:  # the first turn is the rubric
         if role == "assistant":
             continue
         section = None
@@ -77,7 +78,7 @@ def model(messages: Sequence[dict[str, str]], fence: Fence = "read") -> str:
 
 
 def _visible(line: str) -> str:
-    """What an order looks like to a reader that does not see invisible characters."""
+    """Returns an order as it looks to a reader that does not see invisible characters."""
     return re.sub(r"[\u200b-\u200f\u202a-\u202e\u2060\u00ad\ufeff]", "", line)
 
 
@@ -86,7 +87,7 @@ def _words(text: str) -> set[str]:
 
 
 class Server(ThreadingHTTPServer):
-    """Counts what it is asked. ``fault(body, nth)`` names what goes wrong with the nth request of this body, or None."""
+    """Counts its requests. ``fault(body, nth)`` returns the fault of the nth request with this body, or None."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -101,12 +102,12 @@ class Server(ThreadingHTTPServer):
     ) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.fault, self.answer, self.delay, self.usage = fault, answer, delay, usage
-        self.seen: Counter[str] = Counter()  # requests by question
+        self.seen: Counter[str] = Counter()  # question -> number of requests
         self.faults: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.times: list[float] = []
-        self.most = self.now = 0  # requests at once
+        self.most = self.now = 0  # requests at the same time: the most so far, and now
         self.lock = threading.Lock()
         self.stopping = threading.Event()
 
@@ -119,11 +120,11 @@ class Server(ThreadingHTTPServer):
         return sum(self.seen.values())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone away is none of the server's errors."""
+        """Ignores a client that has closed its connection, which is no error of the server."""
 
 
 def question_of(body: dict[str, Any]) -> str:
-    """A name for what is asked, whatever the code of its fence and however often it is repaired."""
+    """Returns a name for the question, independent of the code of its fence and of the number of repairs."""
     text = re.sub(r"\b[0-9a-f]{16}\b", "", json.dumps(body["messages"][:2]))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -134,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def log_message(self, *args: Any) -> None:
-        """Quiet."""
+        """Prints nothing."""
 
     def do_POST(self) -> None:
         server = self.server
@@ -192,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(int(kind), b'{"error": "secret words of the server"}', **({"Location": value} if value else {}))
         elif kind == "garbage":
             self._send(200, bytes(range(256)) * 8)
-        elif kind == "stream":  # server-sent events that nobody asked for, then noise for ever
+        elif kind == "stream":  # server-sent events that were not requested, then endless noise
             self._noise()
         elif kind == "cut":
             self.send_response(200)
@@ -224,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve(*args: Any, **settings: Any) -> Iterator[Server]:
-    """A running server; it ends with the block."""
+    """Yields a running server, which is stopped at the end of the block."""
     server = Server(*args, **settings)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
@@ -239,8 +240,8 @@ def serve(*args: Any, **settings: Any) -> Iterator[Server]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--delay", type=float, default=0.0, help="s before each answer")
-    parser.add_argument("--port", type=int, default=0, help="0, the default: any that is free")
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds before each answer")
+    parser.add_argument("--port", type=int, default=0, help="port; 0, the default: any free port")
     args = parser.parse_args()
     with serve(delay=args.delay, port=args.port) as server:
         print(server.url, flush=True)

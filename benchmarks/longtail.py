@@ -1,25 +1,27 @@
-"""Rollouts whose replies and environments have long tails: what each schedule of the engine and each staleness takes.
+"""Measures rollouts whose replies and environments have long tails, under each schedule of the engine and each
+staleness.
 
     python benchmarks/longtail.py                       a server whose tokens take time (slow_server.py), about six minutes
-    python benchmarks/longtail.py --engine vllm         vLLM's own CPU build, over a small random policy
-    python benchmarks/longtail.py --engine tree         the engine of this process, over the same policy
+    python benchmarks/longtail.py --engine vllm         vLLM's own CPU build, with a small random policy
+    python benchmarks/longtail.py --engine tree         the in-process engine, with the same policy
 
-The player is a run's own; the trainer is a wait of ``--update`` seconds, and the queue between both is this program's. With
-``--engine stub`` lengths are log-normal and cut off. Tails, rates and latencies are assumptions: we know of no published
-numbers of agents that hold all of them. The default sizes were chosen among eight in the simulator (docs/scaling.md). A real
-policy is random and may end at any of a few tokens, so its lengths are geometric.
+The player is that of a run. The trainer is a wait of ``--update`` seconds, and the queue between the two belongs to
+this program. With ``--engine stub`` lengths are log-normal with an upper limit. Tails, rates and latencies are
+assumptions: we know of no published numbers of agents that contain all of them. The default sizes were chosen among
+eight in the simulator (docs/scaling.md). A real policy is random and may end at any of a few tokens, so that its
+lengths are geometric.
 
 Last line:
 
-x_rounds                   wall-clock of collections under rounds, over the same under free
-x_staleness                an iteration's wall-clock at staleness 0 over that at 0, 1 and 2, all under free, one collection after
-                           the other
-x_beside                   the same over that at 1 and 2 with collections side by side, as a run over servers has them
-bound_ratio                an iteration's at staleness 1 over the largest of work at full rate, longest chain and update
+x_rounds                   wall-clock time of collections under rounds, divided by that of the same collections under free
+x_staleness                wall-clock time of an iteration at staleness 0 divided by that at 0, 1 and 2, all under free, one
+                           collection after the other
+x_beside                   the same divided by that at 1 and 2 with collections side by side, as in a run with servers
+bound_ratio                time of an iteration at staleness 1 divided by the largest of: work at full rate, longest chain, update
 beside_bound_ratio         the same side by side, where two collections and an update may overlap (planning/simulation.py)
-cancelled_tokens_pct       tokens that the divergence gate spares under free, where it cancels what is being decoded
-uncancelled_tokens_pct     what it would spare there if these actions were decoded to their ends
-between_rounds_tokens_pct  what it spares under rounds, where no rollout is past the gate's turn when the gate looks
+cancelled_tokens_pct       tokens that the divergence gate saves under free, where it cancels actions during decoding
+uncancelled_tokens_pct     tokens that it would save there if these actions were decoded to their ends
+between_rounds_tokens_pct  tokens that it saves under rounds, where no rollout is past the gate's turn at the gate's decision
 """
 
 from __future__ import annotations
@@ -51,28 +53,32 @@ from turnwise.planning.simulation import bound
 from turnwise.planning.workload import Group
 from turnwise.rollouts.play import Player, Tally
 
-DISTINCT = 1000  # actions; a random policy has two, or no two of its rollouts would ever act alike
-THRESHOLD = 0.12  # of the divergence gate (arXiv:2605.05802, Table 1); rollouts with two random actions are at 0.5
+DISTINCT = (
+    1000  # different actions; a random policy gets only two, because otherwise no two rollouts would ever act alike
+)
+THRESHOLD = 0.12  # of the divergence gate (arXiv:2605.05802, Table 1); rollouts with two random actions have about 0.5
 
 
 @dataclass(slots=True)
 class Found:
-    """What one way of playing took: times since its start in seconds, and what it played and decoded, by collection."""
+    """The times of one way of playing in seconds since its start, and what it played and decoded, by collection."""
 
     played: Played
     seconds: dict[int, float] = field(default_factory=dict)
     work: dict[int, list[Group]] = field(default_factory=dict)
     ended: dict[int, float] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=Counter)
-    tokens: dict[str, float] = field(default_factory=dict)  # decoded, thrown away and saved
+    tokens: dict[str, float] = field(default_factory=dict)  # tokens decoded, thrown away and saved
 
 
 @dataclass(slots=True)
 class Bench:
-    """Args:
-    args: of the program.
-    engine: that samples; its ``schedule`` is set for each measurement.
-    counts: reads the tokens that were decoded, thrown away and saved since the start; None where nobody counts.
+    """Measures one engine.
+
+    Args:
+        args: the options of the program.
+        engine: the engine that samples; its ``schedule`` is set for each measurement.
+        counts: returns the numbers of decoded, thrown away and saved tokens since the start; None if they are not counted.
     """
 
     args: argparse.Namespace
@@ -80,7 +86,7 @@ class Bench:
     counts: Callable[[], dict[str, float]] | None
 
     def measure(self, schedule: Schedule, iterations: int, gate: Gate | None = None) -> Found:
-        """Plays and "trains" so many iterations: threads collect, at most ``staleness`` collections ahead."""
+        """Plays and "trains" the given number of iterations. Threads collect, at most ``staleness`` collections ahead."""
         args = self.args
         self.engine.schedule = "free" if schedule.free else "rounds"
         world: Any = World(args.least, args.turns, args.horizon, args.latency, args.sigma)
@@ -149,7 +155,9 @@ class Bench:
         return found
 
     def ways(self, iterations: int) -> dict[str, Found]:
-        """Measures every staleness, one collection after the other, and side by side where a server takes several adapters."""
+        """Measures every staleness with one collection after the other, and side by side if a server takes several
+        adapters.
+        """
         served = self.args.engine != "tree"
         schedules = [Schedule(True, k, beside) for beside in (False, True)[: 1 + served] for k in range(beside, 3)]
         return {str(way): self.measure(way, iterations) for way in schedules}
@@ -208,7 +216,7 @@ def report(args: argparse.Namespace, ways: dict[str, Found], rounds: Found, cut:
         }
     else:
         for name in ("bound_ratio", "beside_bound_ratio", "uncancelled_tokens_pct"):
-            absent[name], ratios[name] = "nothing says at what rate this engine writes", None
+            absent[name], ratios[name] = "the rate of this engine is not known", None
     named = {"rounds, staleness 0": rounds, **ways, **{f"{name}, gate": found for name, found in cut.items()}}
     details["ways"] = {name: record(found) for name, found in named.items()}
     rows = [
@@ -230,7 +238,7 @@ def _way(name: str) -> Schedule:
 
 
 def record(found: Found) -> dict[str, Any]:
-    """Returns one way of playing, for the record."""
+    """Returns the JSON record of one way of playing."""
     return {
         "collections_s": [round(found.seconds[number], 3) for number in sorted(found.seconds)],
         "updated_s": [round(value, 3) for value in found.played.updated],
@@ -241,7 +249,7 @@ def record(found: Found) -> dict[str, Any]:
 
 
 def tokens(groups: Sequence[Group]) -> int:
-    """Returns the tokens of all replies."""
+    """Returns the number of tokens of all replies."""
     return sum(count for group in groups for rollout in group.rollouts for count, _ in rollout)
 
 
@@ -251,38 +259,38 @@ def spared(decoded: float, asked: float) -> float:
 
 
 def site_of(args: argparse.Namespace) -> Site:
-    """Returns the stub as a simulation knows it."""
+    """Returns the simulated server in the form that a simulation reads."""
     return Site(Pace.halving(args.first, args.half), 1, args.places, 1, 1, args.update, 0.0)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     found = options(__doc__, rounds=2)
     add = found.add_argument
     add("--engine", choices=["stub", "vllm", "tree"], default="stub")
-    add("--vllm-python", default=".venv-vllm/bin/python", help="of the environment with vLLM (%(default)s)")
-    add(
-        "--iterations",
-        type=int,
-        default=8,
-        help="under free; --rounds of them under rounds and with the gate (%(default)s)",
-    )
-    add("--groups", type=int, default=8, help="of a collection (%(default)s)")
-    add("--group", type=int, default=8, help="rollouts of a group (%(default)s)")
-    add("--least", type=int, default=3, help="turns of a rollout (%(default)s)")
-    add("--turns", type=float, default=6.0, help="mean; beyond the least their number is geometric (%(default)s)")
+    add("--vllm-python", default=".venv-vllm/bin/python", help="Python interpreter that has vLLM (%(default)s)")
+    add("--iterations", type=int, default=8, help="iterations under free; otherwise --rounds of them (%(default)s)")
+    add("--groups", type=int, default=8, help="number of groups of a collection (%(default)s)")
+    add("--group", type=int, default=8, help="number of rollouts of a group (%(default)s)")
+    add("--least", type=int, default=3, help="fewest turns of a rollout (%(default)s)")
+    add("--turns", type=float, default=6.0, help="mean number of turns; geometric beyond the fewest (%(default)s)")
     add("--horizon", type=int, default=16, help="most turns (%(default)s)")
-    add("--reply", type=float, default=40.0, help="tokens, mean (%(default)s)")
-    add("--max-tokens", type=int, default=400, help="of a reply (%(default)s)")
-    add("--max-length", type=int, default=8192, help="of a history (%(default)s)")
-    add("--latency", type=float, default=0.1, help="s of the environment, mean (%(default)s)")
-    add("--sigma", type=float, default=1.0, help="of the logarithms of replies and latencies (%(default)s)")
-    add("--update", type=float, default=1.0, help="s (%(default)s)")
-    add("--first", type=float, default=300.0, help="of the stub: tokens a second of a request alone (%(default)s)")
-    add("--half", type=float, default=64.0, help="of the stub: requests at which each has half of it (%(default)s)")
-    add("--places", type=int, default=64, help="requests decoded together, of a server (%(default)s)")
+    add("--reply", type=float, default=40.0, help="mean tokens of a reply (%(default)s)")
+    add("--max-tokens", type=int, default=400, help="most tokens of a reply (%(default)s)")
+    add("--max-length", type=int, default=8192, help="most tokens of a history (%(default)s)")
+    add("--latency", type=float, default=0.1, help="mean seconds of an answer of the environment (%(default)s)")
+    add("--sigma", type=float, default=1.0, help="sigma of the logarithms of reply lengths and latencies (%(default)s)")
+    add("--update", type=float, default=1.0, help="seconds of an update (%(default)s)")
+    add("--first", type=float, default=300.0, help="stub: tokens per second of a single request (%(default)s)")
+    add(
+        "--half",
+        type=float,
+        default=64.0,
+        help="stub: requests at which each has half that rate (%(default)s)",
+    )
+    add("--places", type=int, default=64, help="most requests that a server decodes together (%(default)s)")
     add("--alike", type=float, default=0.5, help="share of the groups whose rollouts act alike (%(default)s)")
-    add("--gate-step", type=int, default=2, help="turn after which the gate looks (%(default)s)")
+    add("--gate-step", type=int, default=2, help="turn after which the gate decides (%(default)s)")
     return found
 
 

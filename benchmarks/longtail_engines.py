@@ -1,4 +1,4 @@
-"""The engines that ``benchmarks/longtail.py`` measures, each with its weights, and who counts their tokens."""
+"""The engines that ``benchmarks/longtail.py`` measures, each with its weights, and with a counter of its tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RANK = 4
 
 @contextmanager
 def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callable[[], dict[str, float]] | None]]:
-    """Yields the engine, with its weights, and who counts its tokens."""
+    """Yields the engine with its weights loaded, and a function that returns its token counts."""
     model = policy(folder / "policy", args.max_length)
     if args.engine == "stub":
         given = {"first": args.first, "half": args.half, "rows": args.places, "reply": args.reply, "sigma": args.sigma}
@@ -58,27 +58,27 @@ def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callab
 
 
 def vllm(args: argparse.Namespace, folder: Path, ends: list[int], urls: list[str]) -> VllmEngine:
-    """Returns an engine over servers, or over one that it starts."""
+    """Returns an engine over given servers, or over a server that it starts."""
     return VllmEngine(
         ends,
         str(folder / "policy"),
         folder / "engine",
         lambda line: print(line, file=sys.stderr),
         Local(python=args.vllm_python, lora_rank=RANK, rows=args.places, kv_gb=2, eager=True),
-        Patience(concurrency=3 * args.groups * args.group),  # of so many collections side by side
+        Patience(concurrency=3 * args.groups * args.group),  # enough for several collections side by side
         urls=urls,
         max_length=args.max_length,
     )
 
 
 def counted(url: str) -> dict[str, float]:
-    """Returns what the stub has counted."""
+    """Returns the token counts of the simulated server."""
     with urlopen(f"{url}/tokens", timeout=30) as answer:
         return json.loads(answer.read())  # type: ignore[no-any-return]
 
 
 def policy(folder: Path, longest: int) -> Any:
-    """Returns a random policy of the shipped one's shape with an adapter: it draws every token about equally often."""
+    """Returns a random policy of the shipped policy's shape with an adapter. It draws every token about equally often."""
     torch.manual_seed(0)
     config = config_of("tiny")
     config.max_position_embeddings = longest

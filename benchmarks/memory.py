@@ -1,8 +1,9 @@
-"""Peak memory of one step, measured in a process of its own.
+"""Measures the peak memory of one step in a process of its own.
 
-On a CPU there is no allocator to ask, and a process that has run other contenders keeps their freed pages. So each way runs
-alone: model and data are built, a smallest step loads what is loaded lazily, the heap is trimmed and the system's record of
-the peak is reset; then the step runs. Its peak is the record minus what was resident before it.
+On a CPU there is no allocator that could be asked, and a process that has run other contenders keeps their freed pages.
+Each contender therefore runs alone: model and data are built, a smallest step loads everything that is loaded lazily,
+the heap is trimmed and the system's record of the peak is reset; then the step runs. Its peak is that record minus the
+memory that was resident before.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MARK = "peak bytes:"
 
 
 def say_peak(small: Callable[[], None], step: Callable[[], None], device: torch.device) -> None:
-    """Print the bytes that ``step`` needs at its peak beyond what stands before it."""
+    """Prints the bytes that ``step`` needs at its peak in addition to the memory used before it."""
     small()
     gc.collect()
     if device.type == "cuda":
@@ -35,7 +36,7 @@ def say_peak(small: Callable[[], None], step: Callable[[], None], device: torch.
         peak = torch.cuda.max_memory_allocated(device)
     elif Path("/proc/self/clear_refs").exists():
         ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from here
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the recorded peak
         before = status("VmRSS")
         step()
         peak = status("VmHWM")
@@ -48,7 +49,7 @@ def say_peak(small: Callable[[], None], step: Callable[[], None], device: torch.
 
 
 def status(name: str) -> int:
-    """A size in bytes from the kernel's account of this process."""
+    """Returns a size in bytes from the kernel's status of this process."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
@@ -56,7 +57,7 @@ def status(name: str) -> int:
 
 
 def peak_of_child(script: str, way: str, args: argparse.Namespace) -> int:
-    """Run ``script`` with the same options for one way only; answers the bytes that it says."""
+    """Runs ``script`` with the same options for one contender only, and returns the bytes that it prints."""
     command = [sys.executable, script, "--memory-of", way]
     for name, value in vars(args).items():
         if name in ("memory_of", "json", "peers") or value is None:

@@ -1,12 +1,14 @@
-"""Reading, planning and profiling far more trajectories than fit into memory: what each costs, and what stays resident.
+"""Measures reading, planning and profiling of far more trajectories than fit into memory: the time of each, and the
+memory.
 
 python benchmarks/million.py                                       10,000, 100,000 and 1,000,000 trajectories
 python benchmarks/million.py --trajectories 2000 --resume 1000
 
-The path is a run's own: `data.file` is read and checked, tokenised, profiled under `states=pivots` shard by shard, selected from,
-and the order of the first epoch is drawn. Only the policy is a stub, which answers with one of four actions at once. The world
-that judges them is `env=household`. Each number of trajectories runs in a process of its own over its share of one synthetic
-file. With --resume, a process is killed when half of its samples are drawn, and a second one finishes.
+The code is that of a run: `data.file` is read and checked, tokenised, profiled under `states=pivots` shard by shard,
+states are selected, and the order of the first epoch is drawn. Only the policy is a stub, which returns one of four
+actions at once. The environment that judges them is `env=household`. Each number of trajectories is measured in a
+process of its own, on a part of one synthetic file. With --resume, a process is killed after half of its samples, and a
+second process finishes the work.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def main() -> None:
 
 
 def synthetic(count: int, turns: int) -> Iterator[Trajectory]:
-    """Demonstrations of small household tasks, all different in what is said to the policy."""
+    """Writes demonstrations of small household tasks. The texts shown to the policy are all different."""
     environment = HouseholdEnv()
     kinds = []
     for thing in THINGS:
@@ -100,7 +102,7 @@ def synthetic(count: int, turns: int) -> Iterator[Trajectory]:
 
 
 def measured(file: Path, folder: Path, k: int) -> dict[str, Any]:
-    """What a process says that reads and profiles the file."""
+    """Returns the results that a process prints after it has read and profiled the file."""
     done = subprocess.run(command(file, folder, k), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the run over {file.name} failed:\n{done.stderr[-3000:]}")
@@ -109,7 +111,7 @@ def measured(file: Path, folder: Path, k: int) -> dict[str, Any]:
 
 
 def resumed(file: Path, folder: Path, k: int, samples: int) -> dict[str, Any]:
-    """Let a process die when it has drawn half of its samples and another finish; what that one says."""
+    """Lets a process die after half of its samples and a second one finish. Returns the results of the second one."""
     began = time.perf_counter()
     first = subprocess.run([*command(file, folder, k), str(samples // 2)], capture_output=True, text=True, check=False)
     if first.returncode != -signal.SIGKILL:
@@ -123,7 +125,7 @@ def command(file: Path, folder: Path, k: int) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -133,12 +135,22 @@ def parser() -> argparse.ArgumentParser:
         type=positive,
         nargs="+",
         default=list(SIZES),
-        help="how many, ascending (10,000 to 1,000,000)",
+        help="numbers of trajectories, ascending (10,000 to 1,000,000)",
     )
-    add("--turns", type=positive, default=3, help="turns of each (3; at most 5)")
-    add("--k", type=positive, default=4, help="samples of a turn (4)")
-    add("--resume", type=positive, default=100_000, help="which of the numbers is also killed and resumed (100,000)")
-    add("--folder", type=Path, default=None, help="for the files, about 4 GB for a million (default: temporary files)")
+    add("--turns", type=positive, default=3, help="turns of each trajectory (3; at most 5)")
+    add("--k", type=positive, default=4, help="number of samples of a turn (4)")
+    add(
+        "--resume",
+        type=positive,
+        default=100_000,
+        help="number of trajectories of the run that is killed and resumed (100,000)",
+    )
+    add(
+        "--folder",
+        type=Path,
+        default=None,
+        help="folder for the files, about 4 GB for a million (default: a temporary folder)",
+    )
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     parser.set_defaults(device="cpu", threads=1, seed=0, rounds=1)
     return parser

@@ -1,7 +1,7 @@
-"""One process of million.py: a run's own reading, profiling and selecting, with a stub for the policy.
+"""One process of million.py: reading, profiling and selecting as in a run, with a stub instead of the policy.
 
 python benchmarks/million_run.py FILE FOLDER K           prints one JSON object
-python benchmarks/million_run.py FILE FOLDER K SAMPLES   kills itself when it is asked for more than SAMPLES
+python benchmarks/million_run.py FILE FOLDER K SAMPLES   kills itself when more than SAMPLES are requested
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MB = 2**20
 
 
 class Stub(Idle):
-    """A policy that needs no time and says one of ``actions``, by the seed."""
+    """A policy that needs no time and returns one of ``actions``, chosen by the seed."""
 
     def __init__(self, actions: Sequence[list[int]], life: int | None) -> None:
         super().__init__()
         self.actions, self.asked, self.life = actions, 0, life
-        self.first = 0.0  # when it was asked first
+        self.first = 0.0  # time of the first request
 
     def sample(
         self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
@@ -52,7 +52,7 @@ class Stub(Idle):
         if self.life is not None and self.asked > self.life:
             os.kill(
                 os.getpid(), signal.SIGKILL
-            )  # between two shards, at the same sample whatever else the machine does
+            )  # between two shards, and after the same number of samples on every machine
         chosen = (self.actions[seed % len(self.actions)] for seed in seeds)
         return [Sample(list(ids), [0.0] * len(ids)) for ids in chosen]
 
@@ -69,7 +69,7 @@ def main(file: str, folder: str, k: str, life: str | None = None) -> None:
         stub = Stub([policy.chat.action(text) for text in ACTIONS], int(life) if life else None)
         one_turn = replace(player, engine=stub, sampling=settings.rollout.sampling, max_turns=1)
         gc.collect()
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again from here
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the recorded peak
         before, began, cpu_began = status("VmRSS"), time.perf_counter(), time.process_time()
         candidates = read_candidates(settings, parts, policy.chat, phases)
         read = time.perf_counter()

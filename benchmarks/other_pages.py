@@ -1,4 +1,4 @@
-"""Tables of benchmarks that do not stand in docs/performance.md."""
+"""Tables of benchmarks for pages other than docs/performance.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from result_tables import Result, machines, table
 
 
 def million(results: Sequence[Result]) -> str:
-    """What trajectories cost that lie on disk, a row for each number of them, ascending."""
+    """Returns a table of the costs of trajectories that are kept on disk, with a row for each number of trajectories,
+    ascending.
+    """
     sizes = sorted((row for result in results for row in result["sizes"].values()), key=lambda row: row["trajectories"])
     header = [
         "trajectories",
@@ -57,7 +59,7 @@ def million(results: Sequence[Result]) -> str:
 
 
 def spool(results: Sequence[Result]) -> str:
-    """What keeping a collection's actions costs and saves, of the last result."""
+    """Returns a table of what saving a collection's actions costs and saves, from the last result."""
     result = results[-1]
     seconds = result["seconds"]
     rows = [[name, f"{value:.2f}", f"{value / seconds['plain']:.2f}"] for name, value in seconds.items()]
@@ -72,7 +74,7 @@ def spool(results: Sequence[Result]) -> str:
 
 
 def overlap(results: Sequence[Result]) -> str:
-    """Seconds of an iteration with and without the next one collected beside it, a row for each result and way."""
+    """Returns a table of the seconds of an iteration with and without the next one collected during the update."""
     names = {"fresh": "0", "ahead": "1"}
     header = ["method", "rollout.staleness", "iteration, s", "collection", "waited for", "update", "faster by"]
     rows, lines = [], []
@@ -94,7 +96,7 @@ def overlap(results: Sequence[Result]) -> str:
 
 
 def same_run(results: Sequence[Result]) -> str:
-    """One run with each engine, of the last result."""
+    """Returns a table of one run with each engine, from the last result."""
     result = results[-1]
     setting, (low, high) = result["setting"], result["apart_ci95"]
     rows = []
@@ -118,7 +120,7 @@ def same_run(results: Sequence[Result]) -> str:
 
 
 def gateway(results: Sequence[Result]) -> str:
-    """What the gateway of env=agent adds to a request, of the last result."""
+    """Returns a table of the time that the gateway of env=agent adds to a request, from the last result."""
     result = results[-1]
     rows = [
         [sessions, f"{row['requests']:,}", f"{row['median_ms']:.2f} ms", f"{row['p95_ms']:.2f} ms"]
@@ -134,7 +136,7 @@ def gateway(results: Sequence[Result]) -> str:
 
 
 def by_name(results: Sequence[Result]) -> str:
-    """The six methods by their names alone; of a method that several results have, the last one's."""
+    """Returns a table of the six methods run by their names. If several results contain a method, the last one counts."""
     methods = {method: row for result in results for method, row in result["methods"].items()}
     loads = [row["load_before"] for row in methods.values()]
     rows = []
@@ -162,7 +164,7 @@ def by_name(results: Sequence[Result]) -> str:
 
 
 def probe(results: Sequence[Result]) -> str:
-    """What probing a model costs, a row for each precision, of the last result."""
+    """Returns a table of the cost of probing a model, with a row for each precision, from the last result."""
     result = results[-1]
     setting, layers = result["setting"], result["whole_layers"]
     header = [
@@ -195,7 +197,9 @@ def probe(results: Sequence[Result]) -> str:
 
 
 def longtail(results: Sequence[Result]) -> str:
-    """Rollouts with long tails: a row for each engine, and how far the simulation is from what was measured."""
+    """Returns a table of rollouts with long tails, with a row for each engine, and the deviation of the simulation from
+    measurements.
+    """
     header = ["engine", "rounds over free", "staleness 0 over 1", "over 2", "staleness 1 over its bound"]
     header += ["side by side: staleness 0 over 1", "over 2", "1 over its bound"]
     header += ["a gate spares: free", "free, to the ends of actions", "rounds"]
@@ -238,4 +242,4 @@ ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
     "probe": ("models.md", probe),
     "gateway": ("agents.md", gateway),
 }
-"""Benchmark -> the page that holds its table, and what makes it."""
+"""Benchmark -> the page that holds its table, and the function that creates the table."""

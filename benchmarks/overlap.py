@@ -1,11 +1,12 @@
-"""What collecting the next iteration beside the update is worth: whole runs with rollout.staleness=1 against 0, alternating.
+"""Measures how much time is saved by collecting the next iteration during the update: runs with rollout.staleness=1 and
+0, alternating.
 
 python benchmarks/overlap.py
 python benchmarks/overlap.py --method grpo --epochs 12 --rounds 5 --overrides engine.lanes=2
 
-Seconds an iteration are those between the first and the last line of metrics, so that neither the start nor the evaluations
-count. One lane of the engine by default: one core plays while the other trains. The last line is one JSON object; its ratio is
-the median over rounds of fresh / ahead.
+Seconds per iteration are measured between the first and the last line of the metrics, so that neither the start nor the
+evaluations count. By default the engine has one worker: one core plays while the other one trains. The last line is one
+JSON object; its ratio is the median over rounds of fresh / ahead.
 """
 
 from __future__ import annotations
@@ -32,11 +33,16 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--rounds", type=positive, default=3, help="measured rounds, of which the median counts (default 3)")
-    add("--seed", type=int, default=0, help="of the runs (default 0)")
+    add("--seed", type=int, default=0, help="seed of the runs (default 0)")
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
-    add("--method", default="pivotrl", help="what is trained (default pivotrl)")
-    add("--epochs", type=positive, default=8, help="iterations of a run (default 8)")
-    add("--overrides", nargs="*", default=["engine.lanes=1"], help="further settings of both (default engine.lanes=1)")
+    add("--method", default="pivotrl", help="method to train (default pivotrl)")
+    add("--epochs", type=positive, default=8, help="number of iterations of a run (default 8)")
+    add(
+        "--overrides",
+        nargs="*",
+        default=["engine.lanes=1"],
+        help="additional settings of both runs (default engine.lanes=1)",
+    )
     return parser
 
 
@@ -45,7 +51,8 @@ def main() -> None:
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         for n in range(args.rounds):
-            for way in WAYS if n % 2 == 0 else reversed(WAYS):  # a machine's drift favours neither
+            # the order alternates, so that a drift of the machine's speed favours neither
+            for way in WAYS if n % 2 == 0 else reversed(WAYS):
                 found[way].append(seconds(args, Path(folder), way, n))
                 print(f"round {n}, {way}: {found[way][-1]['iteration']:.2f} s an iteration", file=sys.stderr)
     pairs = zip(found["fresh"], found["ahead"], strict=True)
@@ -58,7 +65,7 @@ def main() -> None:
 
 
 def seconds(args: argparse.Namespace, folder: Path, way: str, n: int) -> dict[str, float]:
-    """Seconds of an iteration of one run: all of it, the collection, what was waited for of it, and the update."""
+    """Returns the seconds per iteration of one run: in total, of the collection, of waiting for it, and of the update."""
     out = folder / f"{way}{n}"
     command = [
         *(sys.executable, str(ROOT / "train.py"), f"method={args.method}", f"seed={args.seed}"),

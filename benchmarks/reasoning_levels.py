@@ -1,10 +1,12 @@
-"""What a policy solves of each data set of reasoning-gym, and which of them stand between 15 and 85 %, where changes show.
+"""Measures how much of each data set of reasoning-gym a policy solves, and which data sets are between 15 and 85 %,
+where changes show.
 
 python benchmarks/reasoning_levels.py tiny tiny_tools --json outputs/benchmarks/reasoning_levels.json
 python benchmarks/reasoning_levels.py outputs/sft/seed0/model --level 1 --sets chain_sum gcd
 
-Each data set is asked at one level of its own curriculum (its defaults where it has none): held-out questions, answered greedily.
-Beside it stands what the commonest answer alone would score: a data set of yes and no is not solved at 50 %.
+Each data set is used at one level of its own curriculum (its defaults if it has none), with held-out questions and
+greedy answers. Beside the score of a policy, the score of always giving the most frequent answer is shown: a data set
+of yes and no is not solved at 50 %.
 """
 
 from __future__ import annotations
@@ -78,15 +80,15 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("policies", nargs="+", help="names of shipped bases, or folders of models")
-    add("--level", type=int, default=0, help="of the curriculum (0)")
-    add("--items", type=int, default=100, help="questions of each data set, fewer where it has fewer (100)")
-    add("--longest", type=int, default=600, help="tokens of a question; longer ones are left out (600)")
-    add("--max-tokens", type=int, default=40, help="of an answer (40)")
+    add("--level", type=int, default=0, help="level of the curriculum (0)")
+    add("--items", type=int, default=100, help="number of questions of each data set, fewer if it has fewer (100)")
+    add("--longest", type=int, default=600, help="most tokens of a question; longer ones are left out (600)")
+    add("--max-tokens", type=int, default=40, help="most tokens of an answer (40)")
     add(
         "--seconds",
         type=float,
         default=300,
-        help="for a data set, after which it is left out: some make items slowly (300)",
+        help="seconds after which a data set is left out, because some create items slowly (300)",
     )
     add("--sets", nargs="*", help="only these data sets")
     add("--json", type=Path, help="also write the last line to this file")
@@ -102,10 +104,10 @@ def loaded(policy: str) -> tuple[TreeEngine, ChatTokens]:
 
 
 def measured(name: str, args: argparse.Namespace, players: dict[str, tuple[TreeEngine, ChatTokens]]) -> dict[str, Any]:
-    """The share of questions that each policy answers, and that the commonest answer does.
+    """Returns the share of questions that each policy answers correctly, and the share for the most frequent answer.
 
     Raises:
-        InputError: the data set has no question that is short enough, or cannot be used.
+        InputError: no question of the data set is short enough, or the data set cannot be used.
     """
     level = {"level": args.level} if name in package().CURRICULA else {}
     env = ReasoningGymEnv({name: level})
@@ -126,7 +128,7 @@ def measured(name: str, args: argparse.Namespace, players: dict[str, tuple[TreeE
 
 
 def drawn_from(env: ReasoningGymEnv, count: int) -> Sequence[Any]:
-    """Returns as many held-out tasks as there are, at most ``count``."""
+    """Returns at most ``count`` held-out tasks, fewer if there are fewer."""
     while count > 1:
         try:
             return env.tasks("seen", count)

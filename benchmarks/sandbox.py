@@ -1,9 +1,10 @@
-"""What a sandboxed command and a sandboxed Python snippet cost, and what gets out: python benchmarks/sandbox.py
+"""Measures the cost of a sandboxed command and of a sandboxed Python snippet, and tries to escape: python
+benchmarks/sandbox.py
 
-Medians and fastest calls in milliseconds of wall-clock: a shell command in a folder of ten files, a Python snippet on a state,
-and beside them the same command with no sandbox at all. ``load`` says how busy the machine was; ``*_cpu_ms`` is the processor
-time of a call, of all processes that have a part in it, and does not depend on that. Then ten ways out are tried; ``escapes``
-counts those that succeed. The last line is one JSON object.
+It reports medians and fastest calls in milliseconds of wall-clock time: a shell command in a folder of ten files, a
+Python snippet on a state, and the same command without a sandbox. ``load`` says how busy the machine was. ``*_cpu_ms``
+is the processor time of a call, of all processes that take part in it, and does not depend on the load. Then ten ways
+to escape are tried; ``escapes`` counts those that succeed. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MIB = 1 << 20
 
 
 def costs(run: Callable[[], object], calls: int) -> list[float]:
-    """Milliseconds of wall-clock of each call, after one that is not counted."""
+    """Returns the milliseconds of wall-clock time of each call, after a first one that is not counted."""
     run()
     found = []
     for _ in range(calls):
@@ -46,7 +47,7 @@ def costs(run: Callable[[], object], calls: int) -> list[float]:
 
 
 def commands_cpu(run: Callable[[], object], calls: int) -> float:
-    """Milliseconds of processor time of a call whose processes are gone after it."""
+    """Returns the milliseconds of processor time of a call whose processes have ended after it."""
     began = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     for _ in range(calls):
         run()
@@ -56,7 +57,7 @@ def commands_cpu(run: Callable[[], object], calls: int) -> float:
 
 
 def snippets_cpu(state: PythonState, calls: int) -> float:
-    """The same of snippets, whose processes are held until they are counted."""
+    """Returns the same for snippets, whose processes are held until their time is read."""
 
     def spent() -> float:
         times = [Path(f"/proc/{pid}/schedstat").read_text().split()[0] for pid in descendants(os.getpid())]
@@ -68,7 +69,7 @@ def snippets_cpu(state: PythonState, calls: int) -> float:
 
 
 def escapes(sandbox: Sandbox) -> Mapping[str, bool]:
-    """Each way out, and whether it succeeded. The sandbox has low limits."""
+    """Returns each way to escape, and whether it succeeded. The sandbox has low limits."""
 
     def shell(command: str) -> str:
         return sandbox.shell(command, {})[0].output
@@ -109,7 +110,7 @@ def escapes(sandbox: Sandbox) -> Mapping[str, bool]:
 
 
 def killed(shell: Callable[[str], str]) -> bool:
-    """Whether a command ends a process of the host's."""
+    """Returns whether a command can kill a process of the host."""
     with subprocess.Popen(["sleep", "60"]) as victim:
         shell(f"kill -9 {victim.pid}; kill -9 $PPID; kill -9 -1")
         dead = victim.poll() is not None
@@ -121,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--calls", type=int, default=200, help="timed calls of each kind (200)")
+    parser.add_argument("--calls", type=int, default=200, help="number of timed calls of each kind (200)")
     parser.add_argument("--backend", choices=["auto", "bubblewrap"], default="auto")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     args = parser.parse_args()

@@ -1,10 +1,11 @@
-"""A server on this machine that speaks the part of vLLM's interface that ``engine=vllm`` uses, and whose tokens take time.
+"""A server on this machine with the part of vLLM's interface that ``engine=vllm`` uses, and whose tokens take time.
 
-It has no model. The seed of a request draws what it says and how long it is: log-normal, cut off at the request's ``max_tokens``.
-A token of each of n requests takes (1 + n / half) / first seconds; beyond ``rows`` requests the others wait in line. A request
-whose connection is closed is cancelled. ``/tokens`` says how many tokens were decoded, thrown away and saved.
+It has no model. The seed of a request determines the tokens of the reply and their number, which is log-normal and at
+most ``max_tokens`` of the request. With n requests, a token of each takes (1 + n / half) / first seconds; beyond
+``rows`` requests the others wait in line. A request whose connection is closed is cancelled. ``/tokens`` returns how
+many tokens were decoded, thrown away and saved.
 
-python benchmarks/slow_server.py --first 200 --half 16        prints its URL, and ends when its standard input does
+python benchmarks/slow_server.py --first 200 --half 16        prints its URL, and ends when its standard input is closed
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from turnwise.planning.pace import Pace
 
 END = 2
 ALIKE = 21  # first token of a history whose rollouts all take the same actions
-CALLS, LUCK = range(10, 60), range(100, 356)  # tokens that name an action, and that its thoughts begin with
+CALLS, LUCK = range(10, 60), range(100, 356)  # tokens that name an action, and tokens that stand for thoughts
 
 
 def reply(body: dict[str, Any], mean: float, sigma: float) -> list[int]:
-    """The tokens that a request gets: an action, two thoughts that decide how the world goes on, and filling.
+    """Returns the tokens of a reply: an action, two thoughts that decide how the environment continues, and padding.
 
     Args:
-        body: of the request.
-        mean: tokens before the cut.
-        sigma: of the logarithm of the number of tokens.
+        body: body of the request.
+        mean: mean number of tokens before the upper limit.
+        sigma: standard deviation of the logarithm of the number of tokens.
     """
     draw = random.Random(body["seed"])
     length = max(4, round(draw.lognormvariate(log(mean) - sigma**2 / 2, sigma)))
@@ -42,7 +43,7 @@ def reply(body: dict[str, Any], mean: float, sigma: float) -> list[int]:
 
 
 class Slow:
-    """Args: as the options of :func:`main`."""
+    """The server. Its arguments are the options of :func:`main`."""
 
     def __init__(self, first: float, half: float, rows: int, mean: float, sigma: float) -> None:
         self.mean, self.sigma = mean, sigma
@@ -52,7 +53,9 @@ class Slow:
         self._timer: asyncio.TimerHandle | None = None
 
     def tick(self) -> None:
-        """Moves the engine's clock on to now, and answers every request that is written by then, each at its own time."""
+        """Moves the engine's clock to the current time, and answers every request that is complete by then, each at its
+        own time.
+        """
         loop, decoding = asyncio.get_running_loop(), self.decoding
         now = loop.time()
         while (end := decoding.next_end(1.0)) <= now:
@@ -67,7 +70,7 @@ class Slow:
         self._timer = loop.call_at(end, self.tick) if end < float("inf") else None
 
     async def write(self, tokens: int) -> None:
-        """Returns when so many tokens are written. Cancelling it cancels the request."""
+        """Returns when the given number of tokens is decoded. Cancelling the call cancels the request."""
         self.tick()
         request = Request(tokens, asyncio.get_running_loop().create_future())
         self.decoding.put(request)
@@ -85,7 +88,7 @@ class Slow:
 
     async def complete(self, http: web.Request) -> web.Response:
         body = await http.json()
-        if "allowed_token_ids" in body:  # the client's look at log-probs
+        if "allowed_token_ids" in body:  # the client's check of log-probs
             ids = body["allowed_token_ids"]
         else:
             ids = reply(body, self.mean, self.sigma)
@@ -132,7 +135,7 @@ class Slow:
 
 
 async def serve(slow: Slow) -> None:
-    """Serves on a free port of the loopback interface until standard input ends."""
+    """Serves on a free port of the loopback interface until standard input is closed."""
     runner = web.AppRunner(slow.app(), handler_cancellation=True, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
@@ -146,11 +149,11 @@ async def serve(slow: Slow) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--first", type=float, default=300.0, help="tokens a second of a request alone (%(default)s)")
-    add("--half", type=float, default=64.0, help="requests at which each has half of it (%(default)s)")
-    add("--rows", type=int, default=64, help="requests decoded together (%(default)s)")
+    add("--first", type=float, default=300.0, help="tokens per second of a single request (%(default)s)")
+    add("--half", type=float, default=64.0, help="number of requests at which each has half of that rate (%(default)s)")
+    add("--rows", type=int, default=64, help="most requests decoded together (%(default)s)")
     add("--reply", type=float, default=40.0, help="mean tokens of a reply (%(default)s)")
-    add("--sigma", type=float, default=1.0, help="of the logarithm of a reply's tokens (%(default)s)")
+    add("--sigma", type=float, default=1.0, help="sigma of the logarithm of a reply's number of tokens (%(default)s)")
     args = parser.parse_args()
     asyncio.run(serve(Slow(args.first, args.half, args.rows, args.reply, args.sigma)))
 

@@ -1,7 +1,8 @@
-"""A world whose answers take time, and the tokens around it: what ``benchmarks/longtail.py`` plays.
+"""An environment whose answers take time, and its tokens, for ``benchmarks/longtail.py``.
 
-An action is its first token. The two tokens after it are its thoughts: the first decides whether the episode ends, the second how
-long the world takes to answer. So an episode depends on the tokens alone, and is the same under every schedule.
+The first token of a reply is the action. The next two tokens stand for thoughts: the first decides whether the episode
+ends, the second how long the environment takes to answer. An episode therefore depends only on the tokens, and is the
+same under every schedule.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from turnwise.envs.environment import Step
 from turnwise.planning.workload import Group
 from turnwise.types import Message, RolloutTree, State, Task
 
-PARTS = 256  # values of a thought
+PARTS = 256  # number of values of a thought
 BRIDGE = [4, 5, 6, 7]
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The part of ``data.chat.ChatTokens`` that a player uses. ``calls``: different actions."""
+    """The part of ``data.chat.ChatTokens`` that a player uses. ``calls`` is the number of different actions."""
 
     calls: int
 
@@ -41,12 +42,14 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Args:
-    least: turns of an episode.
-    turns: mean; the number beyond ``least`` is geometric.
-    horizon: turns after which an episode ends.
-    latency: seconds of an answer, mean.
-    sigma: of the logarithm of these seconds.
+    """The environment.
+
+    Args:
+        least: smallest number of turns of an episode.
+        turns: mean number of turns; the number beyond ``least`` is geometric.
+        horizon: number of turns after which an episode ends.
+        latency: mean seconds of an answer.
+        sigma: standard deviation of the logarithm of these seconds.
     """
 
     least: int
@@ -61,7 +64,7 @@ class World:
         return Episode(task, self)
 
     def seconds(self, text: str) -> float:
-        """Returns how long the answer to an action takes."""
+        """Returns how many seconds the answer to an action takes."""
         wait = int(text.partition("</think>")[0].split()[-1])
         normal = NormalDist(log(self.latency) - self.sigma**2 / 2, self.sigma)
         return exp(normal.inv_cdf((wait + 0.5) / PARTS))
@@ -73,7 +76,7 @@ class World:
 
 @dataclass(slots=True)
 class Episode:
-    """See ``turnwise.envs.environment.Session``."""
+    """An episode; see ``turnwise.envs.environment.Session``."""
 
     task: Task
     world: World
@@ -92,7 +95,7 @@ class Episode:
 
 
 def states(collection: int, groups: int, alike: float) -> list[State]:
-    """Returns the states of a collection; the rollouts of a share of ``alike`` of them take the same actions."""
+    """Returns the states of a collection. In a share ``alike`` of them, all rollouts take the same actions."""
     found = []
     for number in range(groups):
         first = ALIKE if number < round(alike * groups) else ALIKE + 1
@@ -102,7 +105,7 @@ def states(collection: int, groups: int, alike: float) -> list[State]:
 
 
 def played(trees: Sequence[RolloutTree], world: World) -> list[Group]:
-    """Returns what a collection had to do, as a simulation reads it."""
+    """Returns the work of a collection in the form that a simulation reads."""
     groups = []
     for tree in trees:
         paths: list[list[Any]] = [[tree.turns[turn] for turn in tree.path(leaf)] for leaf in tree.leaves()]

@@ -1,10 +1,11 @@
-"""What keeping a collection's samples costs, and what it saves when a start is killed half-way.
+"""Measures what it costs to save a collection's samples, and what that saves if a run is killed in the middle.
 
 python benchmarks/spool.py
 python benchmarks/spool.py --tasks 4 --group 4 --horizon 6 --rounds 2
 
-CPU seconds of this process, with one lane. The cost is that of the calls of a collection to an engine that does nothing, with and
-without the spool: beside real sampling it would drown in the machine's noise.
+The numbers are CPU seconds of this process, with one worker of the engine. The cost is measured on the calls of a
+collection to an engine that does nothing, with and without saving: next to real sampling it would be smaller than the
+noise of the machine.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from turnwise.engines.lanes import Lanes
 from turnwise.engines.spool import Spool
 from turnwise.engines.spooled import Spooled
 
-CALLS = 20  # rounds of what takes milliseconds
+CALLS = 20  # repetitions of work that takes milliseconds
 
 
 class Killed(Exception):
-    """The start ends here."""
+    """Raised where the run is to be killed."""
 
 
 class Traced:
-    """An engine in front of another one: notes down what is asked of it and drawn, and dies before its ``last``-th batch."""
+    """Wraps an engine: records the requests and the samples, and raises ``Killed`` before its ``last``-th batch."""
 
     def __init__(self, engine: Engine, last: int | None = None) -> None:
         self.engine, self.last, self.version = engine, last, 0
@@ -77,7 +78,7 @@ class Traced:
 
 
 class Known(Idle):
-    """Answers with samples that were drawn before, and does nothing else."""
+    """An engine that returns samples that were drawn before."""
 
     def __init__(self, turns: Sequence[list[Sample]]) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ def main() -> None:
     engine = Lanes(work.chat.stop_ids, lanes=1)
 
     def play(player: Any) -> float:
-        """CPU seconds of a collection."""
+        """Returns the CPU seconds of a collection."""
         began = time.process_time()
         player.load_weights(model, 0)
         work.player(player).play(work.states, Uniform(args.group), Never(), (args.seed, 0))
@@ -115,7 +116,7 @@ def main() -> None:
             return Spooled(inner, [Spool(path, "benchmark")], exact, lambda line: None)
 
         def asked(player: Any) -> float:
-            """CPU seconds of what the player asks of an engine."""
+            """Returns the CPU seconds of the player's calls to an engine."""
             path.unlink(missing_ok=True)
             began = time.process_time()
             player.load_weights(model, 0)
@@ -165,7 +166,9 @@ def resumed(
     exact: bool,
     last: int | None,
 ) -> float:
-    """CPU seconds of the collection that takes up one that died before its ``last``-th turn, or after all of them."""
+    """Returns the CPU seconds of a collection that resumes one that was killed before its ``last``-th batch, or after
+    all of them.
+    """
     path.unlink(missing_ok=True)
     first = over(Traced(engine, last), exact)
     with suppress(Killed):
@@ -175,14 +178,14 @@ def resumed(
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = options(__doc__)
     add = parser.add_argument
     add("--tasks", type=positive, default=32)
     add("--group", type=positive, default=16)
-    add("--horizon", type=positive, default=20, help="turns of an episode at most")
-    add("--max-tokens", type=positive, default=24, help="tokens of an action at most")
-    add("--max-length", type=positive, default=4096, help="tokens of a history at most")
+    add("--horizon", type=positive, default=20, help="most turns of an episode")
+    add("--max-tokens", type=positive, default=24, help="most tokens of an action")
+    add("--max-length", type=positive, default=4096, help="most tokens of a history")
     return parser
 
 

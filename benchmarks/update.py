@@ -1,4 +1,4 @@
-"""Updates: one optimiser step on samples that share a state, and on a branching tree; time, peak memory and gradients.
+"""Compares one optimiser step on samples that share a state, and on a branching tree: time, peak memory and gradients.
 
 python benchmarks/update.py
 python benchmarks/update.py --state 32 --actions 4 --action 8 --turns 4 --rounds 1
@@ -74,11 +74,11 @@ def party(args: argparse.Namespace, device: torch.device, way: str) -> Any:
 
 Sample = tuple[RolloutTree, Credit]
 Layouts = dict[str, tuple[str, list[RolloutTree], list[Credit], int]]
-"""Name of a contender -> whose way it goes, its trees and credits, and the tokens of a row or pass. Ours comes first."""
+"""Name of a contender -> its implementation, its trees and credits, and the tokens of a row or pass. Ours is first."""
 
 
 def layouts(args: argparse.Namespace, flat: Sample, tree: Sample, peers: list[str]) -> tuple[Layouts, Layouts]:
-    """The group at one state and the branching tree, as each contender gets them."""
+    """Returns the group at one state and the branching tree in the layout of each contender."""
     group: Layouts = {"turnwise": ("turnwise", [flat[0]], [flat[1]], args.row_tokens)}
     group |= {way: (way, [flat[0]], [flat[1]], args.group_tokens) for way in peers}
     grown: Layouts = {"tree, turnwise": ("turnwise", [tree[0]], [tree[1]], args.tree_row_tokens)}
@@ -89,7 +89,7 @@ def layouts(args: argparse.Namespace, flat: Sample, tree: Sample, peers: list[st
 
 
 def samples(args: argparse.Namespace) -> tuple[tuple[RolloutTree, Credit], tuple[RolloutTree, Credit]]:
-    """The group at one state, and the branching tree."""
+    """Returns the group at one state, and the branching tree."""
     flat = flat_tree(args.seed, args.state, args.actions, args.action)
     tree = branching_tree(
         args.seed + 1, args.tree_state, args.roots, args.branches, args.turns, args.tree_action, args.tree_observation
@@ -109,14 +109,14 @@ def timed_step(name: str, step: Callable[[], None], device: torch.device) -> Con
 
 
 def gradient_errors(parties: dict[str, Any], work: Layouts) -> dict[str, float]:
-    """Ours against each peer, before any step has moved the weights."""
+    """Returns the difference of our gradients from those of each peer, before any step has changed the weights."""
     ours, *others = work.items()
     mine = parties[ours[1][0]].gradients(*ours[1][1:])
     return {name: difference(mine, parties[way].gradients(*rest)) for name, (way, *rest) in others}
 
 
 def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A smallest step, which loads whatever is loaded lazily, and the step whose peak is asked for."""
+    """Returns a smallest step, which loads everything that is loaded lazily, and the step whose peak is measured."""
     way = party(args, device, args.memory_of)
     small = flat_tree(args.seed, 8, args.actions, 2)
     work = samples(args)[0]
@@ -125,7 +125,7 @@ def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Ca
 
 
 def packed_sizes(args: argparse.Namespace, flat: Sample, tree: Sample, size: ModelSize) -> dict[str, float]:
-    """Tokens of both works, on their paths and packed, and the operations of the group's update."""
+    """Returns the tokens of both works, on their paths and packed, and the number of operations of the group's update."""
     group = pack([flat[0]], [flat[1]], args.row_tokens, args.row_tokens)
     grown = pack([tree[0]], [tree[1]], args.tree_row_tokens, args.tree_row_tokens)
     return {
@@ -147,7 +147,7 @@ def report(
     absent: dict[str, str],
     sizes: dict[str, float],
 ) -> None:
-    """Ratios, the table and the last line."""
+    """Reports the ratios, the table and the last line."""
     rate = {c.name: c.rate for c in [*contenders, *trees]}
 
     def faster(ours: str, peer: str) -> float | None:
@@ -189,24 +189,31 @@ def report(
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = options(__doc__, rounds=9)
     add = parser.add_argument
     add("--state", type=positive, default=512, help="tokens of the shared state")
     add("--actions", type=positive, default=16)
     add("--action", type=positive, default=32, help="tokens of an action")
-    add("--roots", type=positive, default=4, help="rollouts of the tree")
-    add("--branches", type=positive, default=2, help="continuations of each")
-    add("--turns", type=positive, default=20, help="turns of each path")
+    add("--roots", type=positive, default=4, help="number of rollouts of the tree")
+    add("--branches", type=positive, default=2, help="number of continuations of each rollout")
+    add("--turns", type=positive, default=20, help="number of turns of each path")
     add("--tree-rounds", type=positive, default=3, help="measured rounds of the tree, which take longer")
     add("--tree-state", type=positive, default=256)
     add("--tree-action", type=positive, default=12)
     add("--tree-observation", type=positive, default=36)
-    add("--row-tokens", type=positive, default=2048, help="ours: longest packed row (conf/train.yaml)")
-    add("--tree-row-tokens", type=positive, default=8192, help="ours, of the tree (conf/method/trace.yaml)")
-    add("--group-tokens", type=positive, default=1 << 30, help="peers: tokens of a pass (default: all rows in one)")
-    add("--tree-tokens", type=positive, default=16384, help="peers, of the tree")
-    add("--memory-of", choices=WAYS, default=None, help="run one step of this way alone and print its peak memory")
+    add("--row-tokens", type=positive, default=2048, help="ours: most tokens of a packed row (conf/train.yaml)")
+    add("--tree-row-tokens", type=positive, default=8192, help="the same for the tree (conf/method/trace.yaml)")
+    add(
+        "--group-tokens",
+        type=positive,
+        default=1 << 30,
+        help="peers: most tokens of a pass (default: all rows in one pass)",
+    )
+    add("--tree-tokens", type=positive, default=16384, help="the same for the tree")
+    add(
+        "--memory-of", choices=WAYS, default=None, help="run one step of this contender alone and print its peak memory"
+    )
     return parser
 
 

@@ -1,7 +1,8 @@
-"""One optimiser step three ways: ours, padded rows under transformers' own attention, and TRL's loss.
+"""One optimiser step in three implementations: ours, padded rows with transformers' own attention, and TRL's loss.
 
-All have the same LoRA weights, samples and AdamW. The padded peer gets its rows ready made and right-padded, so that it runs
-the causal kernel without any mask, with log-probs of the trained tokens only: as strong as the layout allows.
+All have the same LoRA weights, samples and AdamW. The padded implementation gets prepared, right-padded rows, so that
+it can use the causal kernel without a mask, and it computes log-probs only of the trained tokens. It is as fast as its
+layout allows.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.training.module import PolicyModule
 from turnwise.types import Credit, RolloutTree
 
-RANK, ALPHA = 16, 32.0  # conf/policy/tiny.yaml
+RANK, ALPHA = 16, 32.0  # values of conf/policy/tiny.yaml
 NORM, RATE = 1.0, 1e-4
-LOSS = Clipped(aggregation="token_mean")  # the same number however turns are put into rows
+LOSS = Clipped(aggregation="token_mean")  # this aggregation gives the same number however turns are arranged in rows
 
 Trees = Sequence[RolloutTree]
 Credits = Sequence[Credit]
 
 
 class Ours:
-    """Packing and Lightning's ``training_step`` with a bare optimiser in place of the Trainer's wrapper."""
+    """Packing and Lightning's ``training_step``, with a plain optimiser instead of the Trainer's wrapper."""
 
     def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
         self.device, self.dtype = device, dtype
@@ -46,7 +47,7 @@ class Ours:
         module.manual_backward = lambda loss: loss.backward()
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """The step: packing is part of it. ``tokens`` bounds a row and a pass."""
+        """Returns the step, of which packing is a part. ``tokens`` limits a row and a pass."""
 
         def step() -> None:
             with casting(self.device, self.dtype):
@@ -65,7 +66,7 @@ class Ours:
 
     @torch.no_grad()
     def sampled(self, tree: RolloutTree, credit: Credit, seed: int) -> None:
-        """Give the tree the log-probs of a sampler near this policy."""
+        """Gives the tree log-probs of a sampler that is close to this policy."""
         update = pack([tree], [credit], row_tokens=1 << 30, batch_tokens=1 << 30, merge=False)
         parts = [self.module.loss_inputs(batch, update) for batch in update.batches]
         turns = torch.cat([part.turn_K for part in parts])
@@ -75,7 +76,9 @@ class Ours:
 
 
 class Padded:
-    """One row a sample (or a leaf's path), right-padded. A pass takes all rows of like length that ``tokens`` allow."""
+    """One right-padded row for each sample (or path to a leaf). A pass takes all rows of similar length that ``tokens``
+    allows.
+    """
 
     def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
         self.device, self.dtype = device, dtype
@@ -85,7 +88,7 @@ class Padded:
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """The step; its rows are made beforehand."""
+        """Returns the step. Its rows are prepared beforehand."""
         update = pack(trees, credits, row_tokens=1 << 30, batch_tokens=tokens, merge=False)
 
         def step() -> None:
@@ -126,7 +129,7 @@ class Padded:
 
 
 class Trl:
-    """TRL's loss on the same samples, all rows in one pass; the tensors are made beforehand."""
+    """TRL's loss on the same samples, all rows in one pass. The tensors are prepared beforehand."""
 
     def __init__(self, shape: str, dtype: str, device: torch.device, samples: int) -> None:
         from peers_trl import Loss
@@ -160,17 +163,17 @@ class Trl:
 
 
 def casting(device: torch.device, dtype: str) -> AbstractContextManager[Any]:
-    """Mixed precision where bfloat16 is asked for, as Lightning's bf16-mixed does."""
+    """Returns mixed precision for bfloat16, as Lightning's bf16-mixed does."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == "bfloat16")
 
 
 def taken(model: Any) -> dict[str, Tensor]:
-    """Copies of the gradients of what is trained, by name."""
+    """Returns copies of the gradients of the trained parameters by name."""
     return {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.requires_grad and p.grad is not None}
 
 
 def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """Largest absolute difference of two gradients, relative to the largest entry of the second."""
+    """Returns the largest absolute difference of two gradients, relative to the largest entry of the second."""
     if a.keys() != b.keys():
         raise ValueError(f"gradients of different parameters: {sorted(a.keys() ^ b.keys())[:3]}")
     largest = max(float(g.abs().max()) for g in b.values())

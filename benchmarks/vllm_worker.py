@@ -1,7 +1,8 @@
-"""vLLM behind JSON lines on standard input and output; run by the Python of vLLM's own environment.
+"""vLLM with JSON lines on standard input and output as its interface; executed by the Python interpreter that has vLLM.
 
-First line in: the setting. Then each line is either ``{"add": [{"number", "ids"}, ...]}``, answered after as many engine
-steps as it takes for at least one request to finish with ``{"done": [{"number", "ids"}, ...]}``, or ``{"reset": true}``.
+The first input line is the setting. Each later line is either ``{"add": [{"number", "ids"}, ...]}`` or ``{"reset":
+true}``. The first kind is answered with ``{"done": [{"number", "ids"}, ...]}`` after as many engine steps as it takes
+for at least one request to finish.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 
 def main() -> None:
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever vLLM prints goes to standard error
+    os.dup2(2, 1)  # everything that vLLM prints goes to standard error
     setting = json.loads(sys.stdin.readline())
 
     import vllm
@@ -29,7 +30,7 @@ def main() -> None:
             disable_log_stats=True,
         )
     )
-    # Tokens only: text is decoded on the other side, as for every contender.
+    # Only tokens are exchanged: text is decoded on the other side, as for every contender.
     sampling = SamplingParams(
         temperature=setting["temperature"],
         top_p=setting["top_p"],

@@ -1,16 +1,17 @@
-"""Check any environment: experts, hostile actions, forks, verifier, speed. The last line is one JSON object.
+"""Checks any environment: experts, hostile actions, copies, verifier, speed. The last line of the output is one JSON
+object.
 
 python scripts/check_env.py env=household
 python scripts/check_env.py env=search scale=paper sequences=200
 python scripts/check_env.py env=all
 python scripts/check_env.py env=mine cases=my_worlds/checks.yaml
 
-env        a file of conf/env/, your own included; all: every one that is installed
-tasks      how many are replayed and forked (50), half of split train and half of unseen
-sequences  of hostile and random actions (1000)
-seed       of all that is random (0)
-cases      file of hand-written cases for the verifier; unset: the one that the environment brings
-Everything else is an override of the configuration, as for train.py: env.horizon=10, scale=paper.
+env        a file of conf/env/, your own included; all: every environment that is installed
+tasks      number of tasks that are replayed and forked (50), half from split train and half from unseen
+sequences  number of sequences of hostile and random actions (1000)
+seed       seed of everything random (0)
+cases      file of hand-written cases for the verifier; unset: the file that the environment brings
+Every other argument is an override of the configuration, as for train.py: env.horizon=10, scale=paper.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from turnwise.errors import InputError, refuse_twice
 from turnwise.types import Task
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-SHOWN = 3  # problems of a kind that are printed; the count names the rest
+SHOWN = 3  # problems of one kind that are printed; the count includes the others
 
 
 @dataclass
 class Settings:
-    """The command line."""
+    """The settings that the command line gives."""
 
     env: str = ""
     tasks: int = 50
@@ -52,7 +53,9 @@ class Settings:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 all is well, 1 a check failed, 2 an argument or file cannot be used."""
+    """Runs the program. Returns its exit status: 0 all checks passed; 1 a check failed; 2 an argument or file cannot be
+    used.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
@@ -79,10 +82,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """The settings.
+    """Parses the settings.
 
     Raises:
-        InputError: no environment is named, a key is given twice, or a number is none or too small.
+        InputError: no environment is named, a key is given twice, or a value is not a number or too small.
     """
     refuse_twice(arguments)
     settings = Settings()
@@ -105,10 +108,10 @@ def parse(arguments: Sequence[str]) -> Settings:
 
 
 def check(name: str, settings: Settings, console: Terminal) -> dict[str, Any]:
-    """All checks of one environment.
+    """Makes all checks of one environment.
 
     Raises:
-        InputError: it cannot be built, or its cases cannot be read.
+        InputError: the environment cannot be built, or its cases cannot be read.
     """
 
     @cache
@@ -117,23 +120,24 @@ def check(name: str, settings: Settings, console: Terminal) -> dict[str, Any]:
         return built
 
     start = time.perf_counter()
-    environment, fresh = make(), make.__wrapped__()  # what the one remembers must not flatter the other's speed
+    # two instances, because the cache of the first one would make the second measurement look faster
+    environment, fresh = make(), make.__wrapped__()
     tasks = _tasks(environment, settings)
     replayed = [replay(environment, task, settings.seed) for task in tasks]
-    problems = {"expert": [f"task {r.task.id}: not won" for r in replayed if not r.won]}
-    problems["expert"] += [f"task {r.task.id}: the replay sees something else" for r in replayed if not r.alike]
+    problems = {"expert": [f"task {r.task.id}: the expert did not succeed" for r in replayed if not r.won]}
+    problems["expert"] += [f"task {r.task.id}: a replay gives other observations" for r in replayed if not r.alike]
     known = sorted({action for episode in replayed for action in episode.actions})
     rng = random.Random(f"check {settings.seed}")
     problems["fork"] = check_forks(environment, replayed, known, rng)
     problems["hostile"] = check_hostile(environment, tasks, known, settings.sequences, settings.seed, _forges)
     again = [replay(environment, task, settings.seed, verify=False) for task in tasks]
     problems["hostile"] += [
-        f"task {before.task.id}: after the hostile actions its expert sees something else"
+        f"task {before.task.id}: after hostile actions, its expert gets other observations"
         for before, after in zip(replayed, again, strict=True)
         if (before.observations, before.won) != (after.observations, after.won)
     ]
     problems["accepts"] = [
-        f"task {r.task.id}: refuses the expert's {action!r}"
+        f"task {r.task.id}: the verifier refuses the expert's action {action!r}"
         for r in replayed
         for action, accepted in zip(r.actions, r.accepted, strict=False)
         if not accepted
@@ -171,7 +175,7 @@ def _tasks(environment: Environment, settings: Settings) -> list[Task]:
 
 @cache
 def _chat() -> Any:
-    from transformers import AutoTokenizer  # seconds of imports that most worlds never need
+    from transformers import AutoTokenizer  # takes seconds to import, and most environments do not need it
 
     from turnwise.data.chat import ChatTokens
     from turnwise.models.shipped import ASSETS
@@ -184,7 +188,9 @@ def _forges(step: Step) -> bool:
 
 
 def sound(result: dict[str, Any]) -> bool:
-    """Whether every check passed that could be made. An extra that is not installed is no failure."""
+    """Returns whether every check passed that could be made. A package that is not installed does not count as a
+    failure.
+    """
     return "unavailable" in result or (
         result["expert_success"] == 1
         and result["hostile_ok"]
@@ -195,7 +201,7 @@ def sound(result: dict[str, Any]) -> bool:
 
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
-    """The results for people."""
+    """Returns a table of the results for the terminal."""
     drawn = Table("env")
     columns = list(dict.fromkeys(key for result in results.values() for key in result if key != "unavailable"))
     for column in columns:

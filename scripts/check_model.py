@@ -1,16 +1,16 @@
-"""Is a model trained exactly, or refused? The last line is one JSON object.
+"""Checks whether a model is trained exactly, or refused. The last line of the output is one JSON object.
 
 python scripts/check_model.py model=Qwen/Qwen3-0.6B
 python scripts/check_model.py families
 python scripts/check_model.py families only=llama,gemma2 --write
 
-model     an id on the Hugging Face hub or a folder: the probe that a run makes of it, with and without LoRA
-dtype     of the weights (float32)
-families  a small random model of every causal architecture of the installed transformers, probed and held against plain paths
-only      names of architectures, with commas; unset: all
+model     an id on the Hugging Face Hub or a folder: the model is probed as a run probes it, with and without LoRA
+dtype     dtype of the weights (float32)
+families  probes a small random model of every causal architecture of transformers, and compares it with plain passes
+only      names of architectures, separated by commas; unset: all
 limit     seconds that one architecture may take (300)
---write   put the table into docs/models.md; with only=, its rows alone are written anew
-Exit status: 0 exact (families: nothing wrong, no traceback), 1 otherwise, 2 an argument or a model cannot be used.
+--write   writes the table into docs/models.md; with only=, only the rows of these architectures are replaced
+Exit status: 0 exact (families: no wrong result, no traceback); 1 otherwise; 2 an argument or a model cannot be used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COLUMNS = ("family", "verdict", "lora", "loss", "gradient", "sampled", "why")
 
 @dataclass
 class Settings:
-    """The command line."""
+    """The settings that the command line gives."""
 
     model: str = ""
     dtype: str = "float32"
@@ -57,7 +57,7 @@ class Settings:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: see the module."""
+    """Runs the program; the module describes its exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
@@ -71,10 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """The settings.
+    """Parses the settings.
 
     Raises:
-        InputError: an argument is unknown, no use, or given twice.
+        InputError: an argument is unknown, cannot be used, or is given twice.
     """
     refuse_twice(arguments)
     settings = Settings()
@@ -100,10 +100,10 @@ def parse(arguments: Sequence[str]) -> Settings:
 
 
 def judge_model(settings: Settings) -> int:
-    """Probe one model as a run does, then under LoRA.
+    """Probes one model as a run does, without and with LoRA.
 
     Raises:
-        InputError: it cannot be loaded.
+        InputError: the model cannot be loaded.
     """
     named = f"model={settings.model}"
     model, _ = load_policy(at_hand(weights_of(settings.model), "model"), settings.dtype)
@@ -113,7 +113,7 @@ def judge_model(settings: Settings) -> int:
     if found is None:
         try:
             lora = str(probe(filled(with_adapter(model, RANK, ALPHA, 0.0))) or "exact")
-        except Exception as error:  # peft raises whatever a layer that it does not know leads to
+        except Exception as error:  # peft raises various exceptions for layers that it does not know
             lora = " ".join(f"{type(error).__name__}: {error}".split())
         print(f"with LoRA: {lora}")
     print(json.dumps({"model": settings.model, "exact": found is None, "why": str(found or ""), "lora": lora}))
@@ -121,7 +121,7 @@ def judge_model(settings: Settings) -> int:
 
 
 def judge_all(settings: Settings) -> int:
-    """Every family in a process of its own, so that none ends or delays the others."""
+    """Probes every architecture in a process of its own, so that none of them ends or delays the others."""
     verdicts: list[FamilyVerdict] = []
     for kind in settings.only or architectures():
         for verdict in guarded(kind, settings.limit):
@@ -143,7 +143,7 @@ def judge_all(settings: Settings) -> int:
 
 
 def guarded(kind: str, limit: float) -> list[FamilyVerdict]:
-    """The rows of a model type, from a process that is ended when its time is over."""
+    """Returns the rows of a model type, computed in a process that is killed when its time is over."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_rows, args=(kind, there), daemon=True)
@@ -163,13 +163,14 @@ def guarded(kind: str, limit: float) -> list[FamilyVerdict]:
 
 
 def _rows(kind: str, there: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends this one
+    # Ctrl-C reaches all processes of the group; the first process ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     transformers.logging.set_verbosity_error()
     there.send([judge_family(kind, name, changes) for name, changes in rows_of(kind)])
 
 
 def cells(verdict: FamilyVerdict) -> list[str]:
-    """A row of the table."""
+    """Returns the cells of a row of the table."""
     values = asdict(verdict)
     return [
         ("" if math.isnan(values[key]) else f"{values[key]:.0e}") if isinstance(values[key], float) else values[key]
@@ -178,11 +179,11 @@ def cells(verdict: FamilyVerdict) -> list[str]:
 
 
 def write(verdicts: Sequence[FamilyVerdict], anew: bool) -> None:
-    """Put rows into the table of docs/models.md: all of them, or those that were judged."""
+    """Writes rows into the table of docs/models.md: all rows, or those of the probed architectures."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     old, after = rest.split(END)
     rows = {} if anew else {line.split("|")[1].strip(): line for line in old.splitlines() if line.startswith("| ")}
-    rows.pop(COLUMNS[0], None)  # the table's own head
+    rows.pop(COLUMNS[0], None)  # the header of the table
     rows |= {verdict.family: f"| {' | '.join(cells(verdict))} |" for verdict in verdicts}
     counts = {name: sum(line.split("|")[2].strip() == name for line in rows.values()) for name in ("exact", "refused")}
     head = f"transformers {transformers.__version__}: {len(rows)} rows, {counts['exact']} exact, {counts['refused']} refused.\n"

@@ -1,10 +1,11 @@
-"""General benchmarks of a finished run, by lm-eval: the base policy's and the trained one's, put into its result.json.
+"""Evaluates a finished run on general benchmarks with lm-eval: the base policy and the trained one. Writes into
+result.json.
 
 python scripts/evaluate_general.py outputs/pivotrl/seed0 aime25 mmlu_pro ifeval
 python scripts/evaluate_general.py outputs/pivotrl/seed0 mine --include my_tasks --limit 100 --chat
 
-lm-eval is an extra (`make lmeval`); it takes its data from the Hugging Face hub.
-Reports and sweep files then know general.base.<task>, general.after.<task> and general.change.<task>, in points.
+lm-eval is an optional package (`make lmeval`); it loads its data from the Hugging Face Hub.
+Reports and sweep files can then use general.base.<task>, general.after.<task> and general.change.<task>, in points.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from turnwise.runs.result import read_result, write_result
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 the run, a task or the extra cannot be used."""
+    """Runs the program. Returns its exit status: 0 done; 2 the run, a task or the package cannot be used."""
     arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_args(arguments)
     try:
-        result = read_result(args.run)  # a run without a result has nothing to put the scores beside
+        result = read_result(args.run)  # a run without a result has no file for the scores
         base, start = policy_of(args.run / "config.yaml")
         trained = args.run / "model", args.run / "adapter"
         whole, adapter = (path if path.is_dir() else None for path in trained)
         if whole is None and adapter is None:
-            raise InputError(f"{args.run}: neither model nor adapter lies there; finish the run with python train.py")
+            raise InputError(f"{args.run}: holds neither model/ nor adapter/; finish the run with python train.py")
         device = "cuda" if torch.cuda.is_available() else "cpu"
         same = (args.tasks, args.include, args.limit, args.chat, args.batch, device)
         found = {
@@ -69,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def policy_of(path: Path) -> tuple[str, str | None]:
-    """Returns where the weights of a run's base policy lie, and the adapter that it started from.
+    """Returns the place of the weights of a run's base policy, and the adapter from which the run started.
 
     Raises:
         InputError: the run's configuration cannot be read.
@@ -82,16 +83,16 @@ def policy_of(path: Path) -> tuple[str, str | None]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("run", type=Path, help="folder of a finished run")
     add("tasks", nargs="+", help="names of lm-eval's tasks")
-    add("--include", type=Path, metavar="FOLDER", help="further task files")
-    add("--limit", type=int, metavar="N", help="items of each task (all)")
-    add("--batch", type=int, default=1, metavar="N", help="requests in one pass (1)")
+    add("--include", type=Path, metavar="FOLDER", help="folder with additional task files")
+    add("--limit", type=int, metavar="N", help="number of items of each task (default: all)")
+    add("--batch", type=int, default=1, metavar="N", help="number of requests in one batch (1)")
     add("--chat", action="store_true", help="put prompts into the policy's chat template")
     return parser
 

@@ -4,12 +4,13 @@ python scripts/expert_data.py env=search quality=clumsy count=100 out=data/searc
 python scripts/expert_data.py env=terminal out=data/terminal.parquet env.level=full
 
 env      a file of conf/env/, your own included
-quality  good, clumsy, or both: each task by each of them (both)
-count    of tasks (100)
-split    of the tasks: train, seen or unseen (train)
-seed     of the tasks and of each demonstration (0)
+quality  good, clumsy, or both: each task is played by each of them (both)
+count    number of tasks (100)
+split    split of the tasks: train, seen or unseen (train)
+seed     seed of the tasks and of each demonstration (0)
 out      the file to write, .jsonl or .parquet (outputs/experts/<env>-<split>-<quality>.jsonl)
-Everything else is an override of the configuration, as for train.py: env.horizon=10. The last line is one JSON object.
+Every other argument is an override of the configuration, as for train.py: env.horizon=10. The last line of the output
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ QUALITIES: dict[str, tuple[Quality, ...]] = {"good": ("good",), "clumsy": ("clum
 
 @dataclass
 class Settings:
-    """The command line."""
+    """The settings that the command line gives."""
 
     env: str = ""
     quality: str = "both"
@@ -51,7 +52,9 @@ class Settings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 2 an argument or file cannot be used, or the environment has no expert."""
+    """Runs the program. Returns its exit status: 0 done; 2 an argument or file cannot be used, or the environment has
+    no expert.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
@@ -87,7 +90,8 @@ def demonstrations(
     seed: int,
     counts: Counter[str],
 ) -> Iterator[Trajectory]:
-    """Yields the experts' episodes one by one, counted in ``counts``; a task whose environment keeps failing is left out.
+    """Yields the experts' episodes one by one and counts them in ``counts``. A task whose environment keeps failing is
+    left out.
 
     Raises:
         InputError: no episode was recorded.
@@ -105,11 +109,11 @@ def demonstrations(
         counts["won"] += bool(trajectory.success)
         yield trajectory
     if not counts["trajectories"]:
-        raise InputError(f"env={environment.name}: no demonstration came through; {last}")
+        raise InputError(f"env={environment.name}: every demonstration failed; {last}")
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """The settings.
+    """Parses the settings.
 
     Raises:
         InputError: no environment is named, a key is given twice, or a value is out of its range.

@@ -1,10 +1,11 @@
-"""Write a run's rollouts and evaluations as logs of Inspect, which `inspect view` opens.
+"""Writes a run's rollouts and evaluations as logs of Inspect, which `inspect view` opens.
 
 python scripts/export_inspect.py outputs/pivotrl/seed0                     into outputs/pivotrl/seed0/inspect
 python scripts/export_inspect.py outputs/pivotrl/seed0 --to logs --format json
 
-One log holds the recorded training rollouts, others the held-out attempts and answers before and after training. A place to
-act, a task or a question is a sample, each rollout there an epoch, with its messages, its rewards as scores and its tokens.
+One log holds the recorded training rollouts, the others hold the held-out attempts and answers before and after
+training. A place to act, a task or a question is a sample, and each rollout there is an epoch, with its messages, its
+rewards as scores and its number of tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from turnwise.reports.inspect_log import write_logs
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 written, 2 there is nothing to write, or the package is missing."""
+    """Runs the program. Returns its exit status: 0 written; 2 there is nothing to write, or the package is missing."""
     args = parser().parse_args(arguments)
     to = args.to or args.run / "inspect"
     try:
@@ -34,13 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("run", type=Path, help="folder of a run, such as outputs/pivotrl/seed0; it need not be finished")
-    add("--to", type=Path, metavar="FOLDER", help="where the logs are written (RUN/inspect)")
+    add("--to", type=Path, metavar="FOLDER", help="folder to which the logs are written (RUN/inspect)")
     add("--format", choices=("eval", "json"), default="eval", help="Inspect's compressed form, or JSON (eval)")
     return parser
 

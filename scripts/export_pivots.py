@@ -3,9 +3,10 @@
 python scripts/export_pivots.py demos.jsonl --run outputs/pivotrl/seed0 --out pivots.jsonl
 python scripts/export_pivots.py rows.jsonl --run outputs/pivotrl/seed0 --all --out rated.jsonl
 
-The file holds trajectories or pivot rows, as data.file does. With --run the rows are the turns that the run trains on, with their
-pass rates; with --all they are all turns of the file, and turns without a profile have no pass rate. A pivot row keeps all its
-keys. Every row is held against the contract of such rows. The last line of the output is one JSON object.
+The input file holds trajectories or pivot rows, as data.file does. With --run, one row is written for each turn that
+the run trains on, with its pass rate. With --all, one row is written for every turn of the file; turns without a
+profile have no pass rate. A pivot row keeps all its keys. Every row is checked against the rules for pivot rows. The
+last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -35,16 +36,20 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write, no_room, refuse_same
 from turnwise.types import Pivot
 
-SHOWN = 20  # places of a reason that are listed; the count names the rest
+SHOWN = 20  # most places listed for one reason; the count includes the others
 _NONE = Pivot()
 
 
 class Rates:
-    """The profile of a run: pass rates by the ids of states, some 40 bytes of memory each."""
+    """The profile of a run: the pass rate of each state, by the state's id. It takes about 40 bytes of memory per
+    state.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises:
-        InputError: there is no profile, or it cannot be read.
+        """Reads the profile.
+
+        Raises:
+            InputError: there is no profile, or it cannot be read.
         """
         self._names = Names()
         self._passed, self._total, self._kept = array("I"), array("I"), array("b")
@@ -62,7 +67,7 @@ class Rates:
             raise InputError(f"{path}: no profile can be read from it ({error})") from error
 
     def __call__(self, state_id: str) -> tuple[Pivot, bool]:
-        """Returns the pass rate of a state, and whether the run trains on it."""
+        """Returns the pass rate of a state, and whether the run trains on that state."""
         place = self._names.place(state_id)
         if place is None:
             return _NONE, False
@@ -71,14 +76,15 @@ class Rates:
 
 @dataclass
 class Export:
-    """Reads a file's records and yields pivot rows, counting what it leaves out.
+    """Reads a file's records and yields pivot rows, and counts what it leaves out.
 
     Attributes:
-        rates: of a run; None: no row gets a pass rate, and all turns are written.
-        every: whether turns that the run does not train on are written.
-        agent: name of the agent; None: pivot rows keep theirs.
-        counts: records ``read``, rows ``written``, ``with_pass_rate`` and ``messages``, turns ``not_kept``.
-        problems: places of what cannot be a row, by reason.
+        rates: the profile of a run. None: no row gets a pass rate, and all turns are written.
+        every: whether turns that the run does not train on are also written.
+        agent: name of the agent. None: pivot rows keep their own.
+        counts: number of records ``read``, of rows ``written``, ``with_pass_rate`` and ``messages``, of turns
+            ``not_kept``.
+        problems: reason -> places of the records that cannot become a row.
     """
 
     rates: Callable[[str], tuple[Pivot, bool]] | None
@@ -89,7 +95,7 @@ class Export:
     first: dict[str, str] = field(default_factory=dict)
 
     def rows(self, path: Path) -> Iterator[dict[str, Any]]:
-        """Yields the rows of a file in its order.
+        """Yields the rows of a file in the order of the file.
 
         Raises:
             InputError: the file cannot be read.
@@ -128,7 +134,7 @@ class Export:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 2 a file or option cannot be used, or no row could be written."""
+    """Runs the program. Returns its exit status: 0 done; 2 a file or option cannot be used, or no row could be written."""
     args = parser().parse_args(arguments)
     try:
         if args.out.suffix != ".jsonl":
@@ -141,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
             if not export.counts["written"]:
                 told = "".join(f"\n  {first}" for first in export.first.values())
-                left = f"; {export.counts['not_kept']} turns are none that the run trains on (--all writes them)"
+                left = f"; {export.counts['not_kept']} turns were left out, on which the run does not train (--all writes them)"
                 raise InputError(f"{args.file}: no row to write{left if export.counts['not_kept'] else ''}{told}")
     except InputError as error:
         print(error, file=sys.stderr)
@@ -163,16 +169,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add: Any = parser.add_argument
-    add("file", type=Path, help="trajectories or pivot rows: .jsonl, .ndjson, .json (lines or an array) or .parquet")
+    add(
+        "file",
+        type=Path,
+        help="file of trajectories or pivot rows: .jsonl, .ndjson, .json (lines or an array) or .parquet",
+    )
     add("--run", type=Path, help="folder of a run on that file, whose profile gives the pass rates")
     add("--all", action="store_true", help="write all turns, and not only those that the run trains on")
-    add("--agent", help=f"name under agent_ref of every row ({AGENT_NAME} where a row has none)")
-    add("--out", type=Path, required=True, help="the file to write, .jsonl; whole or not at all")
+    add("--agent", help=f"name under agent_ref of every row ({AGENT_NAME} if a row has none)")
+    add("--out", type=Path, required=True, help="the .jsonl file to write; it is written completely or not at all")
     return parser
 
 

@@ -1,11 +1,11 @@
-"""Follows one group of a small PivotRL run, from the expert's trajectory to the changed weights, and prints its numbers.
+"""Follows one group of a small PivotRL run from the expert's trajectory to the changed weights, and prints numbers.
 
 python scripts/follow_batch.py
 python scripts/follow_batch.py --write     also puts the numbers into docs/follow-one-batch.md, which explains them
 
-It is an ordinary run (training/main.py) of few demonstrations and one iteration, in a folder that is removed afterwards. The
-group is of its second optimiser step, in which the policy is no longer the one that sampled: the ratio is not 1, the KL not 0.
-Exit status: 0 done, 2 an argument or the page cannot be used.
+It is an ordinary run (training/main.py) with few demonstrations and one iteration, in a folder that is removed
+afterwards. The group belongs to the second optimiser step, in which the policy differs from the sampling policy: the
+ratio is not 1, the KL not 0. Exit status: 0 done; 2 an argument or the page cannot be used.
 """
 
 from __future__ import annotations
@@ -49,43 +49,43 @@ OVERRIDES = (
     "method=pivotrl", "seed=0", "data.trajectories=24", "rollout.states=16", "rollout.trajectories=8", "update.steps=2",
     "update.warmup=0", "trainer.max_epochs=1", "eval.every=0", "engine.lanes=1", "rollout.spool=null",
 )  # fmt: skip
-SHOWN = 14  # places of the packed row behind the state
+SHOWN = 14  # number of tokens shown of the packed row after the state
 
 
 class Score(NamedTuple):
-    """What the policy says of one action at one moment."""
+    """The log-probs and the loss of one action at one moment."""
 
     logprob: float  # of the whole action, in nats
-    reference: float  # the same under pi_0
+    reference: float  # the same under the reference pi_0
     ratio: float
     kl: float  # k3, summed over the action's tokens
-    loss: float  # of the action alone
+    loss: float  # loss of this action alone
 
 
 class Watch(Callback):
-    """Sees one iteration of a run: as a learner what was collected, as a callback what the second step does to one group.
+    """Observes one iteration of a run: first the collection, as a learner, then the second step, as a callback.
 
-    A learner is what else learns from a collection, such as a predictor; this one learns nothing.
+    A learner is a part that learns from each collection, such as a predictor. This one only looks at it.
     """
 
     experience: Experience
     tree: RolloutTree
     credit: Credit
     rewards: Rewards
-    alone: Update  # the group, packed by itself
-    update: Update  # the second step's, of which the group is a part
+    alone: Update  # the group packed by itself
+    update: Update  # the update of the second step, which contains the group
     rate: float
-    norm: float  # of the step's gradient, after clipping
+    norm: float  # norm of the step's gradient, after clipping
 
     def __init__(self, settings: Settings, policy: BasePolicy, module: PolicyModule) -> None:
         self.settings, self.policy, self.module = settings, policy, module
-        # before and after the step:
-        self.scores: list[list[Score]] = []  # of the group's actions
-        self.losses: list[float] = []  # of the whole update
+        # values before and after the step:
+        self.scores: list[list[Score]] = []  # scores of the group's actions
+        self.losses: list[float] = []  # losses of the whole update
         self.weights: list[Tensor] = []
 
     def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
-        """Choose the group: the first of the second step's half that has an advantage."""
+        """Chooses the group: the first one with an advantage in the second step's half."""
         self.experience = experience
         second = range(len(experience.trees) // 2, len(experience.trees))
         place = next(i for i in second if any(experience.credits[i].weight))
@@ -119,7 +119,7 @@ class Watch(Callback):
 
 
 def score(loss: Loss, inputs: LossInputs, turn: int) -> Score:
-    """One action's log-probs, and its loss by itself, from the run's own loss."""
+    """Returns one action's log-probs, and the loss of that action alone, computed with the run's own loss."""
     chosen_K = inputs.turn_K == turn
     given: dict[str, Any] = {f.name: getattr(inputs, f.name) for f in fields(inputs)}
     given |= {name: value[chosen_K] for name, value in given.items() if isinstance(value, Tensor)}
@@ -132,7 +132,7 @@ def score(loss: Loss, inputs: LossInputs, turn: int) -> Score:
 
 
 def follow(folder: Path) -> dict[str, str]:
-    """One iteration of the run, whose files go into ``folder``; the tables of the page by their names."""
+    """Executes one iteration of the run with ``folder`` for its files. Returns the tables of the page by name."""
     cfg = compose_config([*OVERRIDES, f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}"], ROOT / "conf")
     prepare(int(cfg.seed))
     phases = Phases(["read", "profile", "train"], console=Terminal(stderr=True, quiet=True))
@@ -148,7 +148,7 @@ def follow(folder: Path) -> dict[str, str]:
         one_turn = player.using(settings.rollout.sampling, max_turns=1)
         profiles, kept = Choice(settings, parts, states, one_turn, module, phases).profiled()
         recorder = Recorder(settings.folder, candidates.messages)
-        learning = replace(parts, predictor=watch)  # type: ignore[arg-type]  # a learner of the run
+        learning = replace(parts, predictor=watch)  # type: ignore[arg-type]  # takes the place of a learner
         collection = Collection(settings, learning, kept, player, module, recorder)
         data = Rollouts(collection, collection, settings.update.steps)
         with phases.phase("train", settings.iterations):
@@ -167,7 +167,7 @@ def follow(folder: Path) -> dict[str, str]:
 
 
 def of_state(watch: Watch, candidates: Candidates, counts: Mapping[str, int]) -> str:
-    """Where the run may act, and the place that is followed."""
+    """Returns the number of places where the run may act, and the place that is followed."""
     state = watch.tree.state
     seen = candidates.messages(state)
     return facts(
@@ -185,14 +185,14 @@ def of_state(watch: Watch, candidates: Candidates, counts: Mapping[str, int]) ->
 
 
 def of_profile(profile: Profile, lambda_diff: float) -> str:
-    """The rewards of K actions under pi_0."""
+    """Returns the rewards of K actions under pi_0."""
     rewards = " ".join(f"{reward:g}" for reward in profile.functional)
     numbers = {"mu": f"{profile.mean:.4f}", "sigma^2": f"{profile.variance:.4f}", "lambda_diff": lambda_diff}
     return facts({"rewards": rewards, **numbers})
 
 
 def of_group(watch: Watch) -> str:
-    """The sampled actions, equal ones in one row."""
+    """Returns the sampled actions; equal ones share a row."""
     rows: list[list[object]] = []
     for i, times in distinct(watch.tree):
         turn = watch.tree.turns[i]
@@ -203,7 +203,7 @@ def of_group(watch: Watch) -> str:
 
 
 def of_pack(watch: Watch) -> str:
-    """The row in which the group stands, from the last tokens of the state on."""
+    """Returns the packed row that holds the group, from the last tokens of the state on."""
     packed, items, first = watch.alone.batches[0], watch.alone.batches[0].items, len(watch.tree.state.ids) - 2
     columns = [x[0].tolist() for x in (packed.ids_BS, packed.position_BS, packed.end_BS)]
     rows = [
@@ -227,7 +227,7 @@ def of_pack(watch: Watch) -> str:
 
 
 def of_loss(watch: Watch) -> str:
-    """What the loss reads of each action before the step, and what it makes of it."""
+    """Returns what the loss reads of each action before the step, and its result."""
     rows = []
     for i, _ in distinct(watch.tree):
         old, one = sum(watch.tree.turns[i].logprobs), watch.scores[0][i]
@@ -239,7 +239,7 @@ def of_loss(watch: Watch) -> str:
 
 
 def of_step(watch: Watch) -> str:
-    """The optimiser step: the actions before and after it, and the weights."""
+    """Returns the effect of the optimiser step on the actions and on the weights."""
     before, after = watch.scores
     rows = [
         [
@@ -265,7 +265,7 @@ def of_step(watch: Watch) -> str:
 
 
 def distinct(tree: RolloutTree) -> list[tuple[int, int]]:
-    """The first turn of each action, and how often it was sampled; the most frequent ones first."""
+    """Returns the first turn of each action and how often it was sampled, the most frequent first."""
     found: dict[str, list[int]] = {}
     for i, turn in enumerate(tree.turns):
         found.setdefault(turn.text, []).append(i)
@@ -273,13 +273,13 @@ def distinct(tree: RolloutTree) -> list[tuple[int, int]]:
 
 
 def names(watch: Watch, ids: Sequence[int]) -> list[str]:
-    """Tokens as the vocabulary spells them, fit for a cell of a table."""
+    """Returns tokens as the vocabulary writes them, escaped for a cell of a table."""
     found: list[str] = watch.policy.tokenizer.convert_ids_to_tokens(list(ids))
     return [cell(name) for name in found]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: see the module."""
+    """Runs the program; the module describes its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the numbers into docs/follow-one-batch.md")
     args = parser.parse_args(arguments)

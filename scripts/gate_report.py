@@ -1,4 +1,5 @@
-"""Evaluates gates that stop a group in the middle on a buffer of rollouts: tables, then one JSON object as the last line.
+"""Evaluates gates that stop a group before its end, on recorded rollouts: prints tables, then one JSON object as the
+last line.
 
 python scripts/gate_report.py data=outputs/grpo/seed0
 python scripts/gate_report.py data=outputs/grpo/seed0/rollouts/train.jsonl k=6 steps=2,4,6,8 floor=0.9
@@ -6,13 +7,13 @@ python scripts/gate_report.py data=outputs/never gated=outputs/divergence
 python scripts/gate_report.py data=PATH-OF-THE-AUTHORS-RESULTS
 
 data        a file of recorded rollouts, the folder of a run or of its seeds, or the folder of the authors' CSV files
-gated       what the same runs recorded with a gate: what it saved is measured, and its cuts held against data
-k           step at which the gate looks (10); threshold of d_K (0.12) and, for the OR rule, ended (0.9)
-steps       K of the table of signals (5,10,15,20); a released table has its own
-thresholds  of the sweep at step k (0.05,0.08,0.10,0.12,0.14,0.18)
-floor       least precision of a tuned gate (0.8)
-horizon     turns of an episode; unset: the longest rollout
-resamples   of the bootstrap (2000), and its seed (0)
+gated       recordings of the same runs with a gate: its saving is measured, and its cuts are compared with the ends in data
+k           step of the gate's decision (10); threshold of d_K (0.12) and, for the OR rule, ended (0.9)
+steps       values of K in the table of signals (5,10,15,20); a released table has its own
+thresholds  thresholds that are compared at step k (0.05,0.08,0.10,0.12,0.14,0.18)
+floor       smallest precision of a tuned gate (0.8)
+horizon     turns of an episode; unset: the length of the longest rollout
+resamples   resamples of the bootstrap (2000); its seed (0)
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 when an argument or the data cannot be used."""
+    """Runs the program. Returns its exit status: 0 done; 2 an argument or the data cannot be used."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or {"-h", "--help"} & set(arguments):
         print(__doc__)
@@ -63,10 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
-    """``key=value`` arguments as the data's path, the gated arm's if there is one, and the settings.
+    """Parses ``key=value`` arguments into the path of the data, the path of the gated arm or None, and the settings.
 
     Raises:
-        InputError: an argument is no such pair, a key unknown or given twice, a value of the wrong kind, or ``data`` missing.
+        InputError: an argument is not such a pair, a key is unknown or given twice, a value has the wrong type, or
+            ``data`` is missing.
     """
     refuse_twice(arguments)
     given: dict[str, str] = {}

@@ -1,9 +1,10 @@
-"""Join files of questions or problems (env.files) into one file of JSON lines.
+"""Joins files of questions or problems (env.files) into one file of JSON lines.
 
 python scripts/join_records.py aime24.parquet amc23.jsonl olympiadbench.parquet --out unseen.jsonl
 
-A split of env.files is one file. Readers tell a record's format from its keys, so that files of several formats can be joined.
-Records are copied as they are: the world that reads the file refuses those of a format that it does not know, by their lines.
+Each split of env.files is one file. Readers detect the format of each record from its keys, so that files of different
+formats can be joined. Records are copied unchanged. The environment that reads the file refuses records whose format it
+does not know, and names their lines.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from turnwise.files import atomic_write, refuse_same
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 a file cannot be read or written; then nothing is written."""
+    """Runs the program. Returns its exit status: 0 done; 2 a file cannot be read or written, and then nothing is
+    written.
+    """
     args = parser().parse_args(arguments)
     count = 0
     try:
@@ -30,7 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
                     file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
                     count += 1
             if not count:
-                raise InputError(f"{', '.join(map(str, args.files))}: no record to join; {args.out} is not written")
+                raise InputError(
+                    f"{', '.join(map(str, args.files))}: there is no record to join; {args.out} is not written"
+                )
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -39,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, help=ENDINGS)
     parser.add_argument("--out", required=True, type=Path, help="the file of JSON lines to write")

@@ -1,10 +1,12 @@
-"""Keeps what finished runs measured: small enough to be committed, and enough for every table.
+"""Copies the measurements of finished runs in a form that is small enough to be committed and sufficient for every
+table.
 
 python scripts/keep_results.py outputs/pivotrl outputs/awpo
 python scripts/keep_results.py outputs --to /shared/results
 
-A run `outputs/<name>/seed<n>` is kept as `results/<name>/seed<n>`: result, configuration, metrics, and the outcome of every
-held-out attempt without its text. `scripts/report.py` reads both folders, a row's own runs in outputs/ first.
+A run `outputs/<name>/seed<n>` is copied to `results/<name>/seed<n>`: its result, configuration and metrics, and the
+outcome of every held-out attempt without its text. `scripts/report.py` reads both folders; runs in outputs/ take
+precedence.
 """
 
 from __future__ import annotations
@@ -18,13 +20,18 @@ from turnwise.runs.keep import finished, keep
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 2 where a run was left out or there was none."""
+    """Runs the program. Returns its exit status: 0 done; 2 a run was left out, or there was no run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, help="runs, or folders of them")
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of runs, or folders that contain such folders")
     parser.add_argument(
-        "--outputs", type=Path, default=Path("outputs"), help="where runs have their names (default outputs)"
+        "--outputs",
+        type=Path,
+        default=Path("outputs"),
+        help="folder to which the names of the runs are relative (default outputs)",
     )
-    parser.add_argument("--to", type=Path, default=Path("results"), help="where they are kept (default results)")
+    parser.add_argument(
+        "--to", type=Path, default=Path("results"), help="folder to which they are copied (default results)"
+    )
     args = parser.parse_args(arguments)
     kept, size, left_out = 0, 0, 0
     try:

@@ -1,4 +1,5 @@
-"""Prints what a run, or every row of a sweep, would take: memory, tokens, FLOPs, GPU-hours, and what is missing. Nothing is run.
+"""Prints what a run, or every row of a sweep, would need: memory, tokens, FLOPs, GPU-hours, and what is missing. No run
+is started.
 
 python scripts/plan.py sweep=trace_tab1 scale=paper
 python scripts/plan.py sweep=awpo_tab2 scale=paper rows=awpo_8b,awpo_4b --gpu h200
@@ -6,10 +7,13 @@ python scripts/plan.py method=pivotrl scale=paper --reply 1500 --utilisation 0.3
 python scripts/plan.py method=selective scale=paper --simulate --assume latency=5 sampling_gpus=24
 python scripts/plan.py sweep=pivotrl_tab4 power=0.8
 
-The last line is one JSON object. Lengths are read from demonstrations where the world or data.file has them; else they are
-limits of the configuration, and the table says which. What is missing names its step in docs/cluster.md.
---simulate plays each row's collections and updates as events, under each schedule and staleness (docs/scaling.md).
-power=0.8 says instead how many seeds and tasks each claim of the sweep takes, from the spread of its runs (outputs/, results/).
+The last line of the output is one JSON object. Lengths are taken from demonstrations if the environment or data.file
+has some; otherwise they are limits of the configuration, and the table says which. Everything that is missing names its
+step in docs/cluster.md.
+
+--simulate simulates the collections and updates of each row under each schedule and staleness (docs/scaling.md).
+power=0.8 prints instead how many seeds and tasks each claim of the sweep needs, from the spread of its runs (outputs/,
+results/).
 """
 
 from __future__ import annotations
@@ -50,13 +54,15 @@ CONF = Path(__file__).resolve().parents[1] / "conf"
 LENGTHS = {
     "reply": "of a reply",
     "opening": "before the first turn",
-    "observation": "of the world's answer to a turn",
+    "observation": "of the environment's answer to a turn",
     "episode": "(turns, not tokens) of an episode of the policy",
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 planned, whatever is missing; 2 when the command line or the configuration cannot be used."""
+    """Runs the program. Returns its exit status: 0 planned, even if something is missing; 2 the arguments cannot be
+    used.
+    """
     args = parser().parse_args(arguments)
     console = sized(180)
     try:
@@ -98,7 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def of_sweep(arguments: Sequence[str]) -> tuple[str, dict[str, DictConfig], dict[str, Any]]:
-    """Returns (title, configuration of each row, notes). A row that cannot run has one too, if it composes."""
+    """Returns (title, configuration of each row, notes). A row that cannot run also has a configuration, if that
+    composes.
+    """
     asked = played(ask(arguments, CONF))
     found = jobs(asked)
     first = {job.row: job for job in reversed(found)}
@@ -107,8 +115,9 @@ def of_sweep(arguments: Sequence[str]) -> tuple[str, dict[str, DictConfig], dict
     for row in dict.fromkeys(job.row for job in found):
         job = first[row]
         if asked.sweep.rows[row].overrides is None and asked.sweep.rows[row].same is None:
-            continue  # the paper's alone
-        alike = [item for item in job.overrides if item != job.begin]  # weights of another run, in the same shapes
+            continue  # a row that only the paper has
+        # the initial weights of another run have the same shapes
+        alike = [item for item in job.overrides if item != job.begin]
         try:
             configs[row] = composed(alike)
         except ConfigError as error:
@@ -125,10 +134,10 @@ def of_sweep(arguments: Sequence[str]) -> tuple[str, dict[str, DictConfig], dict
 
 
 def of_power(arguments: Sequence[str]) -> int:
-    """Prints the seeds and tasks that each claim of a sweep takes to be decided.
+    """Prints how many seeds and tasks are needed to decide each claim of a sweep.
 
     Raises:
-        InputError: the power is no share, there is no sweep, or no folder of runs is there.
+        InputError: the power is not a share, there is no sweep, or there is no folder of runs.
     """
     refuse_twice(arguments)
     text = next(word for word in arguments if word.startswith("power=")).partition("=")[2]
@@ -148,7 +157,7 @@ def of_power(arguments: Sequence[str]) -> int:
 
 
 def composed(overrides: Sequence[str]) -> Any:
-    """The checked configuration.
+    """Returns the checked configuration.
 
     Raises:
         ConfigError: with every mistake found.
@@ -162,10 +171,10 @@ def composed(overrides: Sequence[str]) -> Any:
 
 
 def gpu_of(args: argparse.Namespace) -> Gpu:
-    """The GPU that is asked for.
+    """Returns the requested GPU.
 
     Raises:
-        InputError: a number out of range.
+        InputError: a number is out of range.
     """
     memory, peak, bandwidth = GPUS[args.gpu]
     try:
@@ -182,13 +191,13 @@ def gpu_of(args: argparse.Namespace) -> Gpu:
 
 
 def assumed_of(args: argparse.Namespace) -> Given:
-    """The assumptions of ``--assume``.
+    """Returns the assumptions given with ``--assume``.
 
     Raises:
-        InputError: one cannot be read, or nothing is simulated.
+        InputError: an assumption cannot be parsed, or nothing is simulated.
     """
     if (args.assume or args.picture) and not args.simulate:
-        raise InputError("--assume and --picture: add --simulate, which alone uses them")
+        raise InputError("--assume and --picture: they only apply to a simulation; add --simulate")
     try:
         return parsed(args.assume)
     except ValueError as error:
@@ -196,12 +205,12 @@ def assumed_of(args: argparse.Namespace) -> Given:
 
 
 def vars_of(gpu: Gpu) -> dict[str, Any]:
-    """The fields of a GPU."""
+    """Returns the fields of a GPU."""
     return {name: getattr(gpu, name) for name in gpu.__slots__}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -210,27 +219,49 @@ def parser() -> argparse.ArgumentParser:
         "overrides",
         nargs="+",
         metavar="KEY=VALUE",
-        help="as of train.py: sweep=NAME [scale=paper] [rows=...], or a run's; with power=SHARE the seeds that claims take",
+        help="overrides as for train.py: sweep=NAME [scale=paper] [rows=...], or those of one run; power=SHARE plans seeds",
     )
     add("--gpu", choices=sorted(GPUS), default="h100")
-    add("--memory", type=number(0.1, 1e5), metavar="GB", help="of the GPU, in 10^9 bytes, instead of its data sheet's")
-    add("--peak", type=number(0.1, 1e6), metavar="TFLOPS", help="dense bfloat16, instead of its data sheet's")
-    add("--bandwidth", type=number(0.001, 1e4), metavar="TB/S", help="of its memory, instead of its data sheet's")
-    add("--utilisation", type=float, default=0.35, metavar="SHARE", help="of the peak (%(default)s)")
+    add(
+        "--memory",
+        type=number(0.1, 1e5),
+        metavar="GB",
+        help="memory of the GPU in 10^9 bytes (default: from its data sheet)",
+    )
+    add(
+        "--peak",
+        type=number(0.1, 1e6),
+        metavar="TFLOPS",
+        help="peak throughput, dense bfloat16 (default: from its data sheet)",
+    )
+    add("--bandwidth", type=number(0.001, 1e4), metavar="TB/S", help="memory bandwidth (default: from its data sheet)")
+    add(
+        "--utilisation",
+        type=float,
+        default=0.35,
+        metavar="SHARE",
+        help="share of the peak that is reached (%(default)s)",
+    )
     add(
         "--bandwidth-utilisation",
         type=float,
         default=0.5,
         metavar="SHARE",
-        help="while replies are written (%(default)s)",
+        help="share of the bandwidth that decoding reaches (%(default)s)",
     )
-    add("--simulate", action="store_true", help="also play each row under each schedule and staleness")
-    add("--assume", nargs="+", default=[], metavar="NAME=VALUE", help="of the simulation, which prints all of them")
+    add("--simulate", action="store_true", help="also simulate each row under each schedule and staleness")
+    add(
+        "--assume",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="values for the simulation, which prints all its assumptions",
+    )
     add(
         "--picture",
         type=Path,
         metavar="FILE.svg",
-        help="of the simulation: the GPUs that are busy over time, of one row",
+        help="draw the busy GPUs of one simulated row over time",
     )
     for name, what in LENGTHS.items():
         add(

@@ -3,9 +3,10 @@
 python scripts/prepare_data.py toolace.json --out data/toolace.jsonl
 python scripts/prepare_data.py part-1.parquet part-2.parquet --out data/all.parquet --calls hermes
 
-Read are JSON lines, a JSON array, and Parquet, with OpenAI's keys (messages, tools, tool_calls) or ShareGPT's (conversations of
-from and value). Calls in text become tool_calls: Hermes' and Qwen's <tool_call>, ToolACE's [f(a=1)], Llama's JSON; tools are
-taken from the record or from the system prompt. Nothing is evaluated. The last line is one JSON object.
+It reads JSON lines, a JSON array, or Parquet, with OpenAI's keys (messages, tools, tool_calls) or ShareGPT's
+(conversations of from and value). Calls in text become tool_calls: <tool_call> of Hermes and Qwen, [f(a=1)] of ToolACE,
+Llama's JSON. Tools are taken from the record or from the system prompt. No text is executed. The last line of the
+output is one JSON object.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from turnwise.errors import InputError
 from turnwise.files import no_room, refuse_same
 from turnwise.types import Trajectory
 
-SHOWN = 20  # places of a reason that are listed; the count names the rest
+SHOWN = 20  # most places listed for one reason; the count includes the others
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 2 a file or option cannot be used, or nothing in the files can."""
+    """Runs the program. Returns its exit status: 0 done; 2 a file or option cannot be used, or no record of the files
+    can be used.
+    """
     args = parser().parse_args(arguments)
     importer = Importer(args.calls, args.keep_system)
     console = Terminal(stderr=True)
@@ -77,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def by_reason(problems: Sequence[BadTrajectory]) -> dict[str, list[BadTrajectory]]:
-    """The problems of each kind, the most frequent first."""
+    """Returns the problems by reason, the most frequent reason first."""
     found: dict[str, list[BadTrajectory]] = {}
     for problem in problems:
         found.setdefault(problem.reason, []).append(problem)
@@ -85,12 +88,12 @@ def by_reason(problems: Sequence[BadTrajectory]) -> dict[str, list[BadTrajectory
 
 
 def places(problems: Sequence[BadTrajectory]) -> list[str]:
-    """``file:line`` of the first of them."""
+    """Returns ``file:line`` of the first problems."""
     return [problem.source for problem in problems[:SHOWN]]
 
 
 def table(reasons: dict[str, list[BadTrajectory]]) -> Table:
-    """What could not be used: how often, where, an example and its remedy."""
+    """Returns a table of what could not be used: how often, where, with an example and its remedy."""
     shown = Table(title="Not used", title_justify="left")
     for name in ("reason", "count", "where", "the first, and its remedy"):
         shown.add_column(name, overflow="fold")
@@ -105,7 +108,7 @@ def table(reasons: dict[str, list[BadTrajectory]]) -> Table:
 
 
 def progress(console: Terminal) -> Progress:
-    """A bar over the bytes of the files."""
+    """Returns a progress bar over the bytes of the files."""
     words = TextColumn("{task.fields[used]} usable")
     return Progress(
         TextColumn("{task.description}"), BarColumn(), words, TimeRemainingColumn(), console=console, transient=True
@@ -113,18 +116,21 @@ def progress(console: Terminal) -> Progress:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add: Any = parser.add_argument
     add("files", nargs="+", type=Path, help=".jsonl, .ndjson, .json (lines or an array) or .parquet")
-    add("--out", type=Path, required=True, help="the file to write, .jsonl or .parquet; whole or not at all")
-    forms = "how calls stand in the text of assistant turns (auto: look at each conversation; none: leave text alone)"
-    add("--calls", choices=get_args(Calls), default="auto", help=forms)
-    keep = (
-        "keep the system message that lists the tools; without it a chat template shows them in the policy's own form"
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="the .jsonl or .parquet file to write; it is written completely or not at all",
     )
+    forms = "how calls are written in the text of assistant turns (auto: detect it; none: leave text unchanged)"
+    add("--calls", choices=get_args(Calls), default="auto", help=forms)
+    keep = "keep the system message that lists the tools; by default the chat template shows the tools instead"
     add("--keep-system", action="store_true", help=keep)
     add("--strict", action="store_true", help="write nothing if one trajectory cannot be used")
     return parser

@@ -1,4 +1,5 @@
-"""Publish finished runs to Weights & Biases: tables, rollouts, files and a report; or write the bundle to upload later.
+"""Publishes finished runs to Weights & Biases: tables, rollouts, files and a report. Offline it writes a bundle to
+upload later.
 
 python scripts/publish_wandb.py outputs/pivotrl outputs/sft                    needs a login: wandb login, or WANDB_API_KEY
 python scripts/publish_wandb.py outputs/pivotrl outputs/sft --offline          writes a bundle; wandb sync uploads it
@@ -31,7 +32,7 @@ NOT_LOGGED_IN = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 W&B failed, 2 nothing could be published: no login, or no finished run."""
+    """Runs the program. Returns its exit status: 0 done; 1 W&B failed; 2 there is no login, or no finished run."""
     arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_args(arguments)
     try:
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         print(f"Run: {published.url}")
         report = write_report(published, args.title, to_markdown(tables, lines))
-        print(f"Report: {report}" if report else "Report: pip install wandb-workspaces writes one beside the run")
+        print(f"Report: {report}" if report else "Report: none was written; `pip install wandb-workspaces` enables it")
     except (InputError, OSError) as error:
         print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
         return 2
@@ -63,10 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def refuse_name(project: str) -> None:
-    """Refuses a project that W&B would refuse after the page was written.
+    """Refuses a project name before the page is written if W&B would refuse it later.
 
     Raises:
-        InputError: it has no such name.
+        InputError: W&B would refuse the name.
     """
     try:
         if not project.strip() or not project.isprintable():
@@ -77,23 +78,23 @@ def refuse_name(project: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("folders", nargs="+", type=Path, help="run folders, or folders of them such as a sweep's")
-    add("--offline", action="store_true", help="write the bundle only")
+    add("folders", nargs="+", type=Path, help="run folders, or folders that contain them, such as that of a sweep")
+    add("--offline", action="store_true", help="only write the bundle")
     add("--project", default="turnwise", help="W&B project (turnwise)")
     add("--entity", help="W&B user or team; by default the one that is logged in")
-    add("--title", default="Turnwise runs", help="of the run and of the report")
-    add("--to", type=Path, default=Path("outputs/wandb"), metavar="FOLDER", help="where bundles lie (outputs/wandb)")
+    add("--title", default="Turnwise runs", help="title of the run and of the report")
+    add("--to", type=Path, default=Path("outputs/wandb"), metavar="FOLDER", help="folder for bundles (outputs/wandb)")
     add(
         "--rollouts",
         type=number(0, 1e6, whole=True),
         default=200,
         metavar="N",
-        help="leaves of each run in the table of rollouts (200)",
+        help="number of leaves of each run in the table of rollouts (200)",
     )
     return parser
 

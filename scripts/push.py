@@ -1,12 +1,12 @@
-"""Send a finished run's policy to the Hugging Face Hub, with a model card that is written from the run's own files.
+"""Sends a finished run's policy to the Hugging Face Hub, with a model card that is written from the run's own files.
 
-python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --dry-run    prints files, sizes and card; asks nobody
+python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --dry-run    prints files, sizes and card; contacts no server
 python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl              sends them to a private repository
 python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --public --license apache-2.0
 
-Sent are the files of the run's adapter/, or of its model/ if all weights were trained, and the card as README.md. Paths of
-this machine are shortened to their last name, and secrets are masked. Sending needs a token that may write (`hf auth login`, or
-HF_TOKEN); without one the program does what --dry-run does. HF_ENDPOINT names another Hub.
+It sends the files of the run's adapter/, or of its model/ if all weights were trained, and the card as README.md. Paths
+of this machine are shortened to their last component, and secrets are masked. Sending needs a token with write access
+(`hf auth login`, or HF_TOKEN); without one the program does what --dry-run does. HF_ENDPOINT names another Hub.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turnwise.text import plain
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 sent, or shown; 2 there is nothing to send, or the Hub does not take it."""
+    """Runs the program. Returns its exit status: 0 sent or shown; 2 there is nothing to send, or the Hub refuses it."""
     args = parser().parse_args(arguments)
     try:
         ready = parcel(args.run, args.repository, args.license, args.project)
@@ -50,16 +50,16 @@ def show(ready: Parcel, public: bool) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("run", type=Path, help="folder of a finished run, such as outputs/pivotrl/seed0")
     add("repository", help="owner/name on the Hub; it is created if there is none")
-    add("--dry-run", action="store_true", help="print what would be sent, and ask no server")
+    add("--dry-run", action="store_true", help="print what would be sent, without contacting a server")
     add("--public", action="store_true", help="a new repository is public (by default private)")
-    add("--license", help="the Hub's name of a licence (apache-2.0 for a shipped base, for others none)")
+    add("--license", help="the Hub's name of a licence (default: apache-2.0 for a shipped base, none for others)")
     add("--project", metavar="URL", help="address of the code, for a link on the card")
     return parser
 

@@ -1,11 +1,11 @@
-"""Ask any OpenAI-compatible endpoint for the reasoning behind every assistant turn of a trajectory file.
+"""Asks any OpenAI-compatible endpoint for the reasoning behind every assistant turn of a trajectory file.
 
     python scripts/reference_rationales.py demos.jsonl --url http://127.0.0.1:8000/v1 --model qwen3-32b
 
-Writes one JSON object a turn: {"trajectory", "turn", "rationale", "model"}. --into writes the trajectories as well, each
-assistant message with its rationale as reasoning_content, which is where a run looks for it. Answers are kept in the cache as
-they come: interrupted, or with turns missing, the same command asks only for the rest. The key, where one is needed, is read
-from the environment variable that --key-variable names.
+Writes one JSON object per turn: {"trajectory", "turn", "rationale", "model"}. With --into it also writes the
+trajectories, each assistant message with its rationale as reasoning_content, where a run looks for it. Answers are
+saved in the cache as they arrive: after an interruption, or if turns are missing, the same command asks only for the
+missing ones. The API key, if one is needed, is read from the environment variable named by --key-variable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from turnwise.judges.rationales import DemonstratedTurn, Written, steps, write_r
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 turns are missing (run again), 2 a file or option cannot be used."""
+    """Runs the program. Returns its exit status: 0 done; 1 turns are missing (run it again); 2 a file or option cannot
+    be used.
+    """
     args = parser().parse_args(arguments)
     out = args.out or args.trajectories.with_suffix(".rationales.jsonl")
     console = Terminal(stderr=True)
@@ -59,10 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def check(args: argparse.Namespace, out: Path) -> None:
-    """Checks names and places before anything is asked.
+    """Checks names and files before the endpoint is asked.
 
     Raises:
-        InputError: a file that is read or written would be written over, or a name is none.
+        InputError: a file would be overwritten although it is also read or written, or a name is missing.
     """
     for place in filter(None, (out, args.into)):
         refuse_same(place, [args.trajectories])
@@ -77,7 +79,7 @@ def check(args: argparse.Namespace, out: Path) -> None:
 
 
 def client_of(args: argparse.Namespace) -> ChatClient:
-    """The client that the options describe.
+    """Returns the client that the options describe.
 
     Raises:
         InputError: an option is out of range.
@@ -100,7 +102,7 @@ def client_of(args: argparse.Namespace) -> ChatClient:
 async def ask(
     client: ChatClient, args: argparse.Namespace, wanted: list[DemonstratedTurn], cache: Cache, console: Terminal
 ) -> Written:
-    """All answers, with a bar on the terminal."""
+    """Returns all answers. A progress bar is shown on a terminal."""
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("rationales", total=len(wanted))
         try:
@@ -118,7 +120,7 @@ async def ask(
 
 
 def write(path: Path, wanted: list[DemonstratedTurn], written: Written, model: str) -> None:
-    """The rationales in the order of their turns, whole or not at all."""
+    """Writes the rationales in the order of their turns, all of them or none."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with partial.open("w", encoding="utf-8") as file:
@@ -133,25 +135,35 @@ def write(path: Path, wanted: list[DemonstratedTurn], written: Written, model: s
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("trajectories", type=Path, help="JSON lines or Parquet (docs/data.md)")
-    add("--url", required=True, help="base of the API, such as http://127.0.0.1:8000/v1")
-    add("--model", required=True, help="its name at the endpoint")
-    add("--out", type=Path, help="default: beside the trajectories, .rationales.jsonl")
+    add("trajectories", type=Path, help="file of trajectories: JSON lines or Parquet (docs/data.md)")
+    add("--url", required=True, help="base address of the API, such as http://127.0.0.1:8000/v1")
+    add("--model", required=True, help="name of the model at the endpoint")
+    add("--out", type=Path, help="file of rationales to write (default: beside the trajectories, .rationales.jsonl)")
     add("--into", type=Path, help="write the trajectories with their rationales to this file (.jsonl or .parquet)")
-    add("--cache", type=Path, default=Path("outputs/cache/rationales.sqlite"), help="answers so far")
+    add(
+        "--cache",
+        type=Path,
+        default=Path("outputs/cache/rationales.sqlite"),
+        help="file in which answers are saved as they arrive",
+    )
     add("--key-variable", default="TURNWISE_JUDGE_KEY", help="environment variable that holds the API key")
-    add("--concurrency", type=int, default=16, help="questions at once")
-    add("--time-limit", type=number(1e-3, 1e6), default=300.0, help="s a question, all its attempts included")
+    add("--concurrency", type=int, default=16, help="most questions in progress at the same time")
+    add(
+        "--time-limit",
+        type=number(1e-3, 1e6),
+        default=300.0,
+        help="seconds for one question, including all its attempts",
+    )
     add("--temperature", type=number(0, 100), default=0.0)
     add("--max-tokens", type=number(1, 1e6, whole=True), default=1024)
-    add("--price-in", type=float, default=0.0, help="money a million tokens, for the report and --budget")
+    add("--price-in", type=float, default=0.0, help="price of a million tokens, for the report and --budget")
     add("--price-out", type=float, default=0.0)
-    add("--budget", type=float, help="money after which nothing is asked")
+    add("--budget", type=float, help="cost after which no more questions are asked")
     return parser
 
 

@@ -1,10 +1,10 @@
-"""Compare finished runs: tables on the terminal, in Markdown, LaTeX and HTML; or hold them against a paper's table.
+"""Compares finished runs with each other or with a paper's table, on the terminal, in Markdown, LaTeX and HTML.
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
 python scripts/report.py sweep=pivotrl_tab4
 python scripts/report.py summary --json
 
-``--help`` has all words and more examples (``turnwise.reports.arguments``).
+``--help`` lists all arguments and more examples (``turnwise.reports.arguments``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 when a watched run ended without a result, 2 when a folder, file or word cannot be used."""
+    """Runs the program. Returns its exit status: 0 done; 1 a watched run ended without a result; 2 an argument cannot
+    be used.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_intermixed_args(arguments)
     try:
@@ -65,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compare(args: argparse.Namespace, arguments: list[str]) -> None:
-    """Runs of folders, side by side."""
+    """Compares the runs of some folders side by side."""
     refuse_strangers(args, ("brief", "json"), "folders")
     console = Terminal()
     for folder in folders_of(args.words) if args.rebuild else ():
@@ -89,7 +91,9 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def directions(args: argparse.Namespace, arguments: list[str]) -> None:
-    """A sweep, or all of them; of the latter the terminal shows one table, which in a file every entry's tables follow."""
+    """Reports on one sweep, or on all of them. For all of them the terminal shows one summary table; a file also gets
+    the tables of every entry.
+    """
     words = read_words(args.words, CONF.parent)
     whole = words.whole
     refuse_strangers(args, ("paper", "against", "machine", "rebuild", "watch"), "sweep=NAME and summary")
@@ -106,7 +110,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     hashes.keep()
     refuse_seeds(entries, words.places)
     written = bool(args.markdown or args.latex or args.html) and not args.brief
-    told = entries if written or not whole else []  # whose tables are shown, or written
+    told = entries if written or not whole else []  # the entries whose own tables are shown or written
     every = [table for entry in told for table in entry_tables(entry, mean_interval)]
     tables = [summary_table(entries)] if whole else every
     for table in tables:
@@ -122,7 +126,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     page = tables_page(title, kept, lines, pictures, runs, args.html) if args.html else ""
     save(args, kept, lines, page, shown, console)
     if args.figure and not pictures:
-        console.print(f"No figure: {args.figure} is not written, for no run here has a number to draw.")
+        console.print(f"No figure: {args.figure} is not written, because no run here has a number to draw.")
     for path, picture in shown.items():
         write_page(path, standalone(picture))
         console.print(f"Figure: {path}")
@@ -131,7 +135,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def names_of(paper: str | None) -> list[str]:
-    """Returns the names of the sweeps of a paper, or of all.
+    """Returns the names of the sweeps of one paper, or of all papers.
 
     Raises:
         InputError: no sweep belongs to such a paper.
@@ -145,15 +149,17 @@ def names_of(paper: str | None) -> list[str]:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """Of the drawings of an entry the first has the name that was given, the second that name with -2, and so on."""
+    """Returns the file names of an entry's drawings: the first has the given name, the second that name with -2, and so
+    on.
+    """
     return path.with_stem(f"{path.stem}-{number + 1}") if number else path
 
 
 def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
-    """With several sweeps, a choice is accepted if one of them has it.
+    """Refuses overrides that none of the sweeps accepts. An override is accepted if at least one sweep has its key.
 
     Raises:
-        InputError: none does.
+        InputError: no sweep accepts an override.
     """
     refused: InputError | None = None
     for one in asked:
@@ -167,21 +173,21 @@ def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
 
 
 def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
-    """Refuses seeds without a run: a table without a run would not show that a seed was mistyped.
+    """Refuses seeds for which there is no run, because a table without runs would not show that a seed was mistyped.
 
     Raises:
-        InputError: no run has a seed that was asked for.
+        InputError: there is no run with a requested seed.
     """
     there = {result.seed for entry in entries for result in entry.results}
     absent = [seed for seed in entries[0].asked.seeds or () if seed not in there]
     if absent:
-        told = f"there are {', '.join(map(str, sorted(there)))} of those asked for" if there else "there is none"
+        told = f"there are {', '.join(map(str, sorted(there)))} of the requested ones" if there else "there is none"
         where = ", ".join(map(str, places))
         raise InputError(f"seed={absent[0]}: no finished run of it in {where}; {told}")
 
 
 def drawings(path: Path, drawn: dict[str, Figure], collection: FinishedRuns) -> dict[Path, Figure]:
-    """Returns the figures of ``--figure`` by their files: each of several environments has a file of its own."""
+    """Returns the drawings for ``--figure`` by file name. With several environments, each has a file of its own."""
     if len(drawn) > 1:
         return {path.with_stem(f"{path.stem}-{name}"): figure for name, figure in drawn.items()}
     figures = list(drawn.values()) or comparison_figures(collection, mean_interval)
@@ -201,7 +207,7 @@ def save(
     shown: dict[Path, Figure],
     console: Terminal,
 ) -> None:
-    """Write the tables in every format that was asked for; Markdown shows the pictures too."""
+    """Writes the tables in every requested format. Markdown also shows the pictures."""
     if args.markdown:
         titles = {path: figure.title for path, figure in shown.items()}
         write_section(args.markdown, to_markdown(tables, lines), args.section, titles)
@@ -215,7 +221,7 @@ def save(
 
 
 def build_tables(collection: FinishedRuns, papers: list[PaperTable]) -> list[Table]:
-    """A table of runs for each environment and scale, then the papers' numbers beside ours."""
+    """Returns a table of runs for each environment and scale, followed by comparisons with the papers' numbers."""
     tables = []
     for (env, scale), rows in collection.sections.items():
         labels = {row.name: paper.rows[key] for paper in papers for row in rows if (key := paper.row_of(row.name))}
@@ -229,7 +235,7 @@ def build_tables(collection: FinishedRuns, papers: list[PaperTable]) -> list[Tab
 
 
 def strangers(collection: FinishedRuns, paths: list[Path], papers: list[PaperTable]) -> list[str]:
-    """A note for each sweep file that none of the runs belongs to."""
+    """Returns a note for each sweep file to which none of the runs belongs."""
     names = [row.name for rows in collection.sections.values() for row in rows]
     return [
         f"{path}: none of these runs is a row of it; its runs are named {', '.join(paper.runs.values())}."
@@ -239,7 +245,6 @@ def strangers(collection: FinishedRuns, paths: list[Path], papers: list[PaperTab
 
 
 if __name__ == "__main__":
-    gc.set_threshold(
-        100_000
-    )  # nearly all that is read stays in use, and looking for what does not took a tenth of the time
+    # Garbage collection is made rarer: nearly all that is read stays in use, and the search took a tenth of the time.
+    gc.set_threshold(100_000)
     sys.exit(until_stopped(main))

@@ -1,8 +1,8 @@
-"""Score patches on real SWE-bench instances with the benchmark's harness, where Docker is there.
+"""Scores patches on real SWE-bench instances with the benchmark's harness. It needs Docker.
 
 python scripts/score_swebench.py patches.jsonl --model mine --python .venv-swebench/bin/python
 
-A line of the file is {"instance_id": "...", "model_patch": "..."}. The last line of the output is one JSON object.
+Each line of the file is {"instance_id": "...", "model_patch": "..."}. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from turnwise.errors import InputError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 scored, 2 a file or option cannot be used, or Docker or swebench is not there."""
+    """Runs the program. Returns its exit status: 0 scored; 2 a file or option cannot be used, or Docker or swebench is
+    missing.
+    """
     args = parser().parse_args(arguments)
     try:
         try:
@@ -39,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_patches(path: Path) -> dict[str, str]:
-    """Instance -> patch.
+    """Returns instance -> patch.
 
     Raises:
-        InputError: a line is none, or an instance stands twice.
+        InputError: a line is not a prediction, or an instance occurs twice.
     """
     patches: dict[str, str] = {}
     for source, row in read_records(path, key="the command", kind="file of patches"):
@@ -50,28 +52,33 @@ def read_patches(path: Path) -> dict[str, str]:
             raise InputError(f"{source}: {row.what}; {row.remedy}")
         instance, patch = (row.get("instance_id"), row.get("model_patch")) if isinstance(row, dict) else (None, None)
         if not isinstance(instance, str) or not isinstance(patch, str):
-            raise InputError(f"{source}: no prediction; write {{'instance_id': text, 'model_patch': text}}")
+            raise InputError(f"{source}: not a prediction; write {{'instance_id': text, 'model_patch': text}}")
         if instance in patches:
-            raise InputError(f"{source}: {instance} stands twice; keep one patch an instance")
+            raise InputError(f"{source}: {instance} occurs twice; keep one patch for each instance")
         patches[instance] = patch
     return patches
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     usual = Harness()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("patches", type=Path, help="JSON lines of instance_id and model_patch")
-    add("--model", default="turnwise", help="whose patches they are")
-    add("--folder", type=Path, default=Path("outputs/swebench"), help="for predictions, logs and the harness's report")
-    add("--dataset", default=usual.dataset, help="of the hub, or a file of instances")
+    add("patches", type=Path, help="file of JSON lines with instance_id and model_patch")
+    add("--model", default="turnwise", help="name of the model that wrote the patches")
+    add(
+        "--folder",
+        type=Path,
+        default=Path("outputs/swebench"),
+        help="folder for predictions, logs and the harness's report",
+    )
+    add("--dataset", default=usual.dataset, help="a data set of the Hugging Face Hub, or a file of instances")
     add("--split", default=usual.split)
-    add("--workers", type=int, default=usual.workers, help="containers at once")
-    add("--timeout", type=int, default=usual.timeout, help="s for the tests of one instance")
-    add("--python", help="the interpreter that has swebench; this one unless named")
+    add("--workers", type=int, default=usual.workers, help="number of containers that run at the same time")
+    add("--timeout", type=int, default=usual.timeout, help="time limit in seconds for the tests of one instance")
+    add("--python", help="the Python interpreter that has swebench (default: this one)")
     return parser
 
 

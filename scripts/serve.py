@@ -1,11 +1,11 @@
-"""Serve a policy with vLLM, set up as engine=vllm needs it.
+"""Serves a policy with vLLM, with the settings that engine=vllm needs.
 
-export TURNWISE_VLLM_KEY=...        the token that runs send; without it anybody on this machine may use the server
+export TURNWISE_VLLM_KEY=...        the token that runs send; without it, every user of this machine can use the server
 python scripts/serve.py --model Qwen/Qwen3-4B --lora-rank 16 --max-length 8192
 python train.py engine=vllm policy=qwen3_4b "engine.urls=[http://127.0.0.1:8000]"
 
-vLLM lives in an environment of its own (requirements-vllm.txt). What stands after -- goes to `vllm serve` as it is. The server
-ends with this program: Ctrl-C.
+vLLM is installed in a Python environment of its own (requirements-vllm.txt). Arguments after -- are passed to `vllm
+serve` unchanged. The server ends with this program: press Ctrl-C.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from turnwise.errors import InputError
 from turnwise.models.shipped import weights_of
 
 KEY = "TURNWISE_VLLM_KEY"
-POLL, TELL = 0.5, 10.0  # s
+POLL, TELL = 0.5, 10.0  # seconds between two checks, and between two lines of progress
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -42,12 +42,16 @@ def parser() -> argparse.ArgumentParser:
         default="tiny",
         help="a folder, a name on the Hugging Face hub or a shipped base (conf/base); default tiny",
     )
-    add("--host", default="127.0.0.1", help=f"another one than this machine's own needs {KEY} (default 127.0.0.1)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help=f"address to listen on; one that other machines can reach needs {KEY} (default 127.0.0.1)",
+    )
     add("--port", type=int, default=8000)
     add(
         "--python",
         default=os.environ.get("TURNWISE_VLLM_PYTHON", ".venv-vllm/bin/python"),
-        help="of the environment that has vLLM (default $TURNWISE_VLLM_PYTHON, else .venv-vllm/bin/python)",
+        help="Python interpreter that has vLLM (default $TURNWISE_VLLM_PYTHON, else .venv-vllm/bin/python)",
     )
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="policy.dtype of the run")
     add(
@@ -59,33 +63,40 @@ def parser() -> argparse.ArgumentParser:
     weights = parser.add_mutually_exclusive_group()
     weights.add_argument("--lora-rank", type=int, default=16, help="policy.lora.r of the run (default 16)")
     weights.add_argument(
-        "--full-weights", action="store_true", help="for policy.lora.r=0: runs may replace all weights; loopback only"
+        "--full-weights",
+        action="store_true",
+        help="for policy.lora.r=0: runs may replace all weights; only on 127.0.0.1",
     )
-    add("--rows", type=int, default=64, help="sequences decoded together (default 64)")
-    add("--devices", help="GPUs, as 0,1; all by default")
-    add("--kv-gb", type=int, help="GiB of keys and values, on a CPU")
-    add("--eager", action="store_true", help="do not compile: a start in half the time, slower steps")
-    add("--folder", default="outputs/serve", help="of the server's log (default outputs/serve)")
-    add("--start-limit", type=number(1, 1e6), default=900.0, help="s until it must answer (default 900)")
+    add("--rows", type=int, default=64, help="most sequences decoded together (default 64)")
+    add("--devices", help="GPUs to use, such as 0,1 (default: all)")
+    add("--kv-gb", type=int, help="GiB for keys and values, on a CPU")
+    add("--eager", action="store_true", help="do not compile: the start takes half the time, steps are slower")
+    add("--folder", default="outputs/serve", help="folder for the server's log (default outputs/serve)")
+    add(
+        "--start-limit",
+        type=number(1, 1e6),
+        default=900.0,
+        help="seconds within which the server must answer (default 900)",
+    )
     return parser
 
 
 def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) -> Process:
-    """The server that a command line asks for.
+    """Returns the server that a command line describes, not started yet.
 
     Raises:
-        InputError: it cannot be, or should not be without a token.
+        InputError: an option cannot be used, or other machines could reach the server without a token.
     """
     if not 1 <= args.port <= 65535:
         raise InputError(f"--port {args.port}: a port is a number from 1 to 65535")
     url = f"http://{args.host}:{args.port}"
     if not is_local(url) and key is None:
         raise InputError(
-            f"--host {args.host}: others can reach that, so a token is needed. Set {KEY} here and where runs start"
+            f"--host {args.host}: others can reach this address, so a token is needed. Set {KEY} here and where runs start"
         )
     if not is_local(url) and args.full_weights:
         raise InputError(
-            f"--full-weights: the calls that replace weights ask for no token, so they are not opened on {args.host}; "
+            f"--full-weights: the calls that replace weights do not check a token, so they are not offered on {args.host}; "
             "use a LoRA adapter, or run here"
         )
     try:
@@ -118,7 +129,9 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
 
 
 def untied(model: str, dtype: str, folder: Path) -> str:
-    """A copy of the model with a head of its own, as runs hand weights over (``engines.vllm.weights``)."""
+    """Returns a folder with a copy of the model whose output head is separate, as runs transfer weights
+    (``engines.vllm.weights``).
+    """
     from turnwise.engines.vllm.weights import save
     from turnwise.models.policy import load_policy
 
@@ -129,10 +142,10 @@ def untied(model: str, dtype: str, folder: Path) -> str:
 
 
 def wait(process: Process, limit: float) -> None:
-    """Until it answers, with a line of progress now and then.
+    """Waits until the server answers, and prints a line of progress from time to time.
 
     Raises:
-        ServerError: it has ended, or does not answer within the limit.
+        ServerError: the server has ended, or does not answer within the limit.
     """
     began = told = time.monotonic()
     print(f"starting vLLM at {process.url}; its log is {process.log}", flush=True)
@@ -150,7 +163,7 @@ def wait(process: Process, limit: float) -> None:
 
 
 def healthy(url: str) -> bool:
-    """Whether a server answers there."""
+    """Returns whether a server answers at this address."""
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{url}/health", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -159,13 +172,15 @@ def healthy(url: str) -> bool:
 
 
 def last_line(log: Path) -> str:
-    """What it is at, cut to a line of a terminal."""
+    """Returns the last line of the server's log, cut to the width of a terminal."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     return lines[-1].rpartition("] ")[2][:100] if lines else ""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 2 when an argument cannot be used or the server does not start, 1 when it dies later, 0 when it is stopped."""
+    """Runs the program. Returns its exit status: 0 stopped; 1 the server died later; 2 an argument cannot be used or it
+    did not start.
+    """
     line = sys.argv[1:] if arguments is None else arguments
     cut = line.index("--") if "--" in line else len(line)
     args = parser().parse_args(line[:cut])
@@ -173,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         process = process_of(args, line[cut + 1 :], key)
         if key is None:
-            print(f"no token: anybody on this machine may use the server ({KEY} sets one)", flush=True)
+            print(f"no token: every user of this machine can use the server (set {KEY} to require a token)", flush=True)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, _end)
         try:

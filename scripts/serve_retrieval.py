@@ -1,12 +1,13 @@
-"""A dense retrieval server for env=search and env=browse: any sentence-transformers model, over HTTP.
+"""A server for dense retrieval over HTTP with any sentence-transformers model, for env=search and env=browse.
 
 python scripts/serve_retrieval.py --model intfloat/e5-base-v2 --corpus wikipedia.jsonl --query "query: " --passage "passage: "
 python scripts/serve_retrieval.py --model sentence-transformers/all-MiniLM-L6-v2 --encyclopaedia full
 python train.py method=grpo env=search env.retriever=http://127.0.0.1:8000/retrieve
 
-POST /retrieve with {"queries": [...], "topk": k, "return_scores": true}, as Search-R1's server answers it. Needs an extra
-(`make dense`). Where TURNWISE_RETRIEVAL_KEY holds a token, here and where runs start, every request must
-carry it; an address that others can reach needs one. Embeddings are kept beside the corpus, so a second start is quick.
+It answers POST /retrieve with {"queries": [...], "topk": k, "return_scores": true}, as Search-R1's server does. It
+needs an optional package (`make dense`). If the variable TURNWISE_RETRIEVAL_KEY holds a token, on this machine and
+where runs are started, every request must carry the token. It is required if other machines can reach the address.
+Embeddings are saved beside the corpus, so that a second start is quick.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ from turnwise.envs.search.retrieval import KEY
 from turnwise.envs.search.serving import make_app, serving
 from turnwise.errors import InputError
 
-CHUNK = 1 << 20  # pages scored at once
+CHUNK = 1 << 20  # number of pages that are scored at once
 
 
 class Index:
-    """Pages and their normalised embeddings; the best by cosine similarity are found exactly.
+    """Pages and their normalised embeddings. The pages with the highest cosine similarity are found by exact search.
 
     Args:
         encoder: ``encode`` of a sentence-transformers model.
-        pages: to search.
-        query, passage: what the model wants in front of a query and of a page; E5 wants "query: " and "passage: ".
-        cache: file of embeddings, read if it is there and written if not.
+        pages: the pages to search.
+        query, passage: the prefix that the model expects before a query and before a page; E5 expects "query: " and
+            "passage: ".
+        cache: file of embeddings. It is read if it exists, and written otherwise.
     """
 
     def __init__(self, encoder: Any, pages: list[Page], query: str, passage: str, cache: Path | None) -> None:
@@ -64,7 +66,7 @@ class Index:
         return found
 
     def search(self, queries: list[str], k: int) -> list[list[tuple[Page, float]]]:
-        """The ``k`` best pages of each query with their scores, best first."""
+        """Returns the ``k`` best pages for each query with their scores, the best first."""
         asked = torch.from_numpy(self._encode([self.query + query for query in queries])).to(self.vectors)
         k = min(k, len(self.pages))
         parts = []
@@ -82,7 +84,9 @@ class Index:
 
 
 def _kept(cache: Path, pages: int) -> np.ndarray | None:
-    """Reads the embeddings of an earlier start; None if there are none, or if the file is damaged, which is reported."""
+    """Returns the embeddings saved by an earlier start. None if there are none, or if the file is damaged, which is
+    reported.
+    """
     if not cache.exists():
         return None
     try:
@@ -90,13 +94,13 @@ def _kept(cache: Path, pages: int) -> np.ndarray | None:
         if vectors.ndim != 2 or len(vectors) != pages or not np.isfinite(vectors).all():
             raise ValueError(f"{vectors.shape} are not finite embeddings of {pages} pages")
     except (OSError, ValueError, EOFError) as error:
-        print(f"{cache} is damaged ({error}); its embeddings are made again", file=sys.stderr)
+        print(f"{cache} is damaged ({error}); the embeddings are computed again", file=sys.stderr)
         return None
     return vectors
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--model", required=True, help="a sentence-transformers model: its name on the hub, or a folder")
@@ -105,22 +109,26 @@ def parser() -> argparse.ArgumentParser:
     pages.add_argument(
         "--encyclopaedia", choices=("tiny", "full"), help="the generated pages of env=search at this level"
     )
-    add("--edition", type=number(0, 1e9, whole=True), default=0, help="of the encyclopaedia, as env.edition")
+    add("--edition", type=number(0, 1e9, whole=True), default=0, help="edition of the encyclopaedia, as env.edition")
     add("--query", default="", help='prefix that the model expects before a query, such as "query: "')
     add("--passage", default="", help='prefix that the model expects before a page, such as "passage: "')
-    add("--host", default="127.0.0.1", help=f"another one than this machine's own needs {KEY} (default 127.0.0.1)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help=f"address to listen on; one that other machines can reach needs {KEY} (default 127.0.0.1)",
+    )
     add("--port", type=int, default=8000)
     return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 2 when an argument or file cannot be used, or the extra is not installed."""
+    """Runs the program. Returns the exit status 2 if an argument or file cannot be used, or a package is not installed."""
     args = parser().parse_args(arguments)
     key = key_from(KEY)
     try:
         if key is None and not is_local(f"http://{args.host}"):
             raise InputError(
-                f"--host {args.host}: others can reach that, so a token is needed. Set {KEY} here and where runs start"
+                f"--host {args.host}: others can reach this address, so a token is needed. Set {KEY} here and where runs start"
             )
         print("reading pages", flush=True)
         cache = None
@@ -145,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def run(app: Any, host: str, port: int) -> None:
-    """Serve until the process is stopped."""
+    """Serves requests until the process is stopped."""
     async with serving(app, host, port) as address:
         print(f"serving {address}/retrieve (stop it with Ctrl-C)", flush=True)
         await asyncio.Event().wait()
@@ -156,7 +164,8 @@ def _model(name: str) -> Any:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise InputError(
-            f"the dense retriever is an extra ({error}): `make dense` installs it (pip install -r requirements-dense.txt)"
+            f"the dense retriever needs an optional package ({error}): `make dense` installs it "
+            "(pip install -r requirements-dense.txt)"
         ) from error
     try:
         return SentenceTransformer(name)

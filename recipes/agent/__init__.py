@@ -1,1 +1,1 @@
-"""An agent as an example for ``env=agent``."""
+"""An example of an agent for ``env=agent``."""

@@ -1,6 +1,6 @@
 """An agent that does chores in a household: a plain loop around the ``openai`` client, which knows nothing of training.
 
-``task.json`` holds its chore. At its end it writes 1 or 0 into ``score.txt``.
+``task.json`` holds its chore. At the end it writes 1 or 0 into ``score.txt``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turnwise.types import Task
 
 
 def main() -> None:
-    client = OpenAI()  # OPENAI_BASE_URL and OPENAI_API_KEY
+    client = OpenAI()  # reads OPENAI_BASE_URL and OPENAI_API_KEY
     chore = Task(**json.loads(Path("task.json").read_text())["chore"])
     episode = HouseholdEnv(horizon=30).reset(chore)
     messages: list[Any] = list(episode.opening())

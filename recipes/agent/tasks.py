@@ -1,4 +1,4 @@
-"""Write tasks.jsonl for the agent: ``python -m recipes.agent.tasks``."""
+"""Writes tasks.jsonl for the agent: ``python -m recipes.agent.tasks``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from turnwise.envs.household import HouseholdEnv
 
-COUNTS = {"train": 300, "seen": 64, "unseen": 64}  # what a run asks for by itself
+COUNTS = {"train": 300, "seen": 64, "unseen": 64}  # the numbers of tasks that a run uses by default
 
 
 def main() -> None:

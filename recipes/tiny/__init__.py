@@ -1,1 +1,1 @@
-"""The embedded base policy: where it lies, and the pieces of the recipe that makes it (``recipes/tiny``)."""
+"""The recipe of the shipped base policies: where they are stored, and the code that trains them (``recipes/tiny``)."""

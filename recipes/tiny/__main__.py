@@ -1,12 +1,12 @@
-"""Build a tiny base policy: tokenizer, weights, model card.
+"""Builds a tiny base policy: tokenizer, weights, model card.
 
     python -m recipes.tiny                    # tiny, which knows the household; about an hour on two cores
     python -m recipes.tiny --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
-    python -m recipes.tiny --base tiny_thinking  # bfcl and apibank, a thought before each reply; a quarter of an hour
+    python -m recipes.tiny --base tiny_thinking  # bfcl and apibank, with a thought before each reply; a quarter of an hour
     python -m recipes.tiny --base tiny_thinking_medium  # the same in a smaller model; tiny_thinking_small: smaller still
-    python -m recipes.tiny --base tiny_llama  # a second family: bfcl, search, math; a quarter of an hour
+    python -m recipes.tiny --base tiny_llama  # a second model family: bfcl, search, math; a quarter of an hour
 
-Interrupted, the same command goes on from the last checkpoint. ``--ship`` writes the result into the package.
+After an interruption the same command resumes from the last checkpoint. ``--ship`` writes the result into the package.
 """
 
 from __future__ import annotations
@@ -45,21 +45,26 @@ MIXTURES: Mapping[str, Callable[[], Mixture]] = {
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", choices=list(MIXTURES), default="tiny", help="which one; default tiny")
-    parser.add_argument("--out", type=Path, help="checkpoints and the finished policy; default outputs/<base>")
+    parser.add_argument("--base", choices=list(MIXTURES), default="tiny", help="name of the base (default: tiny)")
+    parser.add_argument(
+        "--out", type=Path, help="folder for checkpoints and the finished policy (default: outputs/<base>)"
+    )
     parser.add_argument("--ship", action="store_true", help="write the finished policy into the package")
     parser.add_argument("--every", type=int, default=200, help="steps between evaluations and checkpoints")
     parser.add_argument(
-        "--tasks", type=int, default=48, help="tasks of each world of an evaluation on the way; 0: none"
+        "--tasks", type=int, default=48, help="tasks of each environment in an evaluation during training; 0: none"
     )
     parser.add_argument(
-        "--final-tasks", type=int, default=256, help="tasks of each world of the final figures, half of them unseen"
+        "--final-tasks",
+        type=int,
+        default=256,
+        help="tasks of each environment in the final evaluation, half of them unseen",
     )
+    parser.add_argument("--device", default="cpu", help="device for training, such as cuda; evaluations use the CPU")
     parser.add_argument(
-        "--device", default="cpu", help="where it is trained, such as cuda; it is measured on the cores"
+        "--workers", type=int, default=1, help="number of processes that draw demonstrations in advance"
     )
-    parser.add_argument("--workers", type=int, default=1, help="processes that draw demonstrations meanwhile")
-    parser.add_argument("--until", type=int, help="stop at this step of the schedule; the next call goes on")
+    parser.add_argument("--until", type=int, help="stop at this step of the schedule; the next call resumes there")
     for field in dataclasses.fields(Recipe):
         flag = f"--{field.name.replace('_', '-')}"
         defaults = ", ".join(f"{name} {getattr(make().recipe, field.name)}" for name, make in MIXTURES.items())
@@ -68,7 +73,7 @@ def arguments() -> argparse.Namespace:
 
 
 def export(run: Training, folder: Path) -> None:
-    """The policy as a folder that transformers loads."""
+    """Saves the policy as a folder that transformers can load."""
     folder.mkdir(parents=True, exist_ok=True)
     run.model.save_pretrained(folder)
     GenerationConfig(

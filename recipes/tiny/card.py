@@ -1,4 +1,4 @@
-"""The model card, written by the recipe from what it measured."""
+"""Writes the model card of a base from what the recipe measured."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ its place in the suite mirrors is given for orientation.
 def write_card(
     folder: Path, run: Training, found: dict[str, Any], worlds: Mapping[str, Environment], tasks: int, items: int
 ) -> None:
-    """Write ``README.md`` with the measured figures.
+    """Writes ``README.md`` with the measured values.
 
     Args:
-        found: what ``recipes.tiny.measure.measure`` returned for both decoding modes.
-        worlds: what was measured in, by name.
-        tasks: of each world.
-        items: of each skill.
+        found: the results of ``recipes.tiny.measure.measure`` for both decoding modes.
+        worlds: name -> environment, for those in which the base was measured.
+        tasks: number of tasks of each environment.
+        items: number of items of each skill.
     """
     rows = []
     for world, modes in found["worlds"].items():

@@ -1,7 +1,9 @@
-"""Copying drills: lines of words and numbers to write again, whole or looked up by a word, in the forms that calls have.
+"""Creates copying drills: lines of words and numbers to repeat, completely or looked up by a word, in the forms that
+calls have.
 
-In a demonstration a handful of tokens are copied from what stands before, and a small model takes long to find out how; in a
-drill every token of the answer is. Words are drawn from the whole vocabulary and made up, so that none is known by heart.
+In a demonstration only a few tokens are copies of earlier text, so that a small model takes long to learn copying. In a
+drill every token of the answer is a copy. Words are drawn from the whole vocabulary or made up, so that they cannot be
+memorised.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from typing import Any
 from recipes.tiny import names
 from recipes.tiny.corpus import Document, encode
 
-_MADE_UP, _NUMBERS = 0.25, 0.4  # shares of the items; the rest are words of the vocabulary
+# shares of the items that are made up and that are numbers; the others are words of the vocabulary
+_MADE_UP, _NUMBERS = 0.25, 0.4
 
 
 def copy_documents(tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-    """``count`` drills; a token of an answer weighs ``weight``, everything else nothing."""
+    """Returns ``count`` drills. Each token of an answer has loss weight ``weight``, all other tokens have weight 0."""
     rng = Random(f"copy {seed}")
     known = sorted(
         {text for token in tokenizer.get_vocab() if (text := token.removeprefix("Ġ")).isalpha() and text.isascii()}
@@ -30,13 +33,15 @@ def copy_documents(tokenizer: Any, count: int, seed: int, weight: float) -> Iter
 
 
 def whole(rng: Random, known: list[str]) -> tuple[str, str]:
-    """A line and the same line, each in a form of its own."""
+    """Returns a line and the same line, each in a random form."""
     items = [item(rng, known) for _ in range(rng.randint(4, 10))]
     return rng.choice(_FORMS)(items), rng.choice(_FORMS)(items)
 
 
 def recalled(rng: Random, known: list[str]) -> tuple[str, str]:
-    """Pairs and the first of each in another order; the answer has the pairs in that order."""
+    """Returns pairs, followed by the first items of the pairs in another order. The answer holds the pairs in that
+    order.
+    """
     pairs = {item(rng, known): item(rng, known) for _ in range(rng.randint(3, 5))}
     order = rng.sample(list(pairs), len(pairs))
     form = rng.choice(_FORMS)
@@ -45,7 +50,7 @@ def recalled(rng: Random, known: list[str]) -> tuple[str, str]:
 
 
 def item(rng: Random, known: list[str]) -> str:
-    """A number, a known word or one that is made up."""
+    """Returns a number, a known word or a made-up word."""
     draw = rng.random()
     if draw < _NUMBERS:
         return str(rng.randrange(10 ** rng.randint(1, 4)))

@@ -1,6 +1,6 @@
 """The corpus of the recipe: demonstrations and toy skills as weighted token documents, drawn by step number.
 
-Every pool is a function of (seed, number) alone: a resumed run sees the documents it would have seen.
+Every pool is a function of (seed, number) alone, so that a resumed run sees the same documents as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from turnwise.types import Message
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One conversation: ``weights[i]`` is the loss weight of predicting ``ids[i]``; the first is never predicted."""
+    """One conversation. ``weights[i]`` is the loss weight of predicting ``ids[i]``; the first token is never predicted."""
 
     ids: list[int]
     weights: list[float]
 
 
 def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Document:
-    """Assistant text and its end-of-turn token have weight 1, everything else ``other``; ids as ``ChatTokens`` gives them."""
+    """Returns a document in which assistant text and its end-of-turn token have weight 1 and all else has weight
+    ``other``. The ids are those of ``ChatTokens``.
+    """
     disarmed, _ = disarming(tokenizer)
     ids: list[int] = []
     weights: list[float] = []
@@ -51,14 +53,14 @@ def encode(messages: Sequence[Message], tokenizer: Any, other: float) -> Documen
 def demonstration_documents(
     env: Environment, tokenizer: Any, count: int, seed: int, quality: Quality = "clumsy", other: float = 0.3
 ) -> Iterator[Document]:
-    """Fresh training tasks with one demonstration each."""
+    """Returns documents of new training tasks with one demonstration each."""
     for i, task in enumerate(env.tasks("train", count, seed)):
         trajectory = env.demonstrate(task, quality=quality, seed=seed + i)
         yield encode(trajectory.messages, tokenizer, other)
 
 
 def skill_conversations(count: int, seed: int, split: Split = "train") -> Iterator[list[Message]]:
-    """``count`` question-and-answer pairs, the skills in equal shares."""
+    """Returns ``count`` question-and-answer pairs, with equal shares of all skills."""
     streams = [stream(skill, split, seed) for skill in SKILLS.values()]
     order = Random(seed)
     for _ in range(-(-count // len(streams))):
@@ -68,7 +70,7 @@ def skill_conversations(count: int, seed: int, split: Split = "train") -> Iterat
 
 
 def micro_batches(documents: Iterable[Document], parts: int) -> list[list[Document]]:
-    """Cut documents, sorted by length, into ``parts`` runs of about equal token count, none of them empty.
+    """Splits documents, sorted by length, into ``parts`` micro-batches of about equal token count, none of them empty.
 
     Raises:
         ValueError: there are fewer documents than parts.
@@ -81,8 +83,8 @@ def micro_batches(documents: Iterable[Document], parts: int) -> list[list[Docume
     passed = index = 0
     for k, document in enumerate(ordered):
         due = min(parts - 1, passed * parts // total)
-        index = min(due, index + bool(found[index]))  # one very long document must not make a part be skipped
-        index = max(index, parts - len(ordered) + k)  # nor may the last parts run out of documents
+        index = min(due, index + bool(found[index]))  # one very long document must not make a part empty
+        index = max(index, parts - len(ordered) + k)  # enough documents must remain for the last parts
         found[index].append(document)
         passed += len(document.ids)
     return found

@@ -1,4 +1,4 @@
-"""The mixture of the base that knows the household: its clumsy expert, and drills in reading its lists."""
+"""The training mixture of the base that knows the household: its clumsy expert, and drills in reading its lists."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from recipes.tiny.recipe import Recipe
 from turnwise.envs.environment import Environment
 from turnwise.envs.household import HouseholdEnv, Mistakes
 
-# Sees what to do and often walks away from it: nearly every mistake is one that a verifier of single turns can tell.
+# This expert often sees what to do and walks away from it, so that nearly every mistake can be detected from a single
+# turn.
 ERRANT = Mistakes(revisit=0.1, idle=0.1, leave=0.35, wrong=0.08, premature=0.05, inadmissible=0.05)
 
 
 @dataclass(frozen=True)
 class Household:
-    """See ``recipes.tiny.mixture.Mixture``."""
+    """The training mixture for the household; see ``recipes.tiny.mixture.Mixture``."""
 
     env: HouseholdEnv = field(default_factory=HouseholdEnv)
     recipe: Recipe = field(default_factory=Recipe)
@@ -35,23 +36,23 @@ class Household:
     )
 
     def texts(self, seed: int) -> Iterable[str]:
-        """Of 600 demonstrations."""
+        """Returns the texts of 600 demonstrations."""
         for task in self.env.tasks("train", 600, seed=seed):
             yield from (m["content"] for m in self.env.demonstrate(task, quality="clumsy").messages)
 
     def demonstrations(self, tokenizer: Any, count: int, seed: int, errant: bool, other: float) -> Iterator[Document]:
-        """Fresh training tasks with one demonstration each."""
+        """Returns documents of new training tasks with one demonstration each."""
         env = HouseholdEnv(self.env.horizon, ERRANT if errant else Mistakes())
         return demonstration_documents(env, tokenizer, count, seed, other=other)
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-        """Lists of rooms; see ``recipes.tiny.reading``."""
+        """Returns drills on the lists of rooms; see ``recipes.tiny.reading``."""
         return drill_documents(self.env, tokenizer, count, seed, weight)
 
     def details(
         self, model: Any, tokenizer: Any, worlds: Mapping[str, Environment], found: dict[str, Any], tasks: int
     ) -> str:
-        """How well it reads lists."""
+        """Returns a text for the card that says how well the base reads lists."""
         sampled = found["worlds"]["household"]["sampled"]
         return (
             f"Of its sampled actions {100 * sampled['inadmissible']:.1f} % are inadmissible.\n\n"

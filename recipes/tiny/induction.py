@@ -1,9 +1,11 @@
-"""First weights that can copy: induction heads (C. Olsson et al., arXiv:2209.11895) set by hand, to be trained like all others.
+"""Sets initial weights that can copy: induction heads (C. Olsson et al., arXiv:2209.11895), which are then trained like
+all others.
 
-A model of two million parameters finds them by itself only after many times the steps that it takes to learn the rest. Heads
-of the lowest layer write beside each token which one stood before it; heads of the next look for places where the present
-token stood before, and bring what followed there. Rotary positions turn the high frequencies too fast for a look-up by
-content and serve to tell neighbours apart; the low ones hardly turn within a few hundred tokens.
+A model of two million parameters would find such heads by itself only after many times the steps that it needs for the
+rest. Heads of the lowest layer write beside each token which token precedes it. Heads of the next layer look for
+earlier positions of the current token and copy the token that followed there. Rotary positions rotate the high
+frequencies too fast for a look-up by content, so these serve to distinguish neighbouring positions; the low frequencies
+hardly rotate within a few hundred tokens.
 """
 
 from __future__ import annotations
@@ -14,26 +16,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SPREAD, _CONSTANT = 0.1, 0.3  # of a token's code; of the residual's first channel, the same for all
-_FORM = 5  # channels that tell a word with a blank before it from the same word without
-_NEAR, _FAR = 4, 13  # pairs of channels of a head: the fastest, to tell neighbours apart; the slowest, to compare codes
-_SHARP = 2.45  # of queries and of keys: a score is up to its square times the root of the head's width
-_COPIED = 3.0  # a copied code beside the present token's own
+_SPREAD, _CONSTANT = 0.1, 0.3  # scale of a token's code; value of the first residual channel, the same for all tokens
+_FORM = 5  # number of channels that distinguish a word with a blank before it from the same word without a blank
+# pairs of channels of a head: the fastest, which distinguish neighbours; the slowest, which compare codes
+_NEAR, _FAR = 4, 13
+_SHARP = 2.45  # norm of queries and of keys: a score is at most its square times the root of the head's width
+_COPIED = 3.0  # scale of a copied code relative to the current token's own code
 
 
 @torch.no_grad()
 def install(model: Any, tokenizer: Any, seed: int) -> None:
-    """Set embeddings and two heads of each of the two lowest layers; the rest stays as it was drawn.
+    """Sets the embeddings and two heads in each of the two lowest layers. All other weights are unchanged.
 
-    The residual's channels: one constant, then the token's code, then the codes of the tokens one and two places before.
+    The channels of the residual stream are: one constant, then the token's code, then the codes of the tokens one and
+    two positions before it.
 
     Args:
-        model: a fresh Qwen3 or Llama with at least two layers, four heads and two key heads.
-        seed: of the codes.
+        model: a new Qwen3 or Llama with at least two layers, four heads and two key heads.
+        seed: seed of the codes.
     """
     config = model.config
     width, half = config.head_dim, config.head_dim // 2
-    code = torch.arange(1, 2 * width)  # channels
+    code = torch.arange(1, 2 * width)  # channels of the code
     before, last = torch.arange(2 * width, 3 * width), torch.arange(3 * width, config.hidden_size)
     embedding: Tensor = model.get_input_embeddings().weight
     embedding.zero_()
@@ -51,7 +55,8 @@ def install(model: Any, tokenizer: Any, seed: int) -> None:
         turned = distance * frequency[:_NEAR]
         heads.query(head)[near, 0] = turned.cos()
         heads.query(head)[near + half, 0] = -turned.sin()
-        heads.output(head)[place, torch.arange(len(place))] = scale  # a value is the code by the residual's scale
+        # a value is the code divided by the residual's scale
+        heads.output(head)[place, torch.arange(len(place))] = scale
     heads.value(0)[torch.arange(width), code[:width]] = 1.0
     heads.sharpen((0, 1), (0,), torch.cat([near, near + half]), width / len(near), _CONSTANT / scale)
 
@@ -61,7 +66,7 @@ def install(model: Any, tokenizer: Any, seed: int) -> None:
     far = torch.arange(half - _FAR, half)
     compared = torch.cat([far, far + half])
     number = torch.arange(len(compared))
-    scale = float(2**0.5 * scale)  # the layer below has written as much again
+    scale = float(2**0.5 * scale)  # the layer below has added as much again
     for head, group, part in ((0, 0, code[:width]), (heads.count // 2, 1, code[width:])):
         heads.query(head)[compared, code[number]] = 1.0
         heads.key(group)[compared, before[number]] = 1.0
@@ -71,8 +76,8 @@ def install(model: Any, tokenizer: Any, seed: int) -> None:
 
 
 def codes(tokenizer: Any, channels: int, seed: int) -> Tensor:
-    """A random code for each token, (tokens, channels). A word has the same with and without a blank before it, up to ``_FORM``
-    channels that say which it is.
+    """Returns a random code for each token, (tokens, channels). A word has the same code with and without a blank
+    before it, except in the ``_FORM`` channels that distinguish the two.
     """
     generator = torch.Generator().manual_seed(seed)
     found = torch.zeros(len(tokenizer), channels)
@@ -87,14 +92,16 @@ def codes(tokenizer: Any, channels: int, seed: int) -> Tensor:
 
 
 class _Heads:
-    """The rows and columns of an attention's matrices by head; ``group`` numbers the heads of keys and values."""
+    """The rows and columns of an attention layer's matrices by head. ``group`` is the index of a head of keys and
+    values.
+    """
 
     def __init__(self, attention: Any, width: int) -> None:
         self.attention, self.width = attention, width
         self.count = attention.q_proj.weight.shape[0] // width
 
     def clear(self, heads: Sequence[int], groups: Sequence[int]) -> None:
-        """Zero all that these heads read and write."""
+        """Sets everything that these heads read and write to zero."""
         for head in heads:
             self.query(head).zero_()
             self.output(head).zero_()
@@ -118,11 +125,12 @@ class _Heads:
     def sharpen(
         self, heads: Sequence[int], groups: Sequence[int], channels: Tensor, spread: float, size: float
     ) -> None:
-        """Bring queries and keys in ``channels`` to ``_SHARP`` times what a norm over the head makes of them.
+        """Scales queries and keys in ``channels`` to ``_SHARP`` times their value after a norm over the head.
 
         Args:
-            spread: width of a head over the number of its channels that are not 0, cosine and sine counted as one.
-            size: of those channels before a norm, as the weights stand.
+            spread: width of a head divided by the number of its channels that are not 0, where cosine and sine count as
+                one.
+            size: size of those channels before the norm, under the current weights.
         """
         if hasattr(self.attention, "q_norm"):
             for norm in (self.attention.q_norm, self.attention.k_norm):

@@ -1,4 +1,6 @@
-"""What a checkpoint can do: held-out episodes and the skills' scores, by the code that measures a run, and how well it reads."""
+"""Measures a checkpoint: held-out episodes and skills, with the code that also evaluates a run, and how well the base
+reads lists.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,18 @@ def measure(
     max_tokens: int,
     modes: Sequence[str] = ("greedy", "sampled"),
 ) -> dict[str, Any]:
-    """``worlds``: world -> decoding mode -> figures (:func:`figures`); ``skills``: the mean score of each (a share).
+    """Returns ``worlds``: environment -> decoding mode -> numbers (:func:`figures`); and ``skills``: the mean score of
+    each as a share.
 
-    The tasks and items are the first that a run evaluates on, half of the tasks of each held-out split; each is played once
-    a mode under a run's draws.
+    The tasks and items are the first ones on which a run is evaluated, half of the tasks from each held-out split. Each
+    task is played once in each mode with the random draws of a run.
 
     Args:
-        model: whose weights are measured; it is left as it is.
-        worlds: by name.
-        tasks: of each world, at least two.
-        items: of each skill.
-        max_tokens: of a reply.
+        model: the measured model; it is not changed.
+        worlds: the environments by name.
+        tasks: number of tasks of each environment, at least two.
+        items: number of items of each skill.
+        max_tokens: most tokens of a reply.
     """
     chat = ChatTokens(tokenizer)
     engine = TreeEngine(chat.stop_ids, copy=False)
@@ -64,13 +67,14 @@ def measure(
 
 @torch.no_grad()
 def reads(model: Any, tokenizer: Any, env: Environment, tasks: int) -> float:
-    """How far P(take) tells lists that hold the task's object from lists that do not: 0.5 is blind, 1 is perfect.
+    """Returns how well P(take) separates lists with the task's object from lists without it: 0.5 is chance, 1 is
+    perfect.
 
-    The area under the ROC curve (Mann-Whitney), over the lists that the good expert sees in seen rooms before it takes
-    anything; what the expert does next is the truth.
+    It is the area under the ROC curve (Mann-Whitney), over the lists that the good expert sees in seen rooms before it
+    takes anything. The expert's next action is the label.
 
     Args:
-        tasks: whose lists are shown, held out of training.
+        tasks: number of tasks whose lists are shown, held out of training.
     """
     take = tokenizer.encode("take", add_special_tokens=False)[0]
     head = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
@@ -85,7 +89,9 @@ def reads(model: Any, tokenizer: Any, env: Environment, tasks: int) -> float:
 
 
 def lists_seen(messages: Sequence[Message]) -> list[int]:
-    """Indices of the assistant turns that answer a list with empty hands, up to the first thing that is picked up."""
+    """Returns the indices of the assistant turns that follow a list with empty hands, up to the first object that is
+    picked up.
+    """
     found = []
     for j in range(3, len(messages), 2):
         shown = messages[j - 1]["content"]
@@ -97,7 +103,9 @@ def lists_seen(messages: Sequence[Message]) -> list[int]:
 
 
 def figures(episodes: Sequence[Episode]) -> Figures:
-    """Success in percent, in all and by split; shares of actions that did nothing and of repeated ones; turns an episode."""
+    """Returns success in percent, overall and by split; shares of actions without effect and of repeated actions; turns
+    per episode.
+    """
     turns = sum(episode.turns for episode in episodes)
     answers = [message["content"] for episode in episodes for message in episode.messages if message["role"] == "user"]
     said = [[m["content"] for m in episode.messages if m["role"] == "assistant"] for episode in episodes]

@@ -1,4 +1,4 @@
-"""What a base is trained on: the interface behind which the recipe knows no world."""
+"""The interface of training mixtures, through which the recipe stays independent of any environment."""
 
 from __future__ import annotations
 
@@ -14,57 +14,61 @@ if TYPE_CHECKING:
 
 
 class Mixture(Protocol):
-    """The documents of one base. It travels to the process that draws them, so it can be pickled."""
+    """The documents of one base. A mixture is sent to the processes that draw documents, so that it must be picklable."""
 
     @property
     def name(self) -> str:
-        """Of the base."""
+        """Name of the base."""
         ...
 
     @property
     def recipe(self) -> Recipe:
-        """Its settings."""
+        """Settings of its recipe."""
         ...
 
     @property
     def worlds(self) -> tuple[str, ...]:
-        """Names of environments."""
+        """Names of its environments."""
         ...
 
     @property
     def max_tokens(self) -> int:
-        """Of a reply."""
+        """Most tokens of a reply."""
         ...
 
     @property
     def about(self) -> str:
-        """The card's words for what it is trained on."""
+        """Text of the card on the data."""
         ...
 
     @property
     def stretches(self) -> str:
-        """And for how."""
+        """Text of the card on the stretches of the training."""
         ...
 
     def texts(self, seed: int) -> Iterable[str]:
-        """What the tokenizer's vocabulary is counted on, toy skills aside."""
+        """Returns the texts from which the tokenizer's vocabulary is counted, in addition to toy skills."""
         ...
 
     def demonstrations(self, tokenizer: Any, count: int, seed: int, errant: bool, other: float) -> Iterator[Document]:
-        """``count`` demonstrations of training tasks; the same arguments give the same documents.
+        """Returns ``count`` demonstrations of training tasks. The same arguments give the same documents.
 
         Args:
-            errant: by the expert of the last stretch, which errs far more.
+            errant: whether they come from the expert of the last stretch, which errs far more.
             other: loss weight of tokens that the assistant does not write.
         """
         ...
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-        """``count`` drills of what demonstrations teach too seldom; a choice or a token of an answer weighs ``weight``."""
+        """Returns ``count`` drills of skills that are rare in demonstrations. A choice, or a token of an answer, has
+        loss weight ``weight``.
+        """
         ...
 
     def details(
         self, model: Any, tokenizer: Any, worlds: Mapping[str, Environment], found: dict[str, Any], tasks: int
     ) -> str:
-        """What the card says beside its tables; may be empty. ``found`` is what ``recipes.tiny.measure.measure`` returned."""
+        """Returns text for the card in addition to its tables, possibly empty. ``found`` is the result of
+        ``recipes.tiny.measure.measure``.
+        """
         ...

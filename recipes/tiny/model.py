@@ -1,4 +1,4 @@
-"""The model that a recipe begins with: a small decoder of random weights, of one family or another."""
+"""Builds the model with which a recipe starts: a small decoder with random weights, of one of two families."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ FAMILIES = {"qwen3": Qwen3Config, "llama": LlamaConfig}
 
 
 def make_model(recipe: Recipe, tokenizer: Any) -> Any:
-    """A causal language model of random weights: half as many heads for keys and values as for queries, tied embeddings."""
+    """Returns a causal language model with random weights. It has half as many heads for keys and values as for
+    queries, and tied embeddings.
+    """
     torch.manual_seed(recipe.seed)
     heads = recipe.hidden // recipe.head
     config = FAMILIES[recipe.family](

@@ -1,6 +1,7 @@
-"""Made-up names for the dialogues' tasks: who has never met a name can only copy it.
+"""Creates made-up names for the tasks of the dialogues, because a name that a base has never seen can only be copied.
 
-With the few names that training tasks share a base learns those names, and not to copy; it then fails on held-out ones.
+With the few names that training tasks share, a base memorises those names instead of copying, and then fails on
+held-out names.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ _CODAS = ("", "d", "g", "ll", "m", "n", "r", "rd", "s", "t", "x", "te")
 
 
 def word(rng: Random) -> str:
-    """One or two syllables."""
+    """Returns a word of one or two syllables."""
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(rng.choice((1, 1, 2))))
 
 
 def words(rng: Random, count: int, taken: Collection[str]) -> tuple[str, ...]:
-    """Different ones, none of them ``taken``."""
+    """Returns different words, none of which is in ``taken``."""
     return drawn(lambda: word(rng), count, taken)
 
 
 def drawn(draw: Callable[[], str], count: int, taken: Collection[str]) -> tuple[str, ...]:
-    """``count`` different draws, none of them ``taken``."""
+    """Returns ``count`` different draws, none of which is in ``taken``."""
     found: dict[str, None] = {}
     while len(found) < count:
         if (name := draw()) not in taken:
@@ -36,7 +37,7 @@ def drawn(draw: Callable[[], str], count: int, taken: Collection[str]) -> tuple[
 
 
 def simulated(rng: Random) -> Names:
-    """For the simulated APIs; none is held out."""
+    """Returns names for the simulated APIs. None of them is held out."""
     held = Names.held_out()
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return Names(
@@ -50,7 +51,7 @@ def simulated(rng: Random) -> Names:
 
 
 def office(rng: Random) -> dict[str, tuple[str, ...]]:
-    """For the office; none is held out."""
+    """Returns names for the office. None of them is held out."""
     kinds: dict[str, tuple[Callable[[], str], int]] = {
         **dict.fromkeys(("person", "topic", "word", "city", "symptom"), (lambda: word(rng), 4)),
         "time": (lambda: f"{rng.randrange(5, 22)}:{rng.choice(('00', '15', '30', '45'))}", 4),

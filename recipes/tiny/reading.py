@@ -1,7 +1,7 @@
-"""Reading drills: one task, then list after list, and at each the choice to take what is asked for or to walk on.
+"""Creates reading drills: one task, then list after list, and at each list the choice to take the object or to walk on.
 
-In a whole demonstration few tokens hang on whether the task's object is in the list just shown, and all have a weight; in a drill
-every list asks for that choice, and little else has a weight.
+In a whole demonstration only few tokens depend on whether the task's object is in the list just shown, but all tokens
+have weight. In a drill every list requires that choice, and little else has weight.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.household.world import NOTHING, bits
 from turnwise.types import Task
 
-_LISTS = 3, 8  # of a drill
-_PRESENT = 0.5  # of the lists are drawn among those that hold the object
-_NAME = 0.3  # weight of the object's name and number, beside 1 for the choice itself
+_LISTS = 3, 8  # smallest and largest number of lists of a drill
+_PRESENT = 0.5  # share of the lists that are drawn from those with the object
+_NAME = 0.3  # loss weight of the object's name and number; the choice itself has weight 1
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a walk to a receptacle shows."""
+    """What the policy sees when it walks to a receptacle."""
 
     place: str
     text: str
     objects: tuple[str, ...]  # names with their numbers
 
     def find(self, kind: str) -> str | None:
-        """The first object of a kind, if there is one."""
+        """Returns the first object of a kind, or None."""
         return next((name for name in self.objects if name.rsplit(" ", 1)[0] == kind), None)
 
 
 def tour(env: HouseholdEnv, task: Task) -> Iterator[Shown]:
-    """The lists of a room: all of its receptacles that stand open and hold something."""
+    """Returns the lists of a room: those of all receptacles that are open and not empty."""
     session = env.reset(task)
     world, state = session.world, session.state
     for r, place in enumerate(world.receptacles):
@@ -47,13 +47,13 @@ def tour(env: HouseholdEnv, task: Task) -> Iterator[Shown]:
 
 
 def drill_documents(env: HouseholdEnv, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-    """``count`` drills over the lists of as many fresh training tasks, each over rooms of its task's kind.
+    """Returns ``count`` drills over the lists of as many new training tasks, each over rooms of its task's kind.
 
     Args:
-        weight: of the choice's first token, ``take`` or ``go``.
+        weight: loss weight of the first token of a choice, ``take`` or ``go``.
     """
     rng = Random(seed)
-    env = HouseholdEnv(horizon=max(env.horizon, 100))  # a tour takes a turn for each receptacle
+    env = HouseholdEnv(horizon=max(env.horizon, 100))  # a tour takes one turn for each receptacle
     tasks = list(env.tasks("train", count, seed))
     lists: dict[str, list[Shown]] = defaultdict(list)
     for task in tasks:
@@ -70,11 +70,12 @@ def drill_documents(env: HouseholdEnv, tokenizer: Any, count: int, seed: int, we
 
 
 def drill(task: str, kind: str, lists: list[Shown], tokenizer: Any, weight: float) -> Document:
-    """One drill. Taking answers nothing here, so that the hands stay empty; the next walk is then no choice.
+    """Returns one drill. The object is not really taken, so that the hands stay empty; the next walk is then not a
+    choice.
 
     Args:
         task: the text of the first message.
-        kind: of the object that is asked for.
+        kind: kind of the requested object.
     """
     document = encode([{"role": "user", "content": task}], tokenizer, 0.0)
     due = 0.0
@@ -90,7 +91,7 @@ def drill(task: str, kind: str, lists: list[Shown], tokenizer: Any, weight: floa
 
 
 def _say(document: Document, text: str, weights: list[float], tokenizer: Any) -> None:
-    """Append an assistant turn whose first tokens have these weights."""
+    """Appends an assistant turn whose first tokens have these weights."""
     turn = encode([{"role": "assistant", "content": text}], tokenizer, 0.0)
     start = turn.weights.index(1.0)
     document.ids.extend(turn.ids)

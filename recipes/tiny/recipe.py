@@ -1,8 +1,8 @@
-"""The training loop of a tiny base policy: settings, model, resumable steps. What it is trained on is a mixture's affair.
+"""The training loop of a tiny base policy: settings, model, resumable steps. The training data come from a mixture.
 
-Three stretches: imitation of an expert with the skills among it; reading drills, with a little of the rest so that it
-is not forgotten; imitation of an expert that errs more, at a falling rate. Imitation alone did not teach this model to
-read a list of the household within its 1,200 steps (docs/results.md).
+Training has three stretches: imitation of an expert mixed with toy skills; reading drills, mixed with a little of the
+rest so that this is not forgotten; imitation of an expert that errs more, at a falling learning rate. Imitation alone
+did not teach this model to read a list of the household within its 1,200 steps (docs/results.md).
 """
 
 from __future__ import annotations
@@ -30,51 +30,51 @@ from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-_POOL = 8  # steps whose documents are drawn together, so that lengths can be matched
+_POOL = 8  # number of steps whose documents are drawn together, so that lengths can be matched
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Steps with one mixture. Counts are documents a step."""
+    """A number of steps with one mixture. Counts are documents per step."""
 
     steps: int
     demonstrations: int
     skills: int
     other_weight: float  # loss weight of tokens that the assistant does not write
     drills: int = 0
-    drill_weight: float = 0.0  # of a choice in a drill; a token that the assistant writes elsewhere has 1
-    errant: bool = False  # demonstrations of the expert that errs far more
-    rate: float = 1.0  # share of the recipe's learning rates
-    warmup: int = 50  # steps
-    decay: float = 0.3  # share of the steps over which the rate falls to 0
+    drill_weight: float = 0.0  # loss weight of a choice in a drill; other tokens of the assistant have weight 1
+    errant: bool = False  # whether the demonstrations come from the expert that errs far more
+    rate: float = 1.0  # factor on the recipe's learning rates
+    warmup: int = 50  # steps over which the rate rises
+    decay: float = 0.3  # share of the steps, at the end, over which the rate falls to 0
 
     def share(self, step: int) -> float:
-        """Of the recipe's learning rates, at a step of this stretch."""
+        """Returns the factor on the recipe's learning rates at a step of this stretch."""
         return self.rate * schedule(step, self.steps, self.warmup, self.decay)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that decides the weights."""
+    """All settings that determine the weights."""
 
     seed: int = 0
-    steps: int = 1200  # of imitation
+    steps: int = 1200  # steps of imitation
     reading: int = 200  # steps of drills
-    settling: int = 152  # steps of imitation after them
-    demonstrations: int = 20  # a step of imitation
-    skills: int = 48  # question-and-answer pairs a step of imitation
-    drills: int = 0  # a step of imitation
-    other_weight: float = 0.3  # of tokens that the assistant does not write, during imitation
+    settling: int = 152  # steps of imitation after the drills
+    demonstrations: int = 20  # demonstrations in each step of imitation
+    skills: int = 48  # question-and-answer pairs in each step of imitation
+    drills: int = 0  # drills in each step of imitation
+    other_weight: float = 0.3  # loss weight, during imitation, of tokens that the assistant does not write
     muon_lr: float = 0.02
     adam_lr: float = 0.004
-    family: str = "qwen3"  # or llama
+    family: str = "qwen3"  # qwen3 or llama
     hidden: int = 192
     head: int = 48  # width of a head
     layers: int = 4
     mlp: int = 512
     vocabulary: int = 1024
     theta: float = 10_000.0  # base of the rotary positions' wavelengths
-    induction: int = 0  # 1: begin with heads that copy (recipes.tiny.induction)
+    induction: int = 0  # 1: begin with heads that copy (recipes.tiny.induction); 0: begin with random weights
     threads: int = 2
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Recipe:
 
     @property
     def stretches(self) -> tuple[Stretch, Stretch, Stretch]:
-        """What is trained on, in order."""
+        """Returns the stretches in order."""
         return (
             Stretch(self.steps, self.demonstrations, self.skills, self.other_weight, self.drills, 0.5),
             Stretch(self.reading, 3, 8, 0.0, drills=24, drill_weight=6.0, warmup=20, decay=0.0),
@@ -115,11 +115,11 @@ class Recipe:
 
     @property
     def total(self) -> int:
-        """Steps of all stretches."""
+        """Number of steps of all stretches."""
         return self.steps + self.reading + self.settling
 
     def stretch(self, step: int) -> tuple[Stretch, int]:
-        """Where a step lies: its stretch, and the steps of that stretch before it."""
+        """Returns the stretch to which a step belongs, and the number of steps of this stretch before it."""
         for stretch in self.stretches:
             if step < stretch.steps:
                 return stretch, step
@@ -128,7 +128,7 @@ class Recipe:
 
 
 def make_tokenizer(mixture: Mixture, recipe: Recipe, template: str) -> PreTrainedTokenizerFast:
-    """Trained on the mixture's texts and 4,000 skill items, with the chat roles."""
+    """Returns a tokenizer trained on the mixture's texts and 4,000 skill items, with the tokens of chat roles."""
     texts = ["system", "user", "assistant", "tool"] * 50
     texts += mixture.texts(recipe.seed)
     for pair in skill_conversations(4000, recipe.seed):
@@ -145,7 +145,9 @@ def _start_worker(mixture: Mixture, tokenizer: Any) -> None:
 
 
 def draw_pool(mixture: Mixture, tokenizer: Any, recipe: Recipe, number: int) -> list[list[list[Document]]]:
-    """The micro-batches of ``_POOL`` steps: for each step one list for every thread, and again for each other kind."""
+    """Returns the micro-batches of ``_POOL`` steps: for each step one list per thread, first of demonstrations, then of
+    each other kind of document.
+    """
     seed = (recipe.seed + 1) * 1_000_003 + number
     threads, stretch = recipe.threads, recipe.stretch(number * _POOL)[0]
     shown = mixture.demonstrations(
@@ -154,7 +156,8 @@ def draw_pool(mixture: Mixture, tokenizer: Any, recipe: Recipe, number: int) -> 
     parts = micro_batches(shown, _POOL * threads)
     pairs = [encode(m, tokenizer, stretch.other_weight) for m in skill_conversations(stretch.skills * _POOL, seed)]
     drills = list(mixture.drills(tokenizer, stretch.drills * _POOL, seed, stretch.drill_weight))
-    # the k-th shortest beside the k-th longest, so that every step has all lengths and its threads equal work
+    # The k-th shortest document is paired with the k-th longest, so that every step contains all lengths and its
+    # threads get equal work.
     steps = [
         [parts[(i + j * _POOL) if j % 2 == 0 else (j + 1) * _POOL - 1 - i] for j in range(threads)]
         for i in range(_POOL)
@@ -177,10 +180,10 @@ def _draw_in_worker(recipe: Recipe, number: int) -> list[list[list[Document]]]:
 def batches(
     mixture: Mixture, tokenizer: Any, recipe: Recipe, start: int, workers: int = 1
 ) -> Generator[list[list[Document]], None, None]:
-    """Micro-batches of steps ``start`` and after; the next pools are drawn in other processes meanwhile."""
+    """Yields the micro-batches of step ``start`` and later steps. Other processes draw the next pools in the meantime."""
     spawn = get_context("spawn")
     number, skip = divmod(start, _POOL)
-    last = -(-recipe.total // _POOL)  # pools there are
+    last = -(-recipe.total // _POOL)  # number of pools
     start_worker = partial(_start_worker, mixture, tokenizer)
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=start_worker) as pool:
         ahead: deque[Future] = deque()
@@ -197,12 +200,12 @@ def batches(
 
 
 class Training:
-    """A training run that can be saved and taken up again.
+    """A training run that can be saved and resumed.
 
     Args:
-        folder: of its checkpoint.
-        device: where the model is trained, as PyTorch names it.
-        workers: processes that draw documents ahead.
+        folder: folder for its checkpoint.
+        device: device on which the model is trained, as PyTorch names it.
+        workers: number of processes that draw documents in advance.
     """
 
     def __init__(
@@ -224,7 +227,7 @@ class Training:
 
     @property
     def machine(self) -> str:
-        """What it is trained on, for the card."""
+        """Returns a description of the machine for the card."""
         cores = f"{os.cpu_count()} CPU cores, {platform.machine()}"
         if self.device == "cpu":
             return f"{cores}, {self.recipe.threads} threads"
@@ -235,7 +238,9 @@ class Training:
         return self.folder / "run.pt"
 
     def save(self) -> None:
-        """Write everything that the next step depends on; a kill leaves the old file or the new one."""
+        """Saves everything on which the next step depends. After a kill, either the old or the new file exists
+        completely.
+        """
         state = {
             "model": self.model.state_dict(),
             "optimisers": [o.state_dict() for o in self.optimisers],
@@ -246,7 +251,7 @@ class Training:
         temporary.replace(self.path)
 
     def load(self) -> bool:
-        """Take up what ``save`` left, if anything."""
+        """Restores what ``save`` wrote, if there is anything."""
         if not self.path.is_file():
             return False
         state = torch.load(self.path, weights_only=True, map_location=self.device)
@@ -258,7 +263,9 @@ class Training:
         return True
 
     def train(self, evaluate: Callable[[Training], dict[str, Any]], every: int, until: int | None = None) -> None:
-        """Train to the last step, evaluating and saving every ``every`` steps; ``seconds`` leaves evaluation out."""
+        """Trains up to the last step, and evaluates and saves every ``every`` steps. ``seconds`` does not count the
+        evaluations.
+        """
         recipe, threads = self.recipe, Threads(self.recipe.threads)
         bar = tqdm(total=recipe.total, initial=self.step, desc="tiny", unit="step", mininterval=5, smoothing=0.1)
         source = batches(self.mixture, self.tokenizer, recipe, self.step, self.workers)
@@ -266,7 +273,7 @@ class Training:
         while self.step < end:
             began = time.perf_counter()
             stretch, passed = recipe.stretch(self.step)
-            if passed == 0:  # the last stretch's momentum belongs to another mixture
+            if passed == 0:  # the momentum from the previous stretch belongs to another mixture
                 self.optimisers = optimisers(self.model, recipe.muon_lr, recipe.adam_lr)
             parts = next(source)
             loss = threads.gradients(self.model, parts)

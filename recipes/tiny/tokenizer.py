@@ -1,7 +1,7 @@
-"""A byte-level BPE tokenizer whose vocabulary holds the corpus's words whole.
+"""Trains a byte-level BPE tokenizer whose vocabulary holds the corpus's words whole.
 
-Text is cut so that a line break always stands alone and a special token is never merged into anything: tokenising two
-pieces that meet at a line break or a special token gives the same ids as tokenising them joined.
+Text is split so that a line break always stands alone and no special token is merged with other text. Two pieces that
+meet at a line break or at a special token therefore give the same ids whether they are tokenised separately or joined.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>
 SPECIAL = (END_OF_TEXT, TURN_START, TURN_END)
 MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 
-# a line break; a number of at most two digits; a word; one mark; one blank
+# The pattern matches a line break; a number of at most two digits; a word; one punctuation mark; or one blank.
 _PIECES = r"\n| ?\p{N}{1,2}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
 
 
@@ -29,10 +29,11 @@ def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
 def build_tokenizer(
     texts: Iterable[str], template: str, size: int = 1024, merged: int = 384
 ) -> PreTrainedTokenizerFast:
-    """Train on ``texts``.
+    """Trains the tokenizer on ``texts``.
 
-    ``merged`` ids go to bytes and to pieces of words, learned as BPE merges; the rest of ``size``, specials aside, to the
-    most frequent whole words. A whole word is looked up before any merge, so it needs no chain of merges of its own.
+    ``merged`` ids are used for bytes and for pieces of words, learned as BPE merges. The rest of ``size``, except the
+    special tokens, is used for the most frequent whole words. A whole word is looked up before any merge is applied, so
+    that it needs no merges.
 
     Raises:
         ValueError: ``size`` leaves no room for whole words.
@@ -49,7 +50,7 @@ def build_tokenizer(
     pieces.pre_tokenizer = cutter
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=merged, initial_alphabet=alphabet, show_progress=False)
-    # by distinct words, not by frequency: merges serve the words that the vocabulary does not hold whole
+    # Each distinct word counts once, because merges serve the words that the vocabulary does not hold whole.
     decode = decoders.ByteLevel()
     pieces.train_from_iterator((decode.decode([piece]) for piece in sorted(counts)), trainer)
     learned = pieces.get_vocab(with_added_tokens=False)

@@ -1,7 +1,8 @@
-"""The mixture of the base that knows the worlds of tools at their tiny levels.
+"""The training mixture of the base that knows the tool-use environments at their tiny levels.
 
-Each world's good expert is imitated first, then a clumsy one that errs often and has the turns to put it right. Every mistake is
-one that the world's verifier of single turns refuses, so that a base which makes them knows better than it acts.
+For each environment, a good expert is imitated first. Then a clumsy expert is imitated, which errs often and has enough
+turns to correct its errors. Every mistake is one that the environment's verifier of single turns refuses, so that a
+base that makes such mistakes has room to improve.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from turnwise.envs.bfcl.generated import TinyTasks
 from turnwise.envs.environment import Environment, Quality
 from turnwise.types import Message
 
-_LONG = 24  # turns of an episode of the errant experts: many more than they need
-_SHELF = 16  # draws of demonstrations kept for reuse: commands in a sandbox are dear
+_LONG = 24  # most turns of an episode of the clumsy experts, many more than they need
+_SHELF = 16  # number of draws of demonstrations that are kept for reuse, because commands in a sandbox are slow
 _DIALOGUE = apibank.Mistakes(wrong=0.16, unknown=0.14, missing=0.14, repeat=0.1, look=0.08, early=0.16)
 _MUDDLE = 0.4
 
@@ -45,7 +46,9 @@ def _apibank(errant: bool, thinks: bool = False) -> list[Environment]:
 
 
 def _search(errant: bool) -> list[Environment]:
-    """Other editions than that of the tasks: names and questions recur, with answers of their own; no page does."""
+    """Returns editions of the encyclopaedia other than that of the tasks. Names and questions recur with other answers;
+    no page does.
+    """
     given: dict[str, Any] = {}
     if errant:
         given = {
@@ -84,12 +87,14 @@ WORLDS: Mapping[str, Callable[[bool], list[Environment]]] = {
     "terminal": _terminal,
     "software": _software,
 }
-"""World -> the environments whose demonstrations are imitated, in turn; with True those of the errant expert."""
+"""Environment -> the environments whose demonstrations are imitated, in turn. The key with True has those of the clumsy
+expert.
+"""
 THINKING: Mapping[str, Callable[[bool], list[Environment]]] = {
     "bfcl": partial(_bfcl, thinks=True),
     "apibank": partial(_apibank, thinks=True),
 }
-"""The same of worlds whose experts state their thoughts."""
+"""The same for environments whose experts state their thoughts."""
 
 
 SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -97,7 +102,9 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "medium": {"hidden": 144, "head": 36, "mlp": 384},
     "small": {"hidden": 128, "head": 32, "mlp": 320, "layers": 2},
 }
-"""Of the base that thinks, for tables that compare sizes of a model -> what its recipe changes."""
+"""Size of a base that thinks -> the settings of its recipe that differ. The sizes are for tables that compare sizes of
+a model.
+"""
 
 
 def _recipe() -> Recipe:
@@ -118,7 +125,9 @@ def _recipe() -> Recipe:
 
 @dataclass(frozen=True)
 class ToolWorlds:
-    """See ``recipes.tiny.mixture.Mixture``. With ``thinks`` the experts state their thoughts."""
+    """The training mixture for tool use; see ``recipes.tiny.mixture.Mixture``. With ``thinks`` the experts state their
+    thoughts.
+    """
 
     worlds: tuple[str, ...] = tuple(WORLDS)
     thinks: bool = False
@@ -135,31 +144,33 @@ class ToolWorlds:
     )
 
     def texts(self, seed: int) -> Iterable[str]:
-        """Of 80 demonstrations a world."""
+        """Returns the texts of 80 demonstrations of each environment."""
         for world in self.worlds:
             for messages in _drawn(world, self.thinks, False, "clumsy", 80, seed):
                 yield from (m["content"] for m in messages)
 
     def demonstrations(self, tokenizer: Any, count: int, seed: int, errant: bool, other: float) -> Iterator[Document]:
-        """Fresh training tasks with one demonstration each, the worlds in turn."""
+        """Returns documents of new training tasks with one demonstration each, the environments in turn."""
         shares = [count // len(self.worlds) + (i < count % len(self.worlds)) for i in range(len(self.worlds))]
         for world, share in zip(self.worlds, shares, strict=True):
             for messages in _demonstrations(world, self.thinks, errant, share, seed % _SHELF, seed // _SHELF):
                 yield encode(messages, tokenizer, other)
 
     def drills(self, tokenizer: Any, count: int, seed: int, weight: float) -> Iterator[Document]:
-        """Lines to copy; see ``recipes.tiny.copying``."""
+        """Returns drills on lines to copy; see ``recipes.tiny.copying``."""
         return copy_documents(tokenizer, count, seed, weight)
 
     def details(
         self, model: Any, tokenizer: Any, worlds: Mapping[str, Environment], found: dict[str, Any], tasks: int
     ) -> str:
-        """Nothing."""
+        """Returns an empty text."""
         return ""
 
 
 def llama() -> ToolWorlds:
-    """The mixture of the base of a second family: three worlds, so half of the demonstrations and fewer steps."""
+    """Returns the mixture of the base of a second model family: three environments, hence half of the demonstrations
+    and fewer steps.
+    """
     return ToolWorlds(
         worlds=("bfcl", "search", "math"),
         recipe=replace(_recipe(), family="llama", steps=1000, demonstrations=12),
@@ -170,7 +181,8 @@ def llama() -> ToolWorlds:
 
 
 def thinking(size: str = "") -> ToolWorlds:
-    """The mixture of the base that thinks before it calls: two worlds of dialogues, so half of the demonstrations and steps.
+    """Returns the mixture of the base that thinks before it calls: two environments of dialogues, hence half of the
+    demonstrations and steps.
 
     Args:
         size: one of ``SIZES``; "" is the largest.
@@ -201,7 +213,7 @@ _BOXED = ("terminal", "software")
 def _demonstrations(
     world: str, thinks: bool, errant: bool, count: int, draw: int, epoch: int
 ) -> tuple[tuple[Message, ...], ...]:
-    """Of training tasks; those that take a sandbox come back in every epoch."""
+    """Returns demonstrations of training tasks. Those that need a sandbox are repeated in every epoch."""
     if world in _BOXED:
         return _kept(world, errant, count, draw)
     return _drawn(world, thinks, errant, _quality(errant), count, draw + _SHELF * epoch)

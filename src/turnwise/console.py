@@ -1,4 +1,6 @@
-"""What programs here share at a terminal: a console that data cannot format or stop, and numbers of the command line."""
+"""What all command-line programs of this project share: a console that prints data literally, and readers of numeric
+options.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,23 @@ from turnwise.text import plain
 
 
 class Terminal(Console):
-    """A console that prints strings as they are, in tables and titles too: no markup, no emoji names, no colours of its own.
+    """A Rich console that prints strings literally, also in tables and titles: without markup, emoji names or automatic
+    colours.
 
-    Rich reads ``[/red]`` in a string as markup and fails where it closes nothing. Whoever wants a style passes ``style=``.
+    Rich would read ``[/red]`` in a string as markup, and would fail if there is no tag to close. A caller that wants a
+    style passes ``style=``.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
-        """Every string that is printed comes through here."""
+        """Converts every string that is printed, without reading it as markup."""
         return super().render_str(plain(text), **options)
 
 
 def number(least: float, most: float, whole: bool = False) -> Callable[[str], Any]:
-    """Returns a type of ``argparse`` options: a number from ``least`` to ``most``."""
+    """Returns a ``type`` for an ``argparse`` option that accepts a number from ``least`` to ``most``."""
 
     def parse(text: str) -> Any:
         try:
@@ -43,12 +47,14 @@ def number(least: float, most: float, whole: bool = False) -> Callable[[str], An
 
 
 def unwritten(error: OSError) -> str:
-    """Returns one line about a file that a program could not write."""
+    """Returns a one-line message about a file that a program could not write."""
     return f"{error.filename or 'a file'}: cannot be written ({error.strerror or error}); name another place"
 
 
 def until_stopped(main: Callable[[], int]) -> int:
-    """Returns the exit status of a program: that of ``main``, or 130 after Ctrl-C, which is one line."""
+    """Runs ``main`` and returns its exit status, or 130 after Ctrl-C, for which one line is printed instead of a
+    traceback.
+    """
     try:
         return main()
     except KeyboardInterrupt:
@@ -57,6 +63,8 @@ def until_stopped(main: Callable[[], int]) -> int:
 
 
 def sized(width: int) -> Terminal:
-    """Standard output; a file or a pipe, which has no width of its own, gets ``width``."""
+    """Returns a console on standard output. If that is a file or a pipe, which has no width of its own, ``width`` is
+    used.
+    """
     console = Terminal()
     return console if console.is_terminal else Terminal(width=width)

@@ -1,5 +1,6 @@
-"""What clients of HTTP services share: addresses, keys, the size of an answer, how long a server may ask for a pause, and an
-event loop in a thread, so that requests are under way while the caller computes."""
+"""Shared code of the clients of HTTP services: checks of addresses, keys, a limit on the size of an answer and on the
+pause that a server may ask for, and an event loop in a thread, so that requests proceed while the caller computes.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-MAX_PAUSE = 60.0  # s that a server's Retry-After is heeded for
+MAX_PAUSE = 60.0  # longest pause in seconds that is waited when a server sends a Retry-After header
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 T = TypeVar("T")
 
 
 def check_url(url: str, key_variable: str) -> None:
-    """Refuse what is no base of an API, or holds a secret.
+    """Refuses a URL that is not the base address of an API, or that contains a secret.
 
     Raises:
-        ValueError: naming ``url`` and the remedy; the message repeats no password and no query.
+        ValueError: the message names ``url`` and the remedy. It does not repeat a password or a query.
     """
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("url must hold no spaces and no control characters")
@@ -43,12 +44,12 @@ def check_url(url: str, key_variable: str) -> None:
 
 
 def is_local(url: str) -> bool:
-    """Whether an address is this machine's own."""
+    """Returns whether an address belongs to this machine."""
     return urlsplit(url).hostname in _LOCAL
 
 
 def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientSession:
-    """A session whose requests carry the key. Proxies of the environment are used for other machines only."""
+    """Returns a session whose requests carry the key. Proxies set in the environment are only used for other machines."""
     return aiohttp.ClientSession(
         headers={"Authorization": f"Bearer {key}"} if key else None,
         connector=aiohttp.TCPConnector(limit=connections),
@@ -58,15 +59,15 @@ def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientS
 
 
 class TooLargeError(ValueError):
-    """An answer with more bytes than are read."""
+    """An answer has more bytes than the client is willing to read."""
 
 
 async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body of an answer.
+    """Returns the body of an answer.
 
     Raises:
-        TooLargeError: it has more than ``most`` bytes.
-        aiohttp.ClientError, TimeoutError, OSError: it does not come whole.
+        TooLargeError: the body has more than ``most`` bytes.
+        aiohttp.ClientError, TimeoutError, OSError: the body does not arrive completely.
     """
     body = bytearray()
     async for piece in response.content.iter_chunked(2**16):
@@ -77,12 +78,14 @@ async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 def key_from(variable: str) -> str | None:
-    """The key in an environment variable; None where it is unset or empty."""
+    """Returns the key in an environment variable, or None if the variable is unset or empty."""
     return os.environ.get(variable) or None
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds from a Retry-After header, in either of its forms, ``MAX_PAUSE`` at most; None where it says nothing usable."""
+    """Returns the seconds that a Retry-After header asks for, in either of its two forms, at most ``MAX_PAUSE``. None
+    if the header holds nothing usable.
+    """
     if not value:
         return None
     try:
@@ -96,7 +99,7 @@ def retry_after(value: str | None) -> float | None:
 
 
 class Background:
-    """Runs coroutines in a daemon thread: a process that ends does not wait for it."""
+    """Runs coroutines in a daemon thread, so that a process that ends does not wait for them."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -104,11 +107,11 @@ class Background:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start ``work``, and return at once."""
+        """Starts ``work`` in the thread and returns its future at once."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self, last: Coroutine[Any, Any, Any]) -> None:
-        """Cancel what is running and let it end, run ``last``, and stop the thread."""
+        """Cancels the running coroutines and waits until they have ended, then runs ``last`` and stops the thread."""
         self.submit(_cancel_others()).result()
         self.submit(last).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

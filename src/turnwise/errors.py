@@ -1,4 +1,4 @@
-"""What goes wrong by a person's hand, as opposed to ours."""
+"""Errors that a user can correct, and ends of a run that are not bugs. All other errors keep their traceback."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from turnwise.text import plain
 
 
 class InputError(ValueError):
-    """A configuration, file or folder that cannot be used. The message names it and the remedy; no traceback is shown.
+    """A configuration, file or folder cannot be used. The message names the item and the remedy, and no traceback is
+    shown.
 
-    What it quotes of a file is escaped and cut, so that it can be printed.
+    Quotations from a file are escaped and shortened, so that the message can be printed.
     """
 
     def __str__(self) -> str:
@@ -19,10 +20,10 @@ class InputError(ValueError):
 
 
 def refuse_twice(arguments: Iterable[str]) -> None:
-    """Refuses ``key=value`` arguments that name a key twice, of which a program would use one.
+    """Refuses ``key=value`` arguments if a key occurs twice, because a program would use only one of the two values.
 
     Raises:
-        InputError: one does.
+        InputError: a key occurs twice.
     """
     seen: set[str] = set()
     for argument in arguments:
@@ -33,15 +34,17 @@ def refuse_twice(arguments: Iterable[str]) -> None:
 
 
 class RowsFailed(RuntimeError):
-    """Some runs of a sweep did not finish; the printed table shows which ones and why."""
+    """Some runs of a sweep did not finish. The table that the sweep prints shows which runs, and why."""
 
 
 class Stopped(RuntimeError):
-    """A run that cannot go on by itself: its numbers or its machine gave out. The message says it all; what was saved stays."""
+    """A run cannot continue, because its numbers are not usable or its machine failed. The message is complete without
+    a traceback, and everything saved so far is kept.
+    """
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the run in the middle of its training; what was saved stays."""
+    """A signal ended the run during training. Everything saved so far is kept."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and a full disk that says which file it stopped."""
+"""Writes files atomically, and names the file and the remedy when the operating system refuses to write or read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import yaml
 
 from turnwise.errors import InputError
 
-PART = ".part"  # end of the name of a file that is being written; what a killed process leaves may be deleted
+# ending of a file that is still being written; one that a killed process left behind may be deleted
+PART = ".part"
 
 _REMEDY = {
     errno.ENOSPC: "no space left on this disk; free some",
@@ -34,13 +35,15 @@ _OUT_OF_REACH = {
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to, which replaces ``path`` when the block ends and is removed if the block fails.
+    """Yields a temporary path to write to, which replaces ``path`` when the block ends and is removed if the block
+    fails.
 
-    Whatever happens (a reader, a kill, a full disk), ``path`` is the old file or the new one and never a part of it. The
-    temporary file lies beside ``path``, because a file can be renamed in one step only within a file system.
+    Whatever happens (a concurrent reader, a kill, a full disk), ``path`` is either the old file or the complete new
+    one. The temporary file lies in the same folder as ``path``, because a file can only be renamed in one step within a
+    file system.
 
     Raises:
-        OSError: it cannot be written; ``filename`` is ``path``.
+        OSError: the file cannot be written; ``filename`` is ``path``.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
@@ -50,37 +53,38 @@ def atomic_write(path: Path) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             yield part
             with part.open("rb") as stream:
-                os.fsync(stream.fileno())  # some file systems find out here that they are full
+                os.fsync(stream.fileno())  # some file systems only report here that they are full
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
 def refuse_same(out: Path, read: Iterable[Path]) -> None:
-    """Checks that a program does not write over a file that it reads.
+    """Checks that a program does not overwrite a file that it reads.
 
     Raises:
-        InputError: ``out`` is one of the files.
+        InputError: ``out`` is one of the files that are read.
     """
     if out.exists() and any(path.exists() and out.samefile(path) for path in read):
-        raise InputError(f"{out}: this file is read, and would be written over; name another")
+        raise InputError(f"{out}: this file is read, so that it must not be overwritten; name another")
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds.
+    """Returns the content of a YAML file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: as :func:`parse_yaml`.
+        OSError: the file cannot be read.
+        ValueError: see :func:`parse_yaml`.
     """
     return parse_yaml(path.read_bytes())
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """What a YAML text holds.
+    """Returns the content of a YAML text.
 
     Raises:
-        ValueError: it is no YAML, is nested too deep, or holds a value that cannot be, as a date with a thirteenth month.
+        ValueError: the text is not YAML, is nested too deeply, or holds an impossible value such as a date with month
+            13.
     """
     try:
         return yaml.safe_load(text)
@@ -89,12 +93,13 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def append(path: Path, text: str) -> None:
-    """Add lines to a file, all of them or none.
+    """Appends lines to a file, either all of them or none.
 
-    A last line that a kill tore off gets its end first, so that it spoils no other.
+    If the file ends in an incomplete line, as after a kill, that line is ended first, so that the new lines stay
+    readable.
 
     Raises:
-        OSError: there is no room; ``filename`` is ``path``, which stays as it was.
+        OSError: the disk is full; ``filename`` is ``path``, and the file is unchanged.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +112,8 @@ def append(path: Path, text: str) -> None:
             try:
                 while rest:
                     rest = rest[stream.write(rest) :]
-                os.fsync(stream.fileno())  # no checkpoint may know records that a power cut takes
+                # written to the disk now: otherwise a power failure could lose lines that a saved checkpoint relies on
+                os.fsync(stream.fileno())
             except OSError:
                 with suppress(OSError):
                     stream.truncate(size)
@@ -116,9 +122,11 @@ def append(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """An error of the operating system in this block names ``path``, whichever library met it.
+    """Sets the file name of every operating-system error that is raised in this block to ``path``, whichever library
+    raised it.
 
-    Libraries that are not written in Python report such errors as exceptions of their own; their text holds the number.
+    Libraries that are not written in Python raise such errors as exceptions of their own, whose text contains the error
+    number.
     """
     try:
         yield
@@ -133,15 +141,16 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def no_room(error: OSError, folder: str | Path) -> str | None:
-    """One line for people if ``error`` says that nothing more can be written: the file and the remedy. None otherwise.
+    """Returns a one-line message with the file and the remedy if ``error`` means that nothing more can be written, else
+    None.
 
-    ``folder`` is named where the error, of a library, names no file.
+    ``folder`` is named if the error comes from a library and names no file.
     """
     remedy = _REMEDY.get(error.errno or 0)
     return remedy and f"{error.filename or folder}: {remedy} and run the same command again: it resumes"
 
 
 def out_of_reach(error: OSError) -> str | None:
-    """One line for people if ``error`` says that a path cannot be used as it was named: the path and why. None otherwise."""
+    """Returns a one-line message with the path and the reason if ``error`` means that a path cannot be used, else None."""
     why = _OUT_OF_REACH.get(error.errno or 0)
     return f"{error.filename}: {why}; correct it, or name another place" if why and error.filename else None

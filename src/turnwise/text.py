@@ -1,4 +1,6 @@
-"""Text that others wrote, made fit for a terminal and for a message: without control characters, bounded, without secrets."""
+"""Makes text from other sources safe for a terminal and for a message: without control characters and secrets, and
+shortened.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-LINE = 2000  # characters of a line of a message; a longer one is cut
+LINE = 2000  # most characters of one line of a message; longer lines are cut
 
-# Terminals obey control characters, the bidirectional marks change the order in which a line is read, and no stream can
-# encode half a surrogate pair. Newline and tab stay.
+# These characters are escaped: control characters, which terminals obey; bidirectional marks, which change the order in
+# which a line is read; and single halves of a surrogate pair, which no stream can encode. Newline and tab are kept.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_SAID = 4096  # bytes of a server's answer that are looked at
+_SAID = 4096  # number of bytes of a server's answer that are examined
 _MASK = "[masked]"
 _SECRETS = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -21,13 +23,13 @@ _SECRETS = tuple(
         r"\b[\w-]*(?:authorization|api[-_]?key|access[-_]?token|secret|password|passwd|cookie)[\w-]*[\"'\\]*\s*[:=]\s*[\"'\\]*[^\s\"',;\\]+",
         r"://[^\s/@]+@",
         r"\b(?:sk|pk|hf|ghp|gho|xox[a-z])[-_][\w-]{6,}",
-        r"(?=[\w+/=.-]*\d)(?=[\w+/=.-]*[a-z])[\w+/=.-]{24,}",  # letters and digits in a row, as keys are
+        r"(?=[\w+/=.-]*\d)(?=[\w+/=.-]*[a-z])[\w+/=.-]{24,}",  # a long run of letters and digits, which may be a key
     )
 )
 
 
 class TwiceError(ValueError):
-    """A JSON object names a key twice; readers would drop the first value without a word."""
+    """A JSON object holds a key twice. Python's JSON reader would silently drop the first value."""
 
     def __init__(self, key: str) -> None:
         super().__init__("an object names a key twice")
@@ -35,10 +37,10 @@ class TwiceError(ValueError):
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object of these pairs, as ``object_pairs_hook`` of a JSON reader.
+    """Returns the object of these pairs. It serves as ``object_pairs_hook`` of a JSON reader.
 
     Raises:
-        TwiceError: a key stands twice.
+        TwiceError: a key occurs twice.
     """
     if len(found := dict(pairs)) < len(pairs):
         names = [name for name, _ in pairs]
@@ -47,23 +49,24 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def plain(text: str, most: int = LINE) -> str:
-    """``text`` with its control characters escaped, and each line cut after ``most`` characters."""
+    """Returns ``text`` with its control characters escaped and each line cut after ``most`` characters."""
     return "\n".join(_line(line, most) for line in text.split("\n"))
 
 
 def said(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
-    """What a server said, in one line that may stand in a message.
+    """Returns what a server answered as one line for a message.
 
-    Everything that looks like a credential is masked, and so are the ``secrets``: a server may answer with what it was sent.
+    Everything that looks like a credential is masked, and so are the ``secrets``, because a server may repeat what it
+    was sent.
 
     Args:
-        body: of its answer, or one of its headers.
-        secrets: that were sent; None counts as none.
-        most: characters of the line.
+        body: the body of the answer, or one of its headers.
+        secrets: the secrets that were sent; None is ignored.
+        most: largest number of characters of the line.
     """
     text = body[:_SAID].decode(errors="replace") if isinstance(body, bytes) else body[:_SAID]
     if len(body) > _SAID:
-        text = re.sub(r"\S+$", "", text)  # the cut may have gone through a key, of which half would pass
+        text = re.sub(r"\S+$", "", text)  # the cut may have split a key, whose first half would not be recognised
     for secret in filter(None, secrets):
         for form in {secret, json.dumps(secret)[1:-1], quote(secret, safe=""), secret[::-1]}:
             text = text.replace(form, _MASK)
@@ -78,24 +81,25 @@ def _line(text: str, most: int) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of JSON that others wrote, whose texts can be written and shown.
+    """Returns the value of JSON from another source, with texts that can be written and shown.
 
     Raises:
-        ValueError: it is no JSON, names NaN or an infinity, is nested too deeply, or holds half a surrogate pair.
+        ValueError: the text is not JSON, contains NaN or an infinity, is nested too deeply, or holds half of a
+            surrogate pair.
     """
     try:
         if isinstance(text, bytes):
-            text = text.decode("utf-8-sig")  # json would let halves of pairs pass
+            text = text.decode("utf-8-sig")  # ``json.loads`` of bytes would accept half of a surrogate pair
         return whole_characters(json.loads(text, parse_constant=_refuse))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
 def whole_characters(value: Any) -> Any:
-    """``value`` back, a JSON value whose texts can be written as UTF-8.
+    """Returns ``value``, a JSON value, after checking that all of its texts can be written as UTF-8.
 
     Raises:
-        ValueError: one of them holds half a surrogate pair, or it is nested too deeply.
+        ValueError: a text holds half of a surrogate pair, or the value is nested too deeply.
     """
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

@@ -1,9 +1,9 @@
-"""The data path as vocabulary: what flows from expert trajectories to the update.
+"""The data types that pass from expert trajectories to the update.
 
     Trajectory -> State -> RolloutTree (of Turns) -> Credit -> Batch
 
-Axes in names: ``_S`` states, ``_G`` group, ``_N`` turns of a tree, ``_T`` tokens. Every log-probability is natural and
-belongs to the token that stands at the same place of the ids beside it.
+Suffixes of names give the axes: ``_S`` states, ``_G`` group, ``_N`` turns of a tree, ``_T`` tokens. Every
+log-probability uses the natural logarithm and belongs to the token at the same index of the ids.
 """
 
 from __future__ import annotations
@@ -13,46 +13,53 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Message = Mapping[str, Any]
-"""One chat message: ``role`` (system, user, assistant, tool), ``content`` and, for assistants, maybe ``tool_calls``."""
+"""A chat message: ``role`` (system, user, assistant, tool), ``content`` and, for assistants, possibly ``tool_calls``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What an environment needs to open an episode. ``data`` is JSON-serialisable and sufficient: same task, same episode."""
+    """Describes an episode to its environment. ``data`` is JSON-serialisable and sufficient: the same task gives the
+    same episode.
+    """
 
     env: str
-    id: str  # unique within the environment, e.g. "train/000123"
+    id: str  # unique within the environment, for example "train/000123"
     split: str  # train, seen or unseen
     data: Mapping[str, Any] = field(default_factory=dict)
-    subset: str = ""  # the part of the benchmark that success is told by as well; empty where a world has none
+    # the part of the benchmark for which success is also reported separately; empty if there are no parts
+    subset: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Pivot:
-    """Says that a trajectory is one place to act: only its last reply is a candidate, and the turns before it are history.
+    """Marks a trajectory as a single place to act: only its last reply is a candidate, and the earlier turns are its
+    history.
 
-    A row of a pivot file is such a dialogue. Its pass rate is what samples that were drawn there before have earned.
+    Each row of a pivot file is such a dialogue. Its pass rate counts the samples that were drawn at this place earlier.
     """
 
-    passed: int = 0  # samples that were accepted
-    total: int = 0  # samples; 0: none was drawn
+    passed: int = 0  # number of samples that were accepted
+    total: int = 0  # number of samples; 0 if none was drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A demonstrated episode: the opening messages, then assistant and observation messages in turn."""
+    """A demonstrated episode: the opening messages, then assistant messages and observation messages in alternation."""
 
     id: str
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     task: Task | None = None
     success: bool | None = None
-    source: str = ""  # "file:line", for messages to people
+    source: str = ""  # "file:line", for messages to the user
     pivot: Pivot | None = None
 
     @property
     def acts(self) -> list[int]:
-        """Places in ``messages`` of the replies that are candidates: all of the assistant's, or the last one of a pivot."""
+        """Indices in ``messages`` of the candidate replies: all replies of the assistant, or only the last one of a
+        pivot.
+        """
         places = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
         return places[-1:] if self.pivot else places
 
@@ -67,70 +74,75 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A place to act: s_t. ``id`` is the group key; it names trajectory and turn, never the text of the prompt."""
+    """A place to act: s_t. ``id`` identifies the group; it is made of trajectory and turn and not of the prompt's text."""
 
     id: str
     task: Task
-    ids: tuple[int, ...]  # tokens of the whole history, ending where the policy writes next
-    actions: tuple[str, ...] = ()  # what was done since the task's start; replaying them puts an episode here
+    ids: tuple[int, ...]  # tokens of the whole history, up to where the policy writes next
+    # actions since the start of the task; replaying them brings the environment into this state
+    actions: tuple[str, ...] = ()
     expert: str | None = None  # a*_t, the demonstrated action
-    expert_ids: tuple[int, ...] = ()  # its tokens with the end-of-turn token
+    expert_ids: tuple[int, ...] = ()  # tokens of the expert's action, with the end-of-turn token
     trajectory: str | None = None
     turn: int = 0
-    pivot: Pivot | None = None  # of the trajectory
+    pivot: Pivot | None = None  # the trajectory's pivot, if it has one
 
 
 @dataclass(slots=True)
 class Turn:
-    """A node of a rollout tree: the tokens the policy wrote, then the tokens the environment answered."""
+    """A node of a rollout tree: the tokens that the policy wrote, then the tokens of the environment's answer."""
 
-    parent: int  # index of the turn before it in the same tree; -1 is the root state
+    parent: int  # index of the previous turn in the same tree; -1 means the root state
     action_ids: list[int]
-    logprobs: list[float]  # of action_ids, under the policy and the sampling settings that wrote them
-    text: str = ""  # the action as the environment saw it
-    observation_ids: list[int] = field(default_factory=list)  # no loss; empty where the episode ended
-    anew: bool = False  # ``observation_ids`` are a conversation of their own: the turns below see nothing that stands before them
+    logprobs: list[float]  # of action_ids, under the policy and the sampling settings that produced them
+    text: str = ""  # the action as text, which the environment received
+    observation_ids: list[int] = field(default_factory=list)  # not in the loss; empty if the episode ended
+    # whether ``observation_ids`` begin a new conversation: turns below this one do not see the tokens before them
+    anew: bool = False
     observation: str = ""
-    done: bool = False  # the environment ended the episode here
-    reward: float = 0.0  # what the environment paid for this step
-    truncated: bool = False  # the action hit the token limit
+    done: bool = False  # whether the environment ended the episode here
+    reward: float = 0.0  # the environment's reward for this step
+    truncated: bool = False  # whether the action reached the token limit
     info: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """What a gate saw of a tree at one step, and what it decided there."""
+    """The signals that a gate computed for a tree at one step, and its decision to stop the group or not."""
 
     step: int  # turns since the root
-    values: Mapping[str, float]  # signal -> value; empty where the gate reads none
+    values: Mapping[str, float]  # signal -> value; empty if the gate computes no signal
     stop: bool
 
 
 @dataclass(slots=True)
 class RolloutTree:
-    """A root state and the turns that grew from it. Parents stand before their children in ``turns``."""
+    """A root state and the turns that were played from it. In ``turns``, every parent comes before its children."""
 
     state: State
     turns: list[Turn] = field(default_factory=list)
-    stopped: bool = False  # a gate cut this tree: nothing of it is trained on
-    invalid: set[int] = field(default_factory=set)  # leaves whose world failed: in no statistic, never trained on
-    version: int = 0  # the policy version that wrote it
-    looks: list[GateDecision] = field(default_factory=list)  # written by the gate, in order
+    stopped: bool = False  # whether a gate stopped this tree; no turn of a stopped tree is trained on
+    # leaves whose environment failed: left out of all statistics and of training
+    invalid: set[int] = field(default_factory=set)
+    version: int = 0  # the version of the policy that sampled the tree
+    looks: list[GateDecision] = field(default_factory=list)  # the gate's decisions in order
 
     def leaves(self) -> list[int]:
-        """Indices of the turns that nothing continues, in order of birth."""
+        """Returns the indices of the turns without children, in the order in which they were sampled."""
         parents = {turn.parent for turn in self.turns}
         return [i for i in range(len(self.turns)) if i not in parents]
 
     def children(self) -> dict[int, list[int]]:
-        """The turns that continue each turn, in order of birth; -1 is the root."""
+        """Returns for each turn the indices of its children, in the order in which they were sampled. The key -1 is the
+        root.
+        """
         children: dict[int, list[int]] = {i: [] for i in range(-1, len(self.turns))}
         for i, turn in enumerate(self.turns):
             children[turn.parent].append(i)
         return children
 
     def path(self, leaf: int) -> list[int]:
-        """Turn indices from the root's first turn down to ``leaf``."""
+        """Returns the indices of the turns on the path from the root to ``leaf``, ``leaf`` included."""
         path = []
         while leaf >= 0:
             path.append(leaf)
@@ -138,7 +150,7 @@ class RolloutTree:
         return path[::-1]
 
     def first_leaves(self) -> list[int]:
-        """For each turn the first leaf below it (itself, if it is one)."""
+        """Returns for each turn the first leaf below it. For a leaf that is the leaf itself."""
         first = list(range(len(self.turns)))
         for i in range(len(self.turns) - 1, -1, -1):
             parent = self.turns[i].parent
@@ -147,7 +159,7 @@ class RolloutTree:
         return first
 
     def history(self, turn: int) -> list[int]:
-        """Returns the tokens that the policy sees when it continues ``turn`` (-1: the root)."""
+        """Returns the tokens that the policy sees when it continues after ``turn`` (-1: at the root)."""
         ids = list(self.state.ids)
         for each in map(self.turns.__getitem__, self.path(turn)):
             ids = [] if each.anew else ids + each.action_ids
@@ -157,34 +169,35 @@ class RolloutTree:
 
 @dataclass(slots=True)
 class Credit:
-    """What a rule says of each turn of one tree. The loss reads this and never asks which rule it was.
+    """The advantages and weights that an advantage rule gives to the turns of one tree. The loss reads only this.
 
-    All lists are ``_N``, aligned with ``RolloutTree.turns``. A turn with weight 0 is in no loss and in no count.
-    ``clip_low`` and ``clip_high`` override the loss's own clip range where they are given. ``sample`` names the sample whose
-    tokens a turn's are counted with; without it that is the first leaf below the turn. ``views`` are advantages that other
-    rules would have given the same turns, by name: no loss reads them, diagnostics do.
+    All lists are ``_N``, aligned with ``RolloutTree.turns``. A turn with weight 0 is left out of the loss and of every
+    count. ``clip_low`` and ``clip_high`` replace the loss's own clip range if they are set. ``sample`` gives for each
+    turn the sample with which its tokens are counted; by default that is the first leaf below the turn. ``views``
+    holds, by name, advantages that other rules would have given to the same turns; diagnostics read them, the loss does
+    not.
     """
 
     advantage: list[float]
     weight: list[float]
     clip_low: list[float] | None = None
     clip_high: list[float] | None = None
-    sample: list[int] | None = None  # turns of one sample lie on one path
+    sample: list[int] | None = None  # all turns of one sample must lie on one path
     views: Mapping[str, list[float]] | None = None
 
 
 Rewards = Mapping[str, Sequence[float]]
-"""Named rewards of one tree, each aligned with ``RolloutTree.leaves()``; NaN where a leaf has none.
-
-``total`` is what the advantage reads; one that weighs several reads ``outcome``, which the world or the demonstration decides,
-and ``reasoning``, a judge's score, NaN where the judge failed on the leaf and absent where there is no judge.
+"""Named rewards of one tree, each a list aligned with ``RolloutTree.leaves()``; NaN where a leaf has no reward.
+``total`` is the reward that an advantage rule reads. A rule that weighs several rewards reads ``outcome``, which comes
+from the environment or the demonstration, and ``reasoning``, a judge's score. ``reasoning`` is NaN where the judge
+failed on a leaf, and absent if there is no judge.
 """
 
 Value = Callable[[Sequence[RolloutTree]], Sequence[Sequence[float]]]
-"""Predicted success of each tree's histories: first that of its state, then that after each of its turns (1 + N).
-
-A turn that ended its episode has no history to go on from: its number means nothing.
+"""Predicted success of the histories of each tree: first of the state, then after each of its turns (1 + N values). The
+value after a turn that ended its episode has no meaning, because no turn follows it.
 """
 
 Judge = Callable[[RolloutTree], Rewards]
-"""Named rewards per leaf, ``total`` among them, NaN where the world failed (``algo.rewards.reward.Reward``)."""
+"""Named rewards of each leaf, including ``total``; NaN where the environment failed (``algo.rewards.reward.Reward``).
+"""

@@ -16,7 +16,7 @@ MESSAGES = (  # the clear ones: what a start may say when it ends by itself with
 )
 STARTS = 8  # most of one trial
 LEASH = 20.0  # s in which processes must end whose owner was killed
-STOPPED = ": what was saved stays, and the same command goes on from there"
+STOPPED = ": everything saved so far is kept, and the same command resumes the run"
 
 
 class Unclear(Exception):

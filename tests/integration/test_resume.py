@@ -142,7 +142,7 @@ def test_a_signal_stops_a_run_with_a_word_and_loses_nothing(
     _, error = outcome(process)
     assert process.returncode == 128 + number, error.decode()[-2000:]
     last = error.decode().splitlines()[-1]
-    assert last == f"stopped by {number.name}: what was saved stays, and the same command goes on from there"
+    assert last == f"stopped by {number.name}: everything saved so far is kept, and the same command resumes the run"
     assert "Traceback" not in error.decode()
     assert not (stopped / "result.json").exists()
     finish(overrides)

@@ -32,12 +32,13 @@ _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy
 def check_config(cfg: DictConfig, refused: bool = False) -> None:
     """Refuses a configuration that cannot run.
 
-    Every ``_target_``, at any depth, is compared with its constructor: unknown and missing parameters, types, ``Literal``
-    values. Dataclasses of Turnwise are also built once, so that their range checks run. Incompatible combinations of parts are
-    checked last. Parts that need torch are only built if nothing else is wrong, because importing it takes two seconds.
+    Every ``_target_``, at any depth, is compared with its constructor: unknown and missing parameters, types,
+    ``Literal`` values. Dataclasses of Turnwise are also built once, so that their range checks run. Incompatible
+    combinations of parts are checked last. Parts that need torch are only built if there is no other mistake, because
+    importing torch takes two seconds.
 
     Args:
-        refused: whether something else is known to be wrong.
+        refused: whether the caller has already found a mistake.
 
     Raises:
         ConfigError: with every mistake found.
@@ -90,7 +91,9 @@ def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _walk(node: Any, path: str, slow: list[tuple[dict[str, Any], str, Signature]]) -> list[str]:
-    """Returns the mistakes of a node and of what lies below it. Parts that need torch to be built are added to ``slow``."""
+    """Returns the mistakes of a node and of all nodes below it. Parts that need torch to be built are added to
+    ``slow``.
+    """
     mistakes: list[str] = []
     for key, child in _children(node):
         mistakes += _walk(child, f"{path}.{key}" if path else str(key), slow)

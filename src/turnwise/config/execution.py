@@ -41,7 +41,7 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _sharded(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that need the whole weights where the weights are sharded."""
+    """Reports settings that need all weights in one place although the weights are sharded."""
     if value_of(cfg, "trainer", "strategy", "_target_") != "turnwise.training.sharding.FullySharded":
         return []
     mistakes = []
@@ -83,7 +83,9 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _renewed(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports what re-profiling (``states.refresh``) lacks: a rule that can choose other states, rewards, or a free engine."""
+    """Reports what re-profiling (``states.refresh``) lacks: a rule that can choose other states, rewards, or an idle
+    engine.
+    """
     if value_of(cfg, "states", "refresh") is None:
         return []
     reasons = (

@@ -18,7 +18,7 @@ from turnwise.config.check import check_config, suggest
 from turnwise.config.hints import meant
 from turnwise.config.schema import ConfigError, compose_config
 
-MOST = 10_000  # runs that one command may start
+MOST = 10_000  # most runs that one command may start
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
@@ -78,7 +78,9 @@ def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override 
 
 
 def swept(override: Override) -> list[str]:
-    """Returns the values of a sweep, at most one more than ``MOST``; none of an interval or of a range without steps."""
+    """Returns the values of a sweep, at most ``MOST`` + 1 of them; no values for an interval or for a range without
+    steps.
+    """
     if not override.is_discrete_sweep():
         return []
     try:

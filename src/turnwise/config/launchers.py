@@ -1,4 +1,6 @@
-"""Checks what launches runs and their processes: Hydra's launcher of ``-m`` and sweeps, and variables of torchrun and Slurm."""
+"""Checks how runs and their processes are launched: Hydra's launcher for ``-m`` and sweeps, and variables of torchrun
+and Slurm.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _PLUGINS = {
 _NUMBERS = """
     RANK LOCAL_RANK NODE_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_PORT JSM_NAMESPACE_RANK
     SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS
-"""  # variables by which a launcher tells a process which one of how many it is
+"""  # variables with which a launcher tells each process its rank and the number of processes
 _LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
@@ -54,10 +56,11 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
 
 
 def refuse_processes(environment: Mapping[str, str]) -> None:
-    """Refuses variables of torchrun or Slurm that no launcher sets: Lightning fails on them, or a process waits for none.
+    """Refuses inconsistent variables of torchrun or Slurm: Lightning would fail on them, or a process would wait for
+    others that do not exist.
 
     Raises:
-        ConfigError: one is no whole number, or a rank is not below the number of processes.
+        ConfigError: a variable is not a whole number, or a rank is not below the number of processes.
     """
     remedy = "start the run with torchrun or srun, or unset it to run one process"
     for name in _NUMBERS.split():

@@ -14,8 +14,8 @@ from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
 from turnwise.models.shipped import BASES
 
-_PROCESSES = 16  # processes that any machine may start
-_LONGEST = 255  # bytes of a file name
+_PROCESSES = 16  # number of processes that any machine may start
+_LONGEST = 255  # most bytes of a file name
 
 
 def check_machine(cfg: DictConfig) -> None:
@@ -51,7 +51,7 @@ def _gpus(cfg: DictConfig) -> list[str]:
 
 
 def _cores(cfg: DictConfig) -> Iterator[str]:
-    """Reports more processes than cores: the surplus only waits, and each process takes memory."""
+    """Reports more processes than cores, because the additional processes would only wait, and each needs memory."""
     most = max(_PROCESSES, os.cpu_count() or 1)
     on_cpu = OmegaConf.select(cfg, "trainer.accelerator") == "cpu"
     for key in (*(["trainer.devices"] if on_cpu else []), "engine.lanes"):

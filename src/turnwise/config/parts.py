@@ -1,4 +1,4 @@
-"""Builds one part of a configuration without the others, for scripts that need only, say, an environment."""
+"""Builds a single part of a configuration, for scripts that need, for example, only an environment."""
 
 from __future__ import annotations
 

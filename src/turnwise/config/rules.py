@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}  # compare one action with the demonstrated one
+# rewards that compare one action with the demonstrated one
+_LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}
 _GROUP_RULES = {"GroupAdvantage", "Awpo", "GiGPO", "MTGRPO", "TurnCredit", "MonteCarlo"}
-_JUDGED_RULES = {"Awpo"}  # weigh a judge's score against the outcome
-_PREDICTED = {"Trace", "Pcl"}  # need a predictor
+_JUDGED_RULES = {"Awpo"}  # advantages that weigh a judge's score against the outcome
+_PREDICTED = {"Trace", "Pcl"}  # allocators that need a predictor
 _OPTIONS = {"ExpertTurns": "expert_turns", "Pivots": "pivots"}
-_DEMONSTRATED_STATES = set(_OPTIONS)  # hold a demonstrated action
+_DEMONSTRATED_STATES = set(_OPTIONS)  # states that have a demonstrated action
 
 
 def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
@@ -53,7 +54,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
             mistakes.append("rollout.sampling.temperature: greedy samples of one state are identical; set it above 0")
         for key, off, most in (("top_p", 1, 1), ("top_k", 0, math.inf), ("min_p", 0, 1)):
             value = value_of(cfg, "rollout", "sampling", key)
-            # Sampling itself refuses what is out of range.
+            # The sampling settings themselves refuse values that are out of range.
             if isinstance(value, int | float) and 0 < value <= most and value != off:
                 mistakes.append(
                     f"rollout.sampling.{key}: the update scores tokens under the unfiltered distribution, so its ratios would "
@@ -81,7 +82,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
 def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
     """Returns the parts, as ``states=pivots``, that put an environment into the middle of an episode."""
     allocator, states = part_of(cfg, "allocator"), part_of(cfg, "states")
-    if allocator is None:  # nothing is played
+    if allocator is None:  # no rollouts are sampled
         return []
     named = [f"states={_OPTIONS[states]}"] if states in _OPTIONS else []
     return named + [f"allocator={_short(allocator)}"] * bool(_branching(cfg))
@@ -102,7 +103,7 @@ def value_of(cfg: Mapping[str, Any], *keys: str) -> Any:
 
 
 def _seeded(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports a seed outside 0 to 2^32 - 1, which numpy would refuse in the middle of a run."""
+    """Reports a seed outside 0 to 2^32 - 1, which numpy would refuse during the run."""
     seed = value_of(cfg, "seed")
     inside = not isinstance(seed, int) or 0 <= seed < 2**32
     return [] if inside else [f"seed: set it from 0 to {2**32 - 1}, which every random generator accepts; got {seed}"]
@@ -121,7 +122,9 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports an advantage that lacks its judge, and a judge that lacks such an advantage or demonstrated replies."""
+    """Reports an advantage without the judge that it needs, and a judge without such an advantage or without
+    demonstrated replies.
+    """
     judge, advantage, states = part_of(cfg, "judge"), part_of(cfg, "advantage"), part_of(cfg, "states")
     if judge is None:
         if advantage not in _JUDGED_RULES:

@@ -58,7 +58,7 @@ class RunConfig:
     seed: int = MISSING
     fresh: bool = False
     paths: Paths = field(default_factory=Paths)
-    # where to act, how often, when to stop
+    # these parts decide where to act, how often, and when to stop
     env: Any = None
     data: Any = None
     states: Any = None
@@ -89,8 +89,8 @@ LONGEST_NAME = 120  # most characters in a folder's name; file systems allow 255
 def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
     """Returns the folder of a run: the preset's name, and below it the overrides that distinguish this run.
 
-    ``method=x`` is dropped where the preset is named x, and so is the override of the group ``dropped``. Slashes in values
-    become ``+``. A name that is too long for a folder is cut and ends in its hash.
+    ``method=x`` is left out if the preset is named x, and so is the override of the group ``dropped``. Slashes in
+    values become ``+``. A name that is too long for a folder is shortened and ends with its hash.
     """
     gone = (f"method={preset}", f"{dropped}=")
     kept = [
@@ -110,7 +110,9 @@ def register() -> None:
 
 
 class _ReadOnce(CachingConfigRepository):
-    """Hydra's view of the configuration files, with a copy of what ``read`` has of them in place of each file."""
+    """A source of configuration files for Hydra that returns a copy of what ``read`` already holds instead of reading a
+    file again.
+    """
 
     def __init__(self, delegate: IConfigRepository, read: dict[str, bytes]) -> None:
         super().__init__(delegate)
@@ -122,7 +124,8 @@ class _ReadOnce(CachingConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self.read:
             self.read[config_path] = pickle.dumps(self.delegate.load_config(config_path=config_path))
-        found: ConfigResult | None = pickle.loads(self.read[config_path])  # a configuration may change its own
+        # copied, because a configuration may change the objects that it gets
+        found: ConfigResult | None = pickle.loads(self.read[config_path])
         return found
 
 
@@ -132,12 +135,12 @@ def compose_config(
     """Returns the configuration that ``python train.py <overrides>`` would run, for scripts, notebooks and tests.
 
     Args:
-        read: what earlier calls have read of this folder, which this one uses and adds to. With one for many configurations
-            each takes half the time; the files must not change meanwhile.
+        read: a cache of the files of this folder, which this call reads and extends. If many configurations share it,
+            each takes half the time; the files must not change in the meantime.
 
     Raises:
-        HydraException, OmegaConfBaseException: it does not compose; ``turnwise.config.hydra_errors.explain`` turns the error
-            into a clear message.
+        HydraException, OmegaConfBaseException: the configuration does not compose;
+            ``turnwise.config.hydra_errors.explain`` turns the error into a clear message.
     """
     register()
     hydra_config = HydraConfig.instance()
@@ -158,17 +161,17 @@ def compose_config(
     return cfg
 
 
-_FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # in Hydra's message
+_FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # a line in Hydra's messages
 
 
 def build(cfg: DictConfig, key: str, **given: Any) -> Any:
-    """Builds the part under ``key`` with its constructor. Returns None if the method uses none.
+    """Builds the part under ``key`` with its constructor. Returns None if the method has no such part.
 
     Args:
         cfg: the run's configuration.
         key: a group, such as ``loss`` or ``logger.wandb``.
-        given: arguments that only the program can supply. A part whose file says ``_partial_`` receives those of them that its
-            constructor names.
+        given: objects that only the program can supply. A part with ``_partial_`` in its file receives those of them
+            that its constructor names.
 
     Raises:
         ConfigError: the constructor refused its arguments.
@@ -187,7 +190,7 @@ def build_node(node: Any, key: str, **given: Any) -> Any:
         return part(**{name: value for name, value in given.items() if name in named})
     except InputError:
         raise
-    except ValueError as error:  # raised by a partial part, which only now has all of its arguments
+    except ValueError as error:  # raised by a partial part, which gets its last arguments only here
         raise ConfigError([f"{key}: {first_line(error)}"]) from error
     except InstantiationException as error:
         reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error

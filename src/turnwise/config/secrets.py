@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from turnwise.config.schema import ConfigError
 
-_USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")  # //user:password@; the password may hold a slash
-_ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # keys that take addresses
+# //user:password@; the password may contain a slash
+_USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
+_ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # keys whose values are addresses
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 _NAMED = re.compile(r"key_variable['\"]?\s*[=:]\s*(?P<value>[^\s,}]*)")
 

@@ -13,7 +13,7 @@ from turnwise.data.toolcalls.overlap import MOST
 from turnwise.engines.engine import Sampling
 from turnwise.rollouts.anchored import Anchored, Kind
 
-MOST_TASKS = 10**6  # tasks of an evaluation; all of them are drawn before the first is run
+MOST_TASKS = 10**6  # most tasks of an evaluation; all are drawn before the first one is run
 WIDEST = 4096  # largest rank of an adapter; a larger one exceeds the width of most layers
 
 

@@ -39,7 +39,7 @@ class Signature:
 
     name: str
     parameters: dict[str, Parameter] = field(default_factory=dict)
-    accepts_any: bool = False  # **kwargs
+    accepts_any: bool = False  # whether it has **kwargs
     is_dataclass: bool = False
 
 
@@ -54,7 +54,7 @@ def signature_of(target: str) -> Signature:
     """Returns the signature of the class or function at a dotted path.
 
     Raises:
-        TargetError: nothing is defined there; the message says which part of the path is missing.
+        TargetError: there is no such class or function; the message says which part of the path is missing.
     """
     found = _find(target)
     if isinstance(found.node, ast.ClassDef):
@@ -84,7 +84,9 @@ def _source(module: str) -> tuple[ast.Module, bool] | None:
 
 @cache
 def imports_torch(target: str) -> bool:
-    """Returns whether building the class at a dotted path would import torch, which takes two seconds, if nothing has yet."""
+    """Returns whether building the class at a dotted path would import torch, which takes two seconds if it is not
+    imported yet.
+    """
     source = _source(target.rpartition(".")[0])
     imports = [node for node in source[0].body if isinstance(node, ast.Import | ast.ImportFrom)] if source else []
     return any("torch" in ast.unparse(node).replace(".", " ").split() for node in imports)
@@ -122,7 +124,9 @@ def _find_in(module: str, name: str, seen: frozenset[tuple[str, str]]) -> _Defin
 
 
 def _statements(tree: ast.Module) -> list[ast.stmt]:
-    """Returns top-level statements, also those under ``if`` and ``try``, last first, because the last definition counts."""
+    """Returns top-level statements, including those under ``if`` and ``try``, in reverse order, because the last
+    definition counts.
+    """
     flat: list[ast.stmt] = []
     waiting: list[ast.stmt] = list(tree.body)
     while waiting:
@@ -220,7 +224,7 @@ class _Scope(Mapping[str, Any]):
 
 
 def _annotation(node: ast.expr | None, module: str) -> Any:
-    """Returns the type that an annotation stands for, or ``Any`` if it uses other names than :class:`_Scope` resolves."""
+    """Returns the type of an annotation, or ``Any`` if it contains names that :class:`_Scope` cannot resolve."""
     if node is None:
         return Any
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -94,7 +94,7 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
     if accelerator not in _ACCELERATORS:
         mistakes.append(f"trainer.accelerator: a run computes on {', '.join(_ACCELERATORS)}; got {accelerator!r}")
     elif accelerator == "cpu" and devices != "auto" and not _whole(devices, 1):
-        mistakes.append(f"trainer.devices: number of processes on a machine, at least 1; got {devices!r}")
+        mistakes.append(f"trainer.devices: must be a number of processes on a machine, at least 1; got {devices!r}")
     elif devices not in ("auto", -1) and not _whole(devices, 1) and not places(devices):
         mistakes.append(
             f"trainer.devices: number of GPUs (at least 1), -1 or auto for all, or a list of their indices; got {devices!r}"

@@ -11,9 +11,9 @@ from typing import Any
 from turnwise.config.schema import ConfigError
 
 _DEEP = 500  # most brackets in one argument
-_WHOLE = 2**53  # floating point cannot represent every whole number above this one
+_WHOLE = 2**53  # above this number, floating point cannot represent every whole number
 _WAYS = ("none", "partial", "object", "all")  # values of Hydra's _convert_
-_FROM_RUN = ("allocator", "gate", "engine")  # parts that take some of their arguments from the run
+_FROM_RUN = ("allocator", "gate", "engine")  # parts that receive some of their arguments from the run
 _OF_HYDRA = {  # settings of Hydra -> what to do instead
     "hydra.run.dir": "a run creates its own folder; name it with paths.out=...",
     "hydra.job.chdir": "a run's paths count from the folder that it is started in; leave it out",
@@ -24,10 +24,11 @@ _OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups of which a run may choo
 
 
 def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yields mistakes in a part's arguments: numbers that are not finite or too large, empty texts, wrong values of Hydra's keys.
+    """Yields mistakes in the arguments of a part: numbers that are not finite or too large, empty texts, wrong values
+    of Hydra's keys.
 
-    An empty text usually comes from a shell variable that was not set, and would count as null in some places. Loggers are
-    skipped, because they repeat the name and the folder of the run, which are checked elsewhere.
+    An empty text usually comes from a shell variable that was not set, and would count as null in some places. Loggers
+    are skipped, because they repeat the name and the folder of the run, which are checked elsewhere.
     """
     for key, value in node.items():
         place = f"{path}.{key}" if path else str(key)
@@ -56,18 +57,18 @@ def bad_name(name: Any) -> Iterator[str]:
 
 
 def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
-    """Refuses overrides that Hydra reads differently from what is meant, or refuses without naming the key.
+    """Refuses overrides that Hydra would read differently from what the user means, or refuse without naming the key.
 
-    These are groups set to null, to a number, or to several choices, which Hydra would merge; arguments that are nested too
-    deeply; settings of Hydra that a run makes itself, and folders of configuration files that do not exist. The other processes
-    of a distributed run may name their folder, because Lightning writes their command.
+    These are: groups set to null, to a number, or to several choices, which Hydra would merge; arguments that are
+    nested too deeply; settings of Hydra that the run itself makes; and folders of configuration files that do not
+    exist. The other processes of a distributed run may name their folder, because Lightning writes their command.
 
     Args:
         arguments: the command line without the program.
-        folder: the configuration folder, whose folders are the groups.
+        folder: the configuration folder, whose subfolders are the groups.
 
     Raises:
-        ConfigError: such overrides are among them; the message names all of them.
+        ConfigError: there are such overrides; the message names all of them.
     """
     by_lightning = any(argument.startswith("hydra.job.name=train_ddp_process_") for argument in arguments)
     typed = [argument for argument in arguments if not (by_lightning and argument.startswith("hydra."))]

@@ -29,10 +29,10 @@ from turnwise.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_ASKED = {"role": "user", "content": "u"}  # opens the conversations that show what the template writes around messages
-_SPOKEN = "turnwise's action: b a\n 2  1 b B"  # the action there; sorted, folded or escaped it would be another text
+_ASKED = {"role": "user", "content": "u"}  # first message of test conversations for the template's own text
+_SPOKEN = "turnwise's action: b a\n 2  1 b B"  # the action in them; sorting, folding or escaping would change it
 _ANSWER = {"role": "user", "content": "v"}
-_KEPT = 16384  # entries of each cache
+_KEPT = 16384  # most entries of each cache
 
 
 class ChatTokens:
@@ -64,7 +64,7 @@ class ChatTokens:
                 f"{self.name} has no chat template: add chat_template.jinja to that folder (copy it from the "
                 "instruction-tuned model of the same family) or choose an instruction-tuned model"
             )
-        self._eos: Any = tokenizer.eos_token_id  # one id or none; the library's own annotation is wider
+        self._eos: Any = tokenizer.eos_token_id  # one id or None; the library's own annotation is wider
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special = special | set(tokenizer.all_special_ids)
         try:
@@ -80,7 +80,7 @@ class ChatTokens:
         self._encode_action = lru_cache(maxsize=_KEPT)(self._encode_action_uncached)
 
     def _try_out(self) -> None:
-        """Finds out what the template writes around messages. One time limit holds for all these renders together."""
+        """Finds out what text the template writes around messages. All these renderings share one time limit."""
         tokenizer = self.tokenizer
         self._opening = self._render([_ASKED])
         if _SPOKEN not in self._render([{"role": "user", "content": _SPOKEN}]):
@@ -169,8 +169,9 @@ class ChatTokens:
     def _split(
         self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False, last: bool = False
     ) -> list[Spine]:
-        """Splits a trajectory. The rendered history is compared before every turn; in a long trajectory only before
-        ``compared`` turns, unless ``each``. If thinking is kept, it is not compared. ``last``: the last turn is enough."""
+        """Splits a trajectory. The rendered history is compared before every turn; in a long trajectory only before the
+        turns of ``compared``, unless ``each``. If thinking is kept, it is not compared. ``last`` renders only one turn.
+        """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
             raise ChatTemplateError(f"no assistant turn among {len(messages)} messages: nothing to act on")
@@ -200,7 +201,7 @@ class ChatTokens:
             ids += action
         return [*spines, Spine(tuple(ids), tuple(turns))]
 
-    # -- the template's text
+    # -- the text of the template
 
     def _history(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
         return self._render([without_thinking(m) for m in messages] if self.thinking == "drop" else messages, tools)
@@ -268,19 +269,19 @@ class ChatTokens:
             tail = tail[tail.index(self._closing) :]
         return tail.removeprefix(self._closing)
 
-    # -- text as ids
+    # -- text to ids
 
     def _encode(self, text: str) -> list[int]:
         return encoded(self.tokenizer, text)
 
     def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
-        """Returns the ids of text after an end-of-turn token; some tokenizers treat the start of a text differently."""
+        """Returns the ids of text after an end-of-turn token. Some tokenizers treat the start of a text differently."""
         return tuple(self._encode(self._end + text)[1:])
 
     def _encode_action_uncached(self, body: str) -> tuple[int, ...]:
         before = self._encode(self._opening)
         whole = self._encode(self._opening + body)
-        # The policy cannot write a token that begins before its own text, so no merge crosses that place.
+        # The policy cannot write a token that begins before its own text, so that no token may cross that position.
         ids = whole[len(before) :] if whole[: len(before)] == before else self._encode_after(body)
         return (*ids, *self._close())
 

@@ -42,9 +42,9 @@ class Demonstrations:
         self.chat = chat
         self.names = Names(folder)
         self._shelf: Shelf[Demonstration] = Shelf(folder)
-        self._starts = array("Q", [0])  # turns before each trajectory, and in the end of all
-        self.histories = array("I")  # tokens before each turn
-        self.ends = array("I")  # tokens before each turn and of it
+        self._starts = array("Q", [0])  # number of turns before each trajectory, and last the number of all turns
+        self.histories = array("I")  # number of tokens before each turn
+        self.ends = array("I")  # number of tokens up to the end of each turn
         self.number = lru_cache(maxsize=_NEAR)(self.names.place)
         self._near = lru_cache(maxsize=_NEAR)(self._shelf.__getitem__)
 
@@ -94,7 +94,8 @@ class Demonstrations:
         number = self.number(name)
         return None if number is None else self[number].trajectory
 
-    # -- turns, counted through ----------------------------------------------------------------------------------------
+    # -- turns, numbered over all trajectories
+    # ---------------------------------------------------------------------------
 
     @property
     def turns(self) -> int:

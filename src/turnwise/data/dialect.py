@@ -23,7 +23,8 @@ from turnwise.data.toolcalls.write import write_calls
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall, Trajectory
 
-_SYSTEM = "turnwise system b a 2  1 b B"  # a template that sorts or folds a text loses it
+# the text of the system turn that is tried; a template that sorts or folds text would change it
+_SYSTEM = "turnwise system b a 2  1 b B"
 _RESULT = "turnwise result b a 2  1 b B"
 _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n</tools>\nTo call a tool, write:\n{}"
 
@@ -63,7 +64,7 @@ class Dialect:
                 shown[-1] = {"role": "system", "content": f"{message['content']}\n\n{shown[-1]['content']}"}
             elif message["role"] == "tool":
                 answer = f"<tool_response>\n{message['content']}\n</tool_response>"
-                if shown[-1]["role"] == "user":  # several answers to one turn are one message
+                if shown[-1]["role"] == "user":  # several answers to one turn become one message
                     answer = f"{shown.pop()['content']}\n{answer}"
                 shown.append({"role": "user", "content": answer})
             elif message.get("tool_calls"):

@@ -49,7 +49,7 @@ def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     try:
         return tokenizer.encode(text, add_special_tokens=False)
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of the tokenizers library; not a subclass of Exception
+        if type(error).__name__ != "PanicException":  # raised by the tokenizers library; not a subclass of Exception
             raise
         name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
         raise ChatTemplateError(f"{name}: it fails on a text of {len(text)} characters: {error}") from None

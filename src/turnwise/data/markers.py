@@ -1,7 +1,7 @@
-"""Removes from text that the policy did not write the strings that a tokenizer reads as special tokens.
+"""Changes strings in text that the policy did not write if a tokenizer would read them as special tokens.
 
-A tokenizer reads ``<|im_end|>`` in any text as the token itself. A page, a command's output or an echoed query with this string
-would end its turn and could begin another one.
+A tokenizer reads ``<|im_end|>`` in any text as the token itself. A page, the output of a command or an echoed query
+with this string would otherwise end its turn and could begin another one.
 """
 
 from __future__ import annotations

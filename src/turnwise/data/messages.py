@@ -13,23 +13,24 @@ from turnwise.text import parse_json
 from turnwise.types import Pivot, Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
-MOST = 20_000  # messages of a trajectory: more than fit into any context, but still rendered within seconds
+MOST = 20_000  # most messages of a trajectory: more than fit into any context, but still rendered within seconds
 _TEXTS = (
     "name",
     "tool_call_id",
     "reasoning_content",
     "reasoning",
     "thinking",
-)  # texts of a message besides its content
+)  # keys of a message besides its content that hold text
 SPLITS = ("train", "seen", "unseen")
 
 
 def parse_trajectory(record: Any, source: str) -> Trajectory:
     """Checks one record in the chat-message format, or a pivot row, and returns its Trajectory.
 
-    ``record`` may be the UnusableError of a record that could not be read, which is raised. Keys that hold null count as absent,
-    arguments of tool calls become objects, and a record without an id gets its place as id. ``tools`` and ``task.data`` may be
-    JSON text. Calls of a pivot are not held against the schemas of their tools: the contract of pivot rows does not ask it.
+    If ``record`` is the UnusableError of a record that could not be read, it is raised. Keys that hold null count as
+    absent, arguments of tool calls become objects, and a record without an id gets its place as id. ``tools`` and
+    ``task.data`` may be JSON text. Calls of a pivot are not checked against the schemas of their tools, because the
+    rules for pivot rows do not require it.
 
     Raises:
         UnusableError: the first mistake.
@@ -207,7 +208,7 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
             "start with a user message",
             "no user opens",
         )
-    answers = 0  # how many tool messages may still follow the last assistant turn
+    answers = 0  # number of tool messages that may still follow the last assistant turn
     for place in range(opening + 1, len(messages)):
         role, before = messages[place]["role"], messages[place - 1]["role"]
         if role == "system":

@@ -16,7 +16,7 @@ from turnwise.data.toolcalls.reply import skip_space
 from turnwise.errors import InputError
 from turnwise.text import TwiceError, once
 
-MAX_BYTES = 8 * 2**20  # of a line or record; a longer one is never kept in memory
+MAX_BYTES = 8 * 2**20  # most bytes of a line or record; a longer one is never kept in memory
 _JSON = (".jsonl", ".ndjson", ".json")
 _CHUNK = 1 << 20
 

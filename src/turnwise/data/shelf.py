@@ -17,7 +17,7 @@ from turnwise.files import writing
 
 T = TypeVar("T")
 
-_RECENT = 65536  # names that an index holds unsorted
+_RECENT = 65536  # number of names that an index may hold unsorted
 
 
 class Shelf(Sequence[T], Generic[T]):
@@ -67,9 +67,10 @@ class Shelf(Sequence[T], Generic[T]):
 
 
 class Names:
-    """Maps places to texts and texts to places, with 24 bytes of memory for each text of any length.
+    """Maps indices to texts and texts to indices, with 24 bytes of memory for each text of any length.
 
-    A text is looked up by 64 bits of its digest and then compared, so that texts with the same digest are distinguished.
+    A text is looked up by 64 bits of its digest and then compared, so that texts with the same digest are
+    distinguished.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -84,7 +85,7 @@ class Names:
             self._sort()
 
     def place(self, name: str) -> int | None:
-        """Returns the first place of the text, or None if it was never added."""
+        """Returns the first index of the text, or None if it was never added."""
         digest = _digest(name)
         wanted = np.uint64(digest)
         begin = int(np.searchsorted(self._digests, wanted))
@@ -98,7 +99,7 @@ class Names:
         pairs = [(digest, place) for digest, places in self._recent.items() for place in places]
         digests = np.concatenate([self._digests, np.array([digest for digest, _ in pairs], np.uint64)])
         places = np.concatenate([self._places, np.array([place for _, place in pairs], np.int64)])
-        order = np.argsort(digests, kind="stable")  # stable: of equal digests the first place stays first
+        order = np.argsort(digests, kind="stable")  # a stable sort keeps the first index first among equal digests
         self._digests, self._places, self._recent = digests[order], places[order], {}
 
     def __iter__(self) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EACH = 64  # first turns of a trajectory, before each of which the history is compared
+EACH = 64  # number of turns at the start of a trajectory before each of which the history is compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,11 @@ class Spine:
 
 
 def compared(count: int) -> set[int]:
-    """Returns which of ``count`` turns to compare: the first ``EACH``, then turns at distances that grow by half, and the last.
+    """Returns which of ``count`` turns to compare: the first ``EACH``, then turns at distances that grow by half, and
+    the last one.
 
-    So the compared histories stay short in total. A template that rewrites an old turn does so in all later histories too, and
-    the next comparison finds it.
+    The total length of the compared histories therefore stays small. A template that rewrites an old turn also does so
+    in all later histories, so that the next comparison finds it.
     """
     found, turn = set(range(min(count, EACH))), float(EACH)
     while turn < count:
@@ -33,7 +34,7 @@ def compared(count: int) -> set[int]:
 
 
 def rewritten(name: str, spines: Sequence[Spine]) -> str:
-    """Returns what is to be said where a chat template needs several spines for one trajectory; ``name`` is the model's."""
+    """Returns the warning for a chat template that needs several spines for one trajectory; ``name`` is the model's."""
     return (
         f"{name}: the chat template rewrites earlier turns, first seen before assistant turn "
         f"{len(spines[0].turns)} of a trajectory (it drops past reasoning or moves text); use a template that "

@@ -29,10 +29,11 @@ class TurnInContext:
 
 
 def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
-    """Returns the K steps of a trajectory in order, without messages after its last assistant turn; of a pivot its one step.
+    """Returns the K steps of a trajectory in order, without messages after its last assistant turn. For a pivot it is a
+    single step.
 
-    Reasoning is read from a message's key ``reasoning_content``, ``reasoning`` or ``thinking``, else from the thinking block at
-    the start of its content. Calls that the content holds as text are not parsed.
+    Reasoning is read from a message's key ``reasoning_content``, ``reasoning`` or ``thinking``, otherwise from the
+    thinking block at the start of its content. Calls that the content holds as text are not parsed.
 
     Raises:
         ValueError: a call is not valid; the message names the step. Trajectories read from files hold no such calls.

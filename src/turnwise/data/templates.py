@@ -25,15 +25,15 @@ from transformers.utils import chat_template_utils
 
 SECONDS = 4.0  # processor time for one render, and for all test renders of a template together
 GROWTH = 4 * 2**30  # bytes by which the process may grow during a render
-LONGEST = 2**23  # characters of a text; a tokenizer takes some 2 s and 500 MB for so many
-_LONG = 2**20  # characters of a text that is passed to a function
-_NUMBER = 10**6  # number that is passed to a function
-_DATE = 200  # characters of a date format
-_BITS = 4096  # bits of a number
+LONGEST = 2**23  # most characters of a text; a tokenizer takes about 2 s and 500 MB for so many
+_LONG = 2**20  # most characters of a text that is passed to a function
+_NUMBER = 10**6  # largest number that is passed to a function
+_DATE = 200  # most characters of a date format
+_BITS = 4096  # most bits of a number
 _LOOK = 0.1  # seconds between two checks
-_GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters: slow on long texts, or random
-_REFUSED = {"translate", "maketrans"}  # each character may become a text of any length
-_QUICK = {  # functions whose time is that of copying a text; macros have no name here
+_GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters, which are slow on long texts or random
+_REFUSED = {"translate", "maketrans"}  # removed methods: they may replace each character by a text of any length
+_QUICK = {  # functions that only copy a text; macros have no name here
     *(
         "",
         "count",
@@ -60,10 +60,10 @@ class TemplateLimitError(RuntimeError):
 
 
 def checked_text(text: str) -> str:
-    """Returns ``text``.
+    """Returns ``text`` after checking its length.
 
     Raises:
-        TemplateLimitError: it is too long.
+        TemplateLimitError: the text is too long.
     """
     if len(text) > LONGEST:
         raise TemplateLimitError(f"it writes {len(text)} characters, more than {LONGEST}")
@@ -88,7 +88,7 @@ class _Generator(CodeGenerator):
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
         if node.ctx == "load":
             self._held(super().visit_Tuple, node, frame)
-        else:  # names that are assigned to
+        else:  # assignments to names
             super().visit_Tuple(node, frame)
 
     def _held(self, visit: Callable[[Any, Frame], None], node: nodes.Node, frame: Frame) -> None:
@@ -115,7 +115,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
             self.filters[name] = known[name]
 
     def held(self, value: Any) -> Any:
-        """Checks and returns ``value``, a list or mapping that the template created."""
+        """Returns ``value``, a list or mapping that the template created, after checking it."""
         _unfolded(value, {})
         return value
 
@@ -141,7 +141,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
 
 
 def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(known)  # also copies Jinja's marks of what the filter is passed
+    @wraps(known)  # also copies Jinja's marks, which say what the filter is passed
     def bounded(*args: Any, **options: Any) -> Any:
         _check(name, *args, *options.values())
         return known(*args, **options)
@@ -168,7 +168,7 @@ def _check(name: str, *values: Any) -> None:
     if name in ("format", "format_map"):
         for text in texts:
             _check_format(text, values)
-    if name == "replace" and len(texts) == 3:  # the text, what is replaced, by what
+    if name == "replace" and len(texts) == 3:  # the text, what is replaced, and the replacement
         text, old, new = texts
         if len(new) > len(old) and (text.count(old) if old else len(text) + 1) * len(new) > LONGEST:
             raise TemplateLimitError("it replaces beyond all bounds")

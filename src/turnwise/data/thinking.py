@@ -9,7 +9,7 @@ from turnwise.types import Message
 REASONING = ("reasoning_content", "reasoning", "thinking")  # keys of chat messages that may hold reasoning
 
 Thinking = Literal["keep", "drop"]
-"""What becomes of the reasoning of earlier turns in the history of a demonstrated reply."""
+"""How the reasoning of earlier turns is treated in the history of a demonstrated reply."""
 
 
 def without_thinking(message: Message) -> Message:

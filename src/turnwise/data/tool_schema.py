@@ -30,7 +30,7 @@ _WORDS = {  # type names in benchmarks and data sets -> JSON Schema's types
 
 
 def json_type(word: str) -> str:
-    """Returns JSON Schema's name of a type that is given by Python's or a benchmark's name (``dict``, ``float``)."""
+    """Returns JSON Schema's name of a type that is named as in Python or in a benchmark (``dict``, ``float``)."""
     return _WORDS.get(word, word)
 
 
@@ -60,10 +60,10 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns what is wrong with a call, in words; empty if it fits its tool.
+    """Returns in words what is wrong with a call; empty if it fits its tool.
 
-    It checks the name, and the keywords ``type``, ``required``, ``properties``, ``additionalProperties: false``, ``items``,
-    ``enum`` and ``const`` of the arguments' schema. Other keywords are ignored.
+    It checks the name, and the keywords ``type``, ``required``, ``properties``, ``additionalProperties: false``,
+    ``items``, ``enum`` and ``const`` of the arguments' schema. Other keywords are ignored.
     """
     known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
     name = function_of(call).get("name")

@@ -22,7 +22,7 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write, no_room
 from turnwise.types import Trajectory
 
-_ROWS = 256  # trajectories in a row group of Parquet
+_ROWS = 256  # number of trajectories in a row group of Parquet
 _SHOWN = 20  # most problems that an error message lists
 
 
@@ -33,7 +33,7 @@ class BadTrajectory:
     source: str  # "file:line"; a Parquet file's rows count from 1
     what: str
     remedy: str
-    reason: str = ""  # the kind of mistake; see UnusableError
+    reason: str = ""  # kind of mistake; see UnusableError
 
     def __str__(self) -> str:
         return f"{self.source}: {self.what}; {self.remedy}"

@@ -38,7 +38,7 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def typed(arguments: Sequence[str]) -> list[str]:
-    """Returns the command line as it was typed: the inverse of :func:`for_hydra`, with Hydra's own arguments last."""
+    """Returns the command line as the user typed it: the inverse of :func:`for_hydra`, with Hydra's own arguments last."""
     held = next((a for a in arguments if a.startswith(_HELD)), None)
     if held is None:
         return list(arguments)
@@ -48,6 +48,6 @@ def typed(arguments: Sequence[str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Returns a string quoted in Hydra's grammar; ``${`` is not resolved until a row is composed."""
+    """Returns a string quoted in Hydra's grammar. ``${...}`` in it is only resolved when a row is composed."""
     escaped = text.replace("'", "\\'").replace("${", "\\${")
     return f"'{escaped}'"

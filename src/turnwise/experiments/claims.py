@@ -1,4 +1,4 @@
-"""A claim of a sweep file (``a > b + 2``), and the preconditions under which it says something."""
+"""Parses the claims of a sweep file (``a > b + 2``), and the preconditions under which a claim is meaningful."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class Comparison:
     below: str | float
     margin: float
     text: str
-    ours: bool = False  # not a claim of the paper: shown but not counted
-    at: str | None = None  # the only scale at which it applies, for example because its number belongs to one benchmark
+    ours: bool = False  # whether it is a claim of this project instead of the paper: shown but not counted
+    # the only scale at which the claim applies, for example because its number belongs to one benchmark
+    at: str | None = None
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -30,25 +31,27 @@ class Comparison:
 
 
 class Part(BaseModel):
-    """A part of a sweep file: keys that it does not know are refused."""
+    """Base of the parts of a sweep file. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class Precondition(Part):
-    """A bound on a metric that has to hold before claims mean anything, measured on pilot runs that no claim reads.
+    """A range in which a metric must lie before claims mean anything, measured on pilot runs from which no claim is
+    computed.
 
-    A precondition is written out once, and other sweep files name it with ``same``.
+    A precondition is written out in one sweep file; other sweep files refer to it with ``same``.
 
     Attributes:
         says: what is measured, in words.
-        metric: as in ``directions``; a path into the gate report where the sweep has one.
-        row: the row whose pilot runs measure it.
-        low, high: the bounds, both included.
-        paper: the paper's own figure and its place.
-        remedy: what would make it true where it is false.
-        rows, claims: the claims that compare one of these rows, or that are written so, need it; without both, all claims do.
-        metrics: of those only the claims on these metrics; without it, on all.
+        metric: as in ``directions``; a path in the gate report if the sweep has one.
+        row: the row whose pilot runs are measured.
+        low, high: the limits of the range, both included.
+        paper: the paper's own value and where it stands.
+        remedy: what would make the precondition true if it is false.
+        rows, claims: the claims that compare one of these rows, or that are written so, need the precondition. If both
+            are empty, all claims need it.
+        metrics: limits this to claims on these metrics; empty: claims on all metrics.
         same: a precondition of another sweep (``pivotrl_tab4/signal``).
     """
 
@@ -87,7 +90,7 @@ class Precondition(Part):
 
     @property
     def bounds(self) -> str:
-        """The bounds in words: ``0.3 to 0.5``, ``at least 0.3`` or ``at most 0.5``."""
+        """Returns the range in words: ``0.3 to 0.5``, ``at least 0.3`` or ``at most 0.5``."""
         if self.low is None:
             return f"at most {self.high:g}"
         return f"at least {self.low:g}" if self.high is None else f"{self.low:g} to {self.high:g}"
@@ -98,13 +101,14 @@ def _words(value: object) -> object:
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
-"""Overrides: a list, or one string with spaces between them."""
+"""Overrides: a list, or one string in which spaces separate them."""
 
 
 class Pilots(Part):
-    """The pilot runs of a sweep: the rows that preconditions name, with seeds of their own and on tasks of ``eval.seed=0``.
+    """The pilot runs of a sweep: the rows that preconditions name, with seeds of their own and on tasks of
+    ``eval.seed=0``.
 
-    ``overrides`` go to each of them, for example to leave out what no precondition reads.
+    ``overrides`` apply to each of these runs, for example to skip what no precondition needs.
     """
 
     seeds: tuple[int, ...] = Field(min_length=1)
@@ -115,7 +119,8 @@ _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|
 
 
 def comparison(text: str, rows: Collection[str]) -> Comparison:
-    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``: rows or a number, a margin, and the only scale.
+    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``: two rows, or a row and a number; a margin;
+    a scale.
 
     Raises:
         ValueError: the text has another form, or names an unknown row.
@@ -133,7 +138,7 @@ def comparison(text: str, rows: Collection[str]) -> Comparison:
         raise ValueError(f"directions: {text!r}: there is no row {left!r}")
     if sign == ">":
         return Comparison(sides[0], sides[1], shift, text, at=at)
-    return Comparison(sides[1], sides[0], -shift, text, at=at)  # a < b + s: b - a > -s
+    return Comparison(sides[1], sides[0], -shift, text, at=at)  # a < b + s is the same as b - a > -s
 
 
 def _side(word: str, text: str, rows: Collection[str]) -> str | float:
@@ -152,20 +157,23 @@ def check_preconditions(
     rows: Collection[str],
     claims: Mapping[str, Collection[str]],
 ) -> None:
-    """Checks that the preconditions of a sweep name its rows and claims, and that its pilot runs are none of its claims' runs.
+    """Checks that preconditions name rows and claims of the sweep, and that its pilot runs do not share seeds with its
+    claims.
 
     Raises:
-        ValueError: they do not; the message names the place.
+        ValueError: a check fails; the message names the place.
     """
     for name, one in preconditions.items():
         for row in (one.row, *one.rows):
             if row and row not in rows:
                 raise ValueError(f"preconditions.{name}: there is no row {row!r}")
         if strange := sorted(set(one.claims) - {text for texts in claims.values() for text in texts}):
-            raise ValueError(f"preconditions.{name}.claims: {strange[0]!r} is no claim of this file")
+            raise ValueError(f"preconditions.{name}.claims: {strange[0]!r} is not a claim of this file")
         if strange := sorted(set(one.metrics) - claims.keys()):
             raise ValueError(f"preconditions.{name}.metrics: no claim of this file is on {strange[0]!r}")
         if one.same is None and pilots is None:
-            raise ValueError(f"preconditions.{name}: `pilots` has to name the seeds of the runs that measure it")
+            raise ValueError(f"preconditions.{name}: `pilots` must name the seeds of the runs on which it is measured")
     if pilots and (shared := sorted(set(pilots.seeds) & set(seeds))):
-        raise ValueError(f"pilots.seeds: {shared[0]} is a seed of the claims too, whose runs nothing may be chosen on")
+        raise ValueError(
+            f"pilots.seeds: {shared[0]} is also a seed of the claims, whose runs must not be used for choices"
+        )

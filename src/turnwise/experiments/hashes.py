@@ -24,10 +24,9 @@ from turnwise.files import atomic_write
 from turnwise.runs.identity import config_hash
 
 _PACKAGE = Path(__file__).parents[1]
-CODE = (_PACKAGE / "config", _PACKAGE / "runs" / "identity.py", Path(__file__))  # all of ours that a hash goes through
-_OUTSIDE = re.compile(
-    r"searchpath|oc\.env|hydra:"
-)  # in overrides: the hash depends on other folders, or on the process
+CODE = (_PACKAGE / "config", _PACKAGE / "runs" / "identity.py", Path(__file__))  # our own code on which a hash depends
+# with these overrides a hash depends on other folders or on the process
+_OUTSIDE = re.compile(r"searchpath|oc\.env|hydra:")
 _ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
 
 
@@ -35,8 +34,9 @@ _ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
 class RowHashes:
     """Maps a job to its configuration hash (``turnwise.runs.identity.config_hash``).
 
-    A row is composed only once for all its seeds and for all sweeps that refer to it. With a file ``kept`` it is not composed at
-    all while everything that its hash depends on is as it was when the file was written (:meth:`keep`).
+    A row is composed only once for all its seeds and for all sweeps that refer to it. If a file ``kept`` is given,
+    hashes are read from that file, without composing, as long as nothing has changed on which a hash depends
+    (:meth:`keep`).
     """
 
     folder: Path  # conf/
@@ -72,7 +72,9 @@ class RowHashes:
         return self._known[key]
 
     def keep(self) -> None:
-        """Writes the hashes to the file ``kept``, if it can be written. Those that depend on more than the state are left out."""
+        """Writes the hashes to the file ``kept`` if possible, except those that depend on other folders or on the
+        process.
+        """
         if self.kept is not None and len(self._known) > self._read:
             hashes = {key: found for key, found in self._known.items() if not _OUTSIDE.search(key)}
             with suppress(OSError), atomic_write(self.kept) as part:
@@ -107,7 +109,9 @@ class RowHashes:
 
 
 def _state(folder: Path) -> str:
-    """Returns a checksum of all that decides a hash beside the overrides: configuration files, code, libraries, environment."""
+    """Returns a checksum of everything besides the overrides on which a hash depends: configuration files, code,
+    libraries, environment variables.
+    """
     digest = hashlib.sha256(repr((hydra.__version__, omegaconf.__version__, sys.version)).encode())
     for root in (folder, *CODE):
         for path in sorted(root.rglob("*.*")) if root.is_dir() else [root]:

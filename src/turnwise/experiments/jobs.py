@@ -13,9 +13,9 @@ from turnwise.errors import InputError, refuse_twice
 from turnwise.experiments.claims import Scale
 from turnwise.experiments.table import Sweep, find_sweep
 
-PILOT = "pilot"  # folder of the pilot runs, beside those of the papers
+PILOT = "pilot"  # folder of pilot runs, beside the folders of the papers' runs
 
-# overrides that only say how a run is executed, so that it stays the same run
+# These overrides only say how a run is executed, so that they do not make it a different run.
 _NAMELESS = (
     "fresh",
     "paths.cache",
@@ -31,7 +31,7 @@ _NAMELESS = (
     "eval.every",
 )
 
-# overrides that only training uses: they do not apply to rows that are only evaluated
+# These overrides concern only training: rows that are only evaluated do not take them.
 _OF_TRAINING = (
     *("states", "allocator", "gate", "reward", "advantage", "loss", "update", "judge", "predictor", "callbacks"),
     *("data.trajectories", "data.good", "data.strict", "trainer.max_epochs", "trainer.max_steps"),
@@ -44,8 +44,8 @@ _OF_TRAINING = (
 class Job:
     """One run of a sweep.
 
-    ``cannot`` is the reason why it cannot run, if there is one. ``starts`` names the run whose weights it starts from, and
-    ``begin`` is the override that passes those weights to it; ``start_seed`` is that run's seed.
+    ``cannot`` is the reason why the job cannot run, or None. ``starts`` names the run from whose weights this run
+    starts, ``begin`` is the override that passes those weights on, and ``start_seed`` is the seed of that run.
     """
 
     row: str
@@ -60,9 +60,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command line requests of a sweep: ``rows`` and ``seeds``, and ``extra`` overrides for every row that takes them.
+    """What a command line requests of a sweep: its ``rows``, its ``seeds`` and ``extra`` overrides.
 
-    ``pilot`` asks for the runs on which the preconditions are measured (:func:`of_pilots`); it holds their overrides.
+    Every row that accepts an ``extra`` override gets it. If ``pilot`` is set, pilot runs are requested
+    (:func:`of_pilots`).
     """
 
     sweep: Sweep
@@ -80,7 +81,7 @@ class Asked:
 
 
 def played(asked: Asked) -> Asked:
-    """Returns the runs to make for a sweep: its own, or all rows of the sweep from whose groups its numbers are computed."""
+    """Returns the runs that a sweep needs: its own, or those of the sweep from whose groups its numbers are computed."""
     source = asked.sweep.gate_report
     return (
         asked
@@ -90,9 +91,9 @@ def played(asked: Asked) -> Asked:
 
 
 def of_pilots(asked: Asked) -> Asked:
-    """Returns the pilot runs of a sweep: the rows that preconditions name and those that they start from, at its pilot seeds.
+    """Returns the pilot runs of a sweep: the rows that preconditions name and their start rows, at its pilot seeds.
 
-    They have names of their own below ``pilot/``. Because they may be looked at, they are evaluated on tasks of ``eval.seed=0``.
+    Their names begin with ``pilot/``. Their tasks are those of ``eval.seed=0``, because choices may be based on them.
 
     Raises:
         InputError: the sweep has no pilot runs.
@@ -110,7 +111,7 @@ def of_pilots(asked: Asked) -> Asked:
         )
         raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
     if sweep.start_seed is None:
-        for row in rows:  # grows: what they start from may start from another row itself
+        for row in rows:  # grows: a start row may have a start row
             begins = sweep.rows[row].begins(asked.scale)
             rows += [begins] if begins is not None and begins not in rows else []
     return replace(
@@ -149,14 +150,14 @@ def jobs(asked: Asked) -> list[Job]:
         for row in rows:
             fixed = _fixed(asked, row)
             if asked.pilot and fixed is not None:
-                continue  # the one start of all, which is no pilot run
+                continue  # this run exists once for all seeds and is no pilot run
             job = job_of(asked, row, seed if fixed is None else fixed)
             found.setdefault((job.name, job.seed), job)
     return list(found.values())
 
 
 def _fixed(asked: Asked, row: str) -> int | None:
-    """Returns the one seed of a row that others start from whatever their own, else None."""
+    """Returns the seed of a row from which all rows start whatever their own seed, or None."""
     owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
     return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
 
@@ -172,7 +173,7 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     preset = f"{PILOT}/{_preset(owner, owned)}" if asked.pilot else _preset(owner, owned)
     name = run_name(preset, ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
     begins = source.begins(asked.scale)
-    alone = owner.start_seed is not None  # one start for all, pilot runs included
+    alone = owner.start_seed is not None  # one common starting run, for pilot runs too
     first = job_of(replace(asked, sweep=owner, pilot=() if alone else asked.pilot), begins, seed) if begins else None
     begin = _begin(owner, asked.scale, first) if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
@@ -183,9 +184,9 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
 
 
 def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
-    """Returns the override that starts a run from what ``first`` leaves.
+    """Returns the override that starts a run from the weights that ``first`` leaves.
 
-    A run that itself started from an adapter leaves all weights (``training.export``), so that they take the model's place.
+    A run that itself started from an adapter leaves all weights (``training.export``), which then replace the model.
     """
     merged = (first.begin or "").startswith("policy.start=")
     left = "model" if merged else sweep.leaves.get(scale, "adapter")
@@ -205,7 +206,7 @@ def _of_training(key: str) -> bool:
 def origin(
     sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
 ) -> tuple[Sweep, str, str | None]:
-    """Follows ``same`` references to the sweep and row that own the runs; also returns the first reason why they cannot run.
+    """Returns the sweep and row that own the runs, following ``same``, and the first reason why they cannot run.
 
     Raises:
         InputError: a row refers to a missing row, or rows refer to each other in a circle.
@@ -217,7 +218,7 @@ def origin(
         here = find_sweep(there, folder)
         if name not in here.rows or (there, name) in passed:
             raise InputError(
-                f"conf/sweep/{referring.name}.yaml: a row is the same as {same!r}, which is no row of its own"
+                f"conf/sweep/{referring.name}.yaml: `same` leads to {same!r}, which is missing or is the row itself"
             )
         passed.add((there, name))
         cannot = cannot or here.missing(here.rows[name], scale, given)
@@ -279,7 +280,7 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         raise InputError(f"scale={scale}: a sweep has the scales tiny and paper")
     pilots = given.get("pilots", "false").lower()
     if pilots not in ("true", "false") or (pilots == "true" and "seed" in given):
-        raise InputError("pilots=true: it takes the seeds that the sweep file names, so no seed= beside it")
+        raise InputError("pilots=true: the sweep file names the seeds of pilot runs; leave out seed=")
     asked = Asked(
         find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
         folder,

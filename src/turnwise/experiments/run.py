@@ -1,4 +1,4 @@
-"""Runs a sweep: composes and checks every row, skips finished runs, launches the rest and prints the outcome."""
+"""Executes a sweep: composes and checks every row, skips finished runs, launches the rest and prints the outcome."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Launch = Callable[[Sequence[Sequence[str]]], object]
 
 
 def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal) -> list[Standing]:
-    """Runs everything in a sweep that is not finished, and returns the state of every run.
+    """Executes every unfinished run of a sweep, and returns the state of every run.
 
     Args:
         compose: overrides -> the run's configuration, without Hydra's own settings.
-        launch: runs lists of overrides, locally or elsewhere; a run that fails does not stop the others.
+        launch: executes lists of overrides, here or elsewhere. A run that fails does not stop the others.
 
     Raises:
-        InputError: a row's configuration is refused; then nothing is run.
-        RowsFailed: some runs failed; all others have run.
-        FailedJobError: from submitit, if Slurm refuses the job.
+        InputError: the configuration of a row is refused; then nothing is executed.
+        RowsFailed: some runs failed; all others have been executed.
+        FailedJobError: raised by submitit if Slurm refuses the job.
     """
     asked = played(asked)
     sweep = asked.sweep
@@ -50,7 +50,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     try:
         for wave in waves(todo):
             launch([one.job.overrides for one in wave])
-    except Exception as error:  # launchers raise types of their own, for example for a killed cluster job
+    except Exception as error:  # launchers raise exceptions of their own types, for example for a killed cluster job
         if took_no_job(error):
             raise
         trouble = f"the launcher said: {type(error).__name__}: {error}"
@@ -65,7 +65,9 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
 
 
 def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
-    """Groups runs that can run side by side; a run that starts from another one of ``todo`` is in a later group."""
+    """Splits runs into groups that can run side by side. A run that starts from another run of ``todo`` is in a later
+    group.
+    """
     found: list[list[Standing]] = []
     left = list(todo)
     while left:

@@ -26,7 +26,7 @@ State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cann
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A run, its folder, its state, and an error or a reason that explains the state."""
+    """A run, its folder, its state, and an error or reason that explains the state."""
 
     job: Job
     folder: Path | None
@@ -35,14 +35,15 @@ class Standing:
 
     @property
     def open(self) -> bool:
-        """Whether the run still has to be made."""
+        """Whether the run still has to be executed."""
         return self.state not in ("finished", "cannot run")
 
 
 def standing(job: Job, cfg: DictConfig | None) -> Standing:
-    """Returns the state of a run whose configuration is ``cfg``; None if it cannot run.
+    """Returns the state of a run whose configuration is ``cfg``; None as configuration means that it cannot run.
 
-    ``finished`` means a complete ``result.json`` of this configuration, ``changed`` that the folder holds another run.
+    ``finished`` means that the folder holds a complete ``result.json`` of this configuration, ``changed`` that it holds
+    another run.
     """
     if cfg is None:
         return Standing(job, None, "cannot run", job.cannot or "")
@@ -72,13 +73,15 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
 
 
 def error_file(folder: Path) -> Path:
-    """Returns the file with the error of a failed run. It lies beside the run's folder, which may be emptied."""
+    """Returns the path of the file with the error of a failed run. It lies beside the run's folder, which may be
+    emptied.
+    """
     return folder.with_name(f"{folder.name}.error.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A task that writes its error to a file beside the run's folder, and removes an old error file on success."""
+    """Wraps a task: writes its error to a file beside the run's folder, and removes an old error file on success."""
 
     task: Callable[[DictConfig], Any]
 
@@ -96,8 +99,9 @@ class Recorded:
         else:
             error_file(folder).unlink(missing_ok=True)
             return value
-        # a built-in type, because the error must be sent between processes; and raised here, where it does not refer to the run's
-        # own error, whose traceback holds all that the run held, and which launchers keep until the last run has ended
+        # Launchers send the error between processes and keep it until the last run has ended. It is therefore a
+        # built-in type, and it is raised outside of the handler: the run's own error would keep everything alive that
+        # its traceback refers to.
         raise RuntimeError(f"{folder}: {said}")
 
 
@@ -108,7 +112,7 @@ def states_table(title: str, standings: Sequence[Standing]) -> Table:
         table.add_column(header, overflow="fold")
     told = None
     for one in standings:
-        if one.state == "cannot run":  # shown once, because all seeds share the reason
+        if one.state == "cannot run":  # shown once, because the reason is the same for all seeds
             if (one.job.row, one.said) != told:
                 table.add_row(one.job.row, "", "cannot run", one.said)
             told = (one.job.row, one.said)

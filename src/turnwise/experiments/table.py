@@ -27,20 +27,20 @@ from turnwise.files import read_yaml
 
 
 class Row(Part):
-    """One row of a sweep. Overrides are a list, or one string with spaces between them.
+    """One row of a sweep. Overrides are a list, or one string in which spaces separate them.
 
     A row without ``overrides`` and ``same`` only shows the paper's numbers.
 
     Attributes:
         overrides: overrides of the row's own runs.
         same: a row of another sweep (``pivotrl_tab1/sft``) whose runs this row shares.
-        same_at: such a row at one scale only.
-        needs: by scale, what is missing to run the row. If it names keys such as ``data.file=...``, the row runs when these are
-            given on the command line.
+        same_at: by scale, a row that replaces ``same`` there.
+        needs: by scale, what is missing to run the row. If the text names keys such as ``data.file=...``, the row runs
+            when these keys are set on the command line.
         trains: false for a base row, which is only evaluated; overrides of training do not apply to it.
-        starts: the row of this file whose runs provide the initial weights, seed by seed. It may start from another row itself,
-            or share its runs with a row of another file (``same``).
-        starts_at: such a row at one scale only.
+        starts: the row of this file whose runs provide the initial weights, seed by seed. That row may start from
+            another row, or share its runs with a row of another file (``same``).
+        starts_at: by scale, a row that replaces ``starts`` there.
         numbers: the paper's numbers by column.
     """
 
@@ -51,18 +51,18 @@ class Row(Part):
     same_at: dict[Scale, str] = Field(default_factory=dict)
     starts: str | None = None
     starts_at: dict[Scale, str] = Field(default_factory=dict)
-    at: dict[Scale, Words] = Field(default_factory=dict)  # more overrides, at one scale
+    at: dict[Scale, Words] = Field(default_factory=dict)  # additional overrides by scale
     needs: dict[Scale, str] = Field(default_factory=dict)
     numbers: dict[str, float] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if self.same is not None and (self.overrides is not None or self.at):
-            raise ValueError("a row that is the same as another has no overrides of its own")
+            raise ValueError("a row with `same` takes the other row's overrides; leave out its own")
         if self.same is not None and (self.starts is not None or self.starts_at):
-            raise ValueError("a row that is the same as another starts where that one does")
+            raise ValueError("a row with `same` starts where the other row starts; leave out its own")
         if self.same_at and self.same is None:
-            raise ValueError("same_at says what `same` is at one scale, and there is no `same`")
+            raise ValueError("same_at replaces `same` at one scale, but there is no `same`")
         return self
 
     def shares(self, scale: Scale) -> str | None:
@@ -79,31 +79,35 @@ class Sweep(Part):
 
     name: str
     paper: str
-    entry: str  # as in the paper: Table 4
+    entry: str  # as in the paper, for example Table 4
     title: str
     seeds: tuple[int, ...] = (0, 1, 2)
-    scales: dict[Scale, Words] = Field(default_factory=dict)  # overrides of every row; default: scale=<scale>
-    columns: dict[str, str | None] = Field(default_factory=dict)  # the paper's column -> our metric; null: none
+    # overrides of every row at a scale; default: scale=<scale>
+    scales: dict[Scale, Words] = Field(default_factory=dict)
+    # the paper's column -> this project's metric; null: there is none
+    columns: dict[str, str | None] = Field(default_factory=dict)
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)  # columns that differ at one scale
     rows: dict[str, Row]
     start_seed: int | None = (
-        None  # the one run that rows start from, whatever their own seed; None: the one of their seed
+        None  # the seed of the one run from which rows start; None: each seed starts from the run of the same seed
     )
-    leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)  # for rows that `start` from others
-    needs: dict[Scale, str] = Field(default_factory=dict)  # what all rows lack to run
-    directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # our metric -> claims such as ``a > b - 2``
-    least: dict[str, float] = Field(default_factory=dict)  # our metric -> the least advantage that counts as one
+    # what runs leave for rows that start from them
+    leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)
+    needs: dict[Scale, str] = Field(default_factory=dict)  # what is missing to run the rows, for all of them
+    directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # metric -> claims such as ``a > b - 2``
+    least: dict[str, float] = Field(default_factory=dict)  # metric -> the smallest advantage that counts as one
     preconditions: dict[str, Precondition] = Field(default_factory=dict)
     pilots: Pilots | None = None
     also: dict[str, tuple[str, ...]] = Field(
         default_factory=dict
-    )  # claims that are not the paper's: shown, not counted
-    gate_report: str | None = None  # metrics are paths in the output of scripts/gate_report.py for this sweep's groups
+    )  # claims of this project, not of the paper: shown but not counted
+    # if set, metrics are paths in the output of scripts/gate_report.py for the groups of this sweep
+    gate_report: str | None = None
     reach: tuple[
         float | str, ...
-    ] = ()  # levels of held-out success in %, or rows: the report shows what each row spent to reach them
+    ] = ()  # levels of held-out success in %, or rows: the report shows how much each row spent to reach them
     curve: Literal["updates"] | None = None  # draws held-out success during training against this
-    panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # the rows of its panels, by title
+    panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # title of each panel -> its rows
     note: str = ""
 
     @model_validator(mode="after")
@@ -112,7 +116,7 @@ class Sweep(Part):
             for scale in get_args(Scale):
                 self._starts(name, row, scale)
             if " " in name:
-                raise ValueError(f"rows.{name}: a row's name is one word")
+                raise ValueError(f"rows.{name}: the name of a row must be one word")
             if strange := sorted(row.numbers.keys() - self.columns.keys()):
                 raise ValueError(f"rows.{name}.numbers: {strange[0]} is not one of the columns")
         for scale, columns in self.columns_at.items():
@@ -152,9 +156,10 @@ class Sweep(Part):
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def least_advantage(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the least advantage that counts as one: ``least``, or the paper's own difference where that is smaller.
+        """Returns the smallest advantage that counts as one: ``least``, or the paper's own difference if that is
+        smaller.
 
-        None if a side of the claim is a number, which is a bar of its own.
+        None if one side of the claim is a number, which is itself a threshold.
         """
         if len(claim.rows) < 2:
             return None
@@ -162,9 +167,10 @@ class Sweep(Part):
         return least if least is None or paper is None or paper <= 0 else min(least, paper)
 
     def paper_difference(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the paper's difference of two rows in points, as the mean over its columns for the metric, or None.
+        """Returns the paper's difference of two rows in points, as the mean over the paper's columns of the metric, or
+        None.
 
-        Only percentages are returned, because a paper's other numbers have units of their own.
+        Only percentages are considered, because the paper's other numbers have units of their own.
         """
         sides = [self.rows[side].numbers for side in (claim.above, claim.below) if isinstance(side, str)]
         columns = [column for column, ours in self.columns.items() if ours == metric]
@@ -177,12 +183,14 @@ class Sweep(Part):
         """Returns why a row cannot run at a scale if the keys ``given`` are set, or None if it can."""
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
-            return reason or "a row of the paper that is no run of ours (docs/cluster.md#what-no-step-brings)"
+            return (
+                reason or "a row of the paper that is not a run of this project (docs/cluster.md#what-no-step-brings)"
+            )
         wanted = set(_GIVEN.findall(reason or ""))
         return None if wanted and wanted <= set(given) else reason
 
     def of_scale(self, scale: Scale) -> Sweep:
-        """Returns the sweep with its columns at a scale."""
+        """Returns the sweep with the columns that apply at a scale."""
         return self.model_copy(update={"columns": {**self.columns, **self.columns_at.get(scale, {})}})
 
     def shared(self, scale: Scale) -> tuple[str, ...]:
@@ -229,7 +237,7 @@ def read_sweep(path: Path | str) -> Sweep:
 
 @lru_cache(maxsize=128)
 def _read(path: Path, changed: int, size: int) -> Sweep:
-    """Reads a sweep file once until it changes, because many rows may refer to it."""
+    """Reads a sweep file, again only after it has changed, because many rows may refer to it."""
     try:
         raw = read_yaml(path)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Counts what a training pass keeps for its backward pass, on tensors that have a shape but no memory."""
+"""Counts the bytes that a training pass keeps for its backward pass, on tensors that have a shape but no memory."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ def activation_bytes(
     recompute: bool = False,
     offload: bool = False,
 ) -> int:
-    """Returns the bytes that autograd keeps of one packed micro-batch, without parameters.
+    """Returns the bytes that autograd keeps for one packed micro-batch, without parameters.
 
-    The forward pass of a run (``models.score.score``) is traced with one layer and with two; every further layer keeps as much as
-    the second one added. Tensors that share memory count once. GPU kernels keep as much as CPU kernels, apart from workspaces.
+    The forward pass of a run (``models.score.score``) is traced with one layer and with two layers; every further layer
+    keeps as much as the second one added. Tensors that share memory count once. GPU kernels are assumed to keep as much
+    as CPU kernels, apart from workspaces.
 
     Args:
         source, dtype, lora: the policy.
         rows, tokens: B and S of the micro-batch.
-        scored: its predicted tokens, U.
+        scored: number of its predicted tokens, U.
         autocast: whether matrix products are in bfloat16, as with ``trainer.precision=bf16-mixed``.
-        recompute: whether only each layer's input is kept, and one layer at a time is computed again.
-        offload: whether these inputs are in CPU memory, except the one of the layer that is computed again.
+        recompute: whether only the input of each layer is kept, and one layer at a time is computed again.
+        offload: whether these inputs are kept in CPU memory, except that of the layer that is being computed again.
     """
     layers = int(source.config.num_hidden_layers)
     first, second = (_kept(source, dtype, lora, n, rows, tokens, scored, autocast) for n in (1, 2))
@@ -76,7 +77,8 @@ def _kept(
         flat = torch.zeros(scored, dtype=torch.long)
         own = {p.untyped_storage()._cdata for p in model.parameters()}
         kept: dict[int, int] = {}
-        alive: list[Tensor] = []  # otherwise the address of a freed tensor could be reused and counted once for both
+        # the tensors are kept alive: the address of a freed tensor could be reused, and both tensors would count as one
+        alive: list[Tensor] = []
 
         def keep(x: Tensor) -> Tensor:
             storage = x.untyped_storage()
@@ -91,7 +93,9 @@ def _kept(
 
 
 def _give_memory(model: Any) -> None:
-    """Replaces parameters and buffers on the meta device by fake tensors of the surrounding mode, as if on a CPU."""
+    """Replaces parameters and buffers on the meta device by fake tensors of the active fake-tensor mode, as if on a
+    CPU.
+    """
     for module in model.modules():
         for name, p in module._parameters.items():
             if p is not None:

@@ -1,4 +1,6 @@
-"""Finds the shape of a configured model in a folder, in the hub's cache, or in the shipped facts."""
+"""Finds the architecture of a configured model in a folder, in the Hugging Face cache, or in a file that the package
+ships.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from turnwise.errors import InputError
 from turnwise.models.shipped import weights_of
 from turnwise.models.weights import read_json
 
-LAYERS = 10_000  # of a model that is planned, at most
+LAYERS = 10_000  # most layers that a planned model may have
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model's configuration. ``folder`` holds its weights; None if they are not on this machine."""
+    """The architecture of a model. ``folder`` holds its weights; None if they are not on this machine."""
 
     model: str
     config: PretrainedConfig
@@ -30,10 +32,11 @@ class Architecture:
 
 
 def architecture(model: str) -> Architecture:
-    """Returns the architecture of a ``policy.model``: a tiny base, a folder, or a Hugging Face id. It contacts no server.
+    """Returns the architecture of a ``policy.model``: a tiny base, a folder, or a Hugging Face id. No server is
+    contacted.
 
     Raises:
-        InputError: the folder has no ``config.json``, or the id is neither in the cache nor in the shipped facts.
+        InputError: the folder has no ``config.json``, or the id is neither in the cache nor in the shipped file.
     """
     folder = Path(weights_of(model))
     if folder.is_dir():
@@ -54,7 +57,9 @@ def architecture(model: str) -> Architecture:
 
 
 def _configuration(place: Path, model: str) -> PretrainedConfig:
-    """Returns the configuration. Its number of layers is read first, because the library makes a list of them."""
+    """Returns the configuration. The number of layers is checked first, because the library creates a list of that
+    length.
+    """
     try:
         about = read_json(place / "config.json" if place.is_dir() else place)
     except ValueError as error:

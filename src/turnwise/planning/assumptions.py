@@ -1,4 +1,6 @@
-"""What a simulation assumes of a run: what its configuration and its plan say, and numbers that a person may replace."""
+"""Collects what a simulation assumes about a run: values of its configuration and its plan, and values that the user
+provides.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +24,29 @@ from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import iteration
 from turnwise.planning.workload import Tail, Workload
 
-SIGMA = 1.0  # of replies and latencies
+SIGMA = 1.0  # sigma of the lengths of replies and of latencies
 TURNS_SIGMA = 0.5
-LATENCY = 1.0  # s
-HANDED_GB_S = 1.0  # 10^9 bytes a second, from the trainer through files into the servers
-USED = 0.9  # share of a GPU's memory that a server takes, vLLM's default
-LEAST = 6  # collections, of which the first three wait for no update under the largest staleness
-DRAWN = 40_000  # turns that a simulation draws, about
+LATENCY = 1.0  # seconds
+HANDED_GB_S = 1.0  # 10^9 bytes per second from the trainer through files into the servers
+USED = 0.9  # share of a GPU's memory that a server uses, vLLM's default
+LEAST = 6  # fewest collections; the first three wait for no update under the largest staleness
+DRAWN = 40_000  # approximate number of turns that a simulation draws
 
 Given = Mapping[str, float | tuple[tuple[float, float], ...]]
-"""Values by name that a person provides; ``curve`` is a list of points (:data:`turnwise.planning.pace.Points`)."""
+"""Values by name that the user provides; ``curve`` is a list of points (:data:`turnwise.planning.pace.Points`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """Attributes:
-    workload, site: what is simulated.
-    steps: updates of the whole run.
-    collections: that are simulated.
-    seed: of the draws.
-    values: every number, by the name under which it can be given.
-    why: where each comes from.
+    """Everything that a simulation of a run assumes.
+
+    Attributes:
+        workload, site: what is simulated.
+        steps: updates of the whole run.
+        collections: number of collections that are simulated.
+        seed: seed of the random draws.
+        values: every number, by the name under which the user can set it.
+        why: the source of each number.
     """
 
     workload: Workload
@@ -55,7 +59,7 @@ class Assumptions:
 
 
 class _Values:
-    """Numbers with their sources; what is given goes before what is derived."""
+    """Numbers with their sources. A value from the user takes precedence over a derived one."""
 
     def __init__(self, given: Given) -> None:
         self.given, self.values, self.why = dict(given), dict[str, Any](), dict[str, str]()
@@ -85,13 +89,17 @@ def assumptions(cfg: DictConfig, plan: RunPlan, gpu: Gpu, given: Given) -> Assum
     lengths = replace(plan.lengths, reply=sum(tokens for tokens, _ in turns) / len(turns), episode=len(turns) / played)
     site = _site(cfg, plan, gpu, lengths, tell)
     collections = int(
-        tell("collections", min(16, max(LEAST, DRAWN // len(turns))), "so many that the draws suffice", True)
+        tell("collections", min(16, max(LEAST, DRAWN // len(turns))), "as many as give enough random draws", True)
     )
     if collections < LEAST:
-        raise ValueError(f"collections must be at least {LEAST}, got {collections}: the first ones wait for no update")
-    seed = int(tell("seed", 0, "of the draws"))
+        raise ValueError(
+            f"collections must be at least {LEAST}, got {collections}: the first ones wait for no update and are not timed"
+        )
+    seed = int(tell("seed", 0, "seed of the random draws"))
     if tell.given:
-        raise ValueError(f"no assumption is called {', '.join(sorted(tell.given))}; there are {', '.join(tell.values)}")
+        raise ValueError(
+            f"no assumption is called {', '.join(sorted(tell.given))}; the assumptions are {', '.join(tell.values)}"
+        )
     return Assumptions(workload, site, plan.steps, collections, seed, tell.values, tell.why)
 
 
@@ -102,19 +110,21 @@ def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
     reply = tell(
         "reply",
         most / 4 if bound else known.reply,
-        "a quarter of max_tokens, for want of a measurement" if bound else known.source.get("reply", "the plan"),
+        "a quarter of max_tokens, because there is no measurement" if bound else known.source.get("reply", "the plan"),
     )
     single = tokens.depth == 1
     horizons = [float(value) for keys, value in settings_of(cfg) if keys[-1] == "horizon" and value is not None]
     limit = float(cfg.rollout.turns or max(horizons, default=known.episode))
     bound = known.source.get("episode", "").startswith(AT_MOST)
-    mean, why = (limit / 2, "half of the limit, for want of a measurement") if bound else (known.episode, "the plan")
+    mean, why = (
+        (limit / 2, "half of the limit, because there is no measurement") if bound else (known.episode, "the plan")
+    )
     if single:
         limit, mean, why = 1.0, 1.0, "rollout.turns"
     sigma = "the 99th percentile is {:.1f} times the median; no measurement"
     return Workload(
         groups=int(tell("groups", tokens.states, "the plan", True)),
-        size=int(tell("group_size", tokens.rollouts / tokens.states, "the plan, continuations too", True)),
+        size=int(tell("group_size", tokens.rollouts / tokens.states, "the plan, including continuations", True)),
         turns=Tail(
             tell("turns", mean, why),
             tell("turns_sigma", 0 if single else TURNS_SIGMA, sigma.format(exp(2.326 * TURNS_SIGMA))),
@@ -122,25 +132,25 @@ def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
         ),
         tokens=Tail(reply, tell("reply_sigma", SIGMA, sigma.format(exp(2.326 * SIGMA))), most),
         latency=Tail(
-            tell("latency", 0.0 if single else LATENCY, "seconds of the environment, mean; no measurement"),
+            tell("latency", 0.0 if single else LATENCY, "mean seconds of the environment; not measured"),
             tell("latency_sigma", SIGMA, sigma.format(exp(2.326 * SIGMA))),
         ),
         opening=tell("opening", tokens.before, "the plan"),
         observation=tell("observation", known.observation, "the plan"),
         max_length=tell("max_length", float(cfg.rollout.max_length), "rollout.max_length"),
-        gate_share=tell("gate_share", 0.0, "of the groups that a gate stops; no measurement"),
+        gate_share=tell("gate_share", 0.0, "share of the groups that a gate stops; not measured"),
         gate_step=int(tell("gate_step", float(OmegaConf.select(cfg, "gate.k") or 10), "gate.k, or 10", True)),
     )
 
 
 def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Values) -> Site:
-    """``lengths`` are those of the rollouts that are drawn."""
+    """Returns the simulated servers and trainers. ``lengths`` are those of the sampled rollouts."""
     assert plan.shape is not None
     tokens = iteration(cfg, lengths)
     served = "vllm" in str(cfg.engine.get("_target_"))
     shape = plan.shape
     training = int(tell("training_gpus", plan.gpus, "trainer.devices x trainer.num_nodes", True))
-    shared = bool(tell("shared", float(not served), "1: servers and trainer use the same GPUs (engine=tree)"))
+    shared = bool(tell("shared", float(not served), "1: engine and trainer use the same GPUs (engine=tree)"))
     named = OmegaConf.select(cfg, "engine.local.devices")
     devices = sum(len(str(one).split(",")) for one in named) if named else training
     sampling = int(tell("sampling_gpus", devices, "engine.local.devices, or as many as train", True))
@@ -149,7 +159,7 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
     each = 1
     while shape.weight_bytes > 0.6 * gpu.memory_gb * 1e9 * each and each < sampling:
         each *= 2
-    each = min(int(tell("server_gpus", each, "so many that weights take at most 60 % of their memory", True)), sampling)
+    each = min(int(tell("server_gpus", each, "as few as hold the weights in 60 % of their memory", True)), sampling)
     servers = sampling // each
     history = tokens.before + lengths.episode * (lengths.reply + lengths.observation)
     free = USED * each * gpu.memory_gb * 1e9 - shape.weight_bytes
@@ -178,10 +188,12 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
 
 
 def _pace(shape: Shape, gpu: Gpu, each: int, context: float, tell: _Values) -> Pace:
-    """Returns the curve of one server: a step reads all weights, the keys and values of each request, and computes."""
+    """Returns the curve of one server. A decoding step reads all weights and the keys and values of each request, and
+    computes.
+    """
     points = tell.given.pop("curve", None)
     if isinstance(points, tuple):
-        tell.values["curve"], tell.why["curve"] = points, "given: requests at a server, tokens a second of each"
+        tell.values["curve"], tell.why["curve"] = points, "given: requests on a server, tokens per second of each"
         return Pace(points)
     reading = gpu.seconds(0.0, shape.weight_bytes) / each
     request = (gpu.seconds(0.0, shape.kv_bytes * context) + gpu.seconds(decode(shape, 1.0, context, 0.0))) / each
@@ -189,15 +201,19 @@ def _pace(shape: Shape, gpu: Gpu, each: int, context: float, tell: _Values) -> P
         tell(
             "first", 1 / reading, "tokens a second of a request alone: reading the weights (or give curve=1:90,64:40)"
         ),
-        tell("half", reading / request, "requests at a server at which each has half of it: keys, values and FLOPs"),
+        tell(
+            "half",
+            reading / request,
+            "requests on a server at which each has half of that rate: from keys, values and FLOPs",
+        ),
     )
 
 
 def parsed(items: list[str]) -> Given:
-    """Returns given assumptions from ``name=number``, and ``curve=1:90,64:40``.
+    """Parses assumptions of the form ``name=number``, and ``curve=1:90,64:40``.
 
     Raises:
-        ValueError: an item is none of these.
+        ValueError: an item has another form.
     """
     found: dict[str, Any] = {}
     number: Callable[[str], float] = float

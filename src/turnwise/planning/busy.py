@@ -1,16 +1,17 @@
-"""Draws which share of a run's GPUs is busy over time, a panel for each schedule of its simulation."""
+"""Draws the share of a run's GPUs that are busy over time, with a panel for each simulated schedule."""
 
 from __future__ import annotations
 
 from turnwise.planning.simulation import Simulation, shares
 from turnwise.reports.svg import MUTED, SERIES, Figure, canvas, to_svg
 
-PARTS = 300  # of the time axis
-UNITS = ((7200.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))  # from, seconds in one, name
+PARTS = 300  # number of equal parts of the time axis
+# (from this many seconds on, seconds of one unit, its name)
+UNITS = ((7200.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
 def busy(name: str, simulation: Simulation) -> Figure:
-    """Returns the picture. All panels have the same time axis, which ends when the slowest schedule has made its last update."""
+    """Returns the drawing. All panels share a time axis, which ends at the last update of the slowest schedule."""
     assumed, rows = simulation.assumed, simulation.rows
     end = max(row.played.updated[-1] for row in rows)
     unit, word = next((size, word) for least, size, word in UNITS if end >= least)

@@ -1,4 +1,4 @@
-"""The engine of a simulation: requests share its servers and are written at the same pace."""
+"""Models the engine in a simulation: all requests share its servers, and their tokens are decoded at the same rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ T = TypeVar("T")
 
 
 class Request(Generic[T]):
-    """One reply that is asked for. ``end`` is where the engine's clock will stand when it is written; None: it waits in line."""
+    """A request for one reply. ``end`` is the engine's clock at which the reply is complete; None while the request
+    waits in line.
+    """
 
     __slots__ = ("cancelled", "end", "owner", "tokens")
 
@@ -23,31 +25,33 @@ class Request(Generic[T]):
 
 
 class Decoding(Generic[T]):
-    """Requests that are decoded together, spread evenly over the servers; those without a place wait in line.
+    """Models requests that are decoded together, spread evenly over the servers. Requests beyond ``places`` wait in
+    line.
 
-    All requests under way get tokens at the same rate, so one clock serves them all: it counts the tokens that a request
-    would have got since the start. A request of L tokens that gets its place at clock c is written when the clock reaches c + L.
+    All requests in progress get tokens at the same rate, so that one clock is enough: it counts the tokens that a
+    request would have received since the start. A request of L tokens that begins at clock c is complete when the clock
+    reaches c + L.
 
     Args:
-        pace: of one server.
-        servers: that share the requests.
-        places: requests under way at all servers together.
+        pace: the pace of one server.
+        servers: number of servers that share the requests.
+        places: most requests in progress on all servers together.
     """
 
     def __init__(self, pace: Pace, servers: int, places: float) -> None:
         self.pace, self.servers, self.places = pace, servers, places
         self.running = 0
-        self.decoded = 0.0  # tokens, of cancelled requests too
-        self.thrown = 0.0  # tokens decoded for requests that were cancelled
-        self.saved = 0.0  # tokens that these requests would still have taken
+        self.decoded = 0.0  # tokens decoded so far, including those of cancelled requests
+        self.thrown = 0.0  # tokens decoded for requests that were cancelled later
+        self.saved = 0.0  # tokens that cancelled requests would still have needed
         self._clock, self._now = 0.0, 0.0
-        self._seconds = 0.0  # of a token at the present number of requests
+        self._seconds = 0.0  # seconds for one token at the current number of requests
         self._ends: list[tuple[float, int, Request[T]]] = []
         self._line: deque[Request[T]] = deque()
         self._count = 0
 
     def put(self, request: Request[T]) -> None:
-        """Starts a request, or has it wait for a place."""
+        """Starts a request, or lets it wait for a free place."""
         if self.running >= self.places:
             self._line.append(request)
             return
@@ -57,7 +61,9 @@ class Decoding(Generic[T]):
         self._changed(1)
 
     def next_end(self, speed: float) -> float:
-        """Returns the time at which the next request is written at ``speed`` times the pace; infinity where there is none."""
+        """Returns the time at which the next request completes at ``speed`` times the pace; infinity if there is no
+        request.
+        """
         while self._ends and self._ends[0][2].cancelled:
             heappop(self._ends)
         if not self._ends:
@@ -65,21 +71,21 @@ class Decoding(Generic[T]):
         return self._now + (self._ends[0][0] - self._clock) * self._seconds / speed
 
     def advance(self, now: float, speed: float) -> None:
-        """Moves time on to ``now``, at most to the next end."""
+        """Advances time to ``now``, but not beyond the completion of the next request."""
         if self.running:
             self._clock += (now - self._now) / self._seconds * speed
         self._now = now
 
     def take(self) -> Request[T]:
-        """Returns the request that is written now and gives its place to the next in line."""
+        """Returns the request that completes now and gives its place to the next one in line."""
         end, _, request = heappop(self._ends)
-        self._clock = end  # without the rounding of the times in between
+        self._clock = end  # set exactly, which removes the rounding errors of the time steps
         self.decoded += request.tokens
         self._leave()
         return request
 
     def cancel(self, request: Request[T]) -> None:
-        """Ends a request that is not written yet; what was decoded of it counts as thrown away."""
+        """Cancels an unfinished request. Its tokens decoded so far count as thrown away."""
         request.cancelled = True
         if request.end is None:
             self._line.remove(request)
@@ -92,7 +98,7 @@ class Decoding(Generic[T]):
         self._leave()
 
     def throughput(self) -> float:
-        """Returns the tokens a second of all requests under way."""
+        """Returns the tokens per second of all requests in progress together."""
         return self.running / self._seconds if self.running else 0.0
 
     def _leave(self) -> None:

@@ -28,10 +28,11 @@ def forward(shape: Shape, tokens: float, context: float, scored: float) -> float
 def backward(shape: Shape, tokens: float, context: float, scored: float) -> float:
     """Returns the FLOPs of the backward pass.
 
-    For each matrix, gradients of inputs cost as much as its forward pass, and gradients of its weights as much again: twice the
-    forward pass if all weights are trained; once for a frozen matrix and twice for its adapter. Attention costs twice its forward
-    pass; the extra work of kernels that recompute scores is not counted. The head's logits are computed again
-    (``tensors.selected_logprobs``), then the gradients of the hidden states and, if the head is trained, of its weights.
+    For each matrix, the gradient of its input costs as much as its forward pass, and so does the gradient of its
+    weights. A trained matrix therefore costs twice its forward pass; a frozen matrix costs once, and its adapter twice.
+    Attention costs twice its forward pass; the extra work of kernels that recompute scores is not counted. The logits
+    of the head are computed again (``tensors.selected_logprobs``), then the gradient of the hidden states and, if the
+    head is trained, that of its weights.
     """
     full = shape.adapter == 0
     layers = 2.0 * ((2 if full else 1) * shape.matmul + 2 * shape.adapter_matmul) * tokens
@@ -40,9 +41,11 @@ def backward(shape: Shape, tokens: float, context: float, scored: float) -> floa
 
 
 def decode(shape: Shape, sampled: float, context: float, prefilled: float) -> float:
-    """Returns the FLOPs of sampling: ``sampled`` tokens, each after ``context`` others and with logits, and ``prefilled`` tokens.
+    """Returns the FLOPs of sampling: ``sampled`` tokens with logits, each after ``context`` others, and ``prefilled``
+    tokens.
 
-    The engine's copy holds merged weights, so adapters cost nothing. A prefilled token attends to half of the context.
+    The engine's copy of the policy holds merged weights, so that adapters cost nothing. A prefilled token attends to
+    half of the context on average.
     """
     tokens = sampled + prefilled
     seen = attention(shape, sampled, context) + attention(shape, prefilled, context / 2)

@@ -15,7 +15,7 @@ from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import Around, Tokens, collections
 from turnwise.training.profile import SHARD
 
-# memory in 10^9 bytes, dense bfloat16 TFLOP/s, memory bandwidth in TB/s, from the manufacturer's data sheets
+# From the manufacturer's data sheets: memory in 10^9 bytes, dense bfloat16 TFLOP/s, memory bandwidth in TB/s.
 GPUS = {
     "a100": (80.0, 312.0, 2.04),
     "h100": (80.0, 989.0, 3.35),
@@ -26,15 +26,15 @@ GPUS = {
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU and the share of it that a program uses.
+    """A GPU and the share of its throughput that a program reaches.
 
     Attributes:
-        name: of the GPU.
+        name: name of the GPU.
         memory_gb: memory in 10^9 bytes.
-        peak_tflops: peak throughput, dense, in bfloat16.
+        peak_tflops: peak throughput in TFLOP/s, dense, in bfloat16.
         bandwidth_tb_s: memory bandwidth in TB/s.
-        utilisation: share of the peak in prefill and training.
-        bandwidth_utilisation: share of the bandwidth in decoding.
+        utilisation: share of the peak throughput that prefill and training reach.
+        bandwidth_utilisation: share of the bandwidth that decoding reaches.
 
     Raises:
         ValueError: a number is out of range.
@@ -56,7 +56,9 @@ class Gpu:
                 raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}")
 
     def seconds(self, operations: float, moved: float = 0.0) -> float:
-        """Returns the time to compute or to move the bytes through memory, whichever is longer (a roofline)."""
+        """Returns the time for the computation or for moving the bytes through memory, whichever is longer (a
+        roofline).
+        """
         computing = operations / (self.peak_tflops * 1e12 * self.utilisation)
         return max(computing, moved / (self.bandwidth_tb_s * 1e12 * self.bandwidth_utilisation))
 
@@ -72,26 +74,28 @@ class Work:
 def work(
     cfg: DictConfig, shape: Shape, tokens: Tokens, around: Around, gpu: Gpu, critic: Shape | None, reply: float
 ) -> Work:
-    """Returns the work of a run.
+    """Returns the FLOPs and GPU-hours of a run.
 
-    Sampling: every step reads the engine's weights once for all replies that are decoded together, and their keys and values;
-    a prefill is limited by computation. Training: forward and backward over the packed rows, including masked pairs, and one more
-    forward pass if the loss needs the reference's log-probs. Not counted: kernel launches, environments, judges, optimiser steps,
-    diagnostics, loading and saving.
+    Sampling: every step reads the engine's weights once for all replies that are decoded together, and the keys and
+    values of each; a prefill is limited by computation. Training: forward and backward pass over the packed rows,
+    masked pairs included, and one more forward pass if the loss needs log-probs of the reference. Not counted: kernel
+    launches, environments, judges, optimiser steps, diagnostics, loading and saving.
     """
     steps = int(cfg.trainer.max_epochs)
     counts: dict[str, float] = {}
     seconds: dict[str, float] = {}
 
     def sampling(part: str, sampled: float, prefilled: float, context: float, samples: float, rounds: float) -> None:
-        """Adds a sampling part; ``rounds`` is the number of passes, each of which decodes one token of every running reply."""
+        """Adds one part of sampling. ``rounds`` is the number of decoding steps; each adds one token to every running
+        reply.
+        """
         prefill = flops.decode(shape, 0.0, context, prefilled)
         counts[part] = flops.decode(shape, sampled, context, 0.0) + prefill
-        read = sampled / max(1.0, samples) * context + sampled * reply / 2  # a history once for all its samples
+        read = sampled / max(1.0, samples) * context + sampled * reply / 2  # a history is read once for all its samples
         moved = rounds * shape.weight_bytes + read * shape.kv_bytes
         seconds[part] = gpu.seconds(counts[part] - prefill, moved) + gpu.seconds(prefill)
 
-    gpus = gpus_of(cfg)  # each samples its share and reads the weights for it
+    gpus = gpus_of(cfg)  # each GPU samples its share and reads the weights for it
     share = ceil(tokens.histories / gpus)
     groups = gpus * ceil(share / max(1, at_a_time(cfg, shape, share, tokens.history)))
     played = collections(cfg)
@@ -107,7 +111,8 @@ def work(
         seconds[part] = gpu.seconds(counts[part])
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 1)
     spines = at_a_time(cfg, shape, SHARD, tokens.history)
-    rounds = around.profiled / min(SHARD, max(1.0, spines * k * around.demonstrated))  # samples written at a time
+    # divided by the number of samples that are decoded at a time
+    rounds = around.profiled / min(SHARD, max(1.0, spines * k * around.demonstrated))
     sampling("profile", around.profiled, around.profiled_prefill, tokens.context, k, rounds)
     together = at_a_time(cfg, shape, EPISODES, around.history)
     rounds = around.evaluated / together
@@ -117,7 +122,7 @@ def work(
 
 
 def _critic(cfg: DictConfig, critic: Shape, tokens: Tokens) -> float:
-    """Returns the FLOPs of the critic: one forward pass over all collected tokens, then ``epochs`` of training."""
+    """Returns the FLOPs of the critic: one forward pass over all collected tokens, then ``epochs`` passes of training."""
     seen = tokens.prefilled + tokens.sampled
     asked = flops.forward(critic, seen, tokens.context, 0)
     taught = tokens.states * tokens.before / (1 - float(cfg.predictor.prefix_share))

@@ -1,4 +1,6 @@
-"""Estimates the lengths of histories and replies: from demonstrations, from a person, or as bounds from the configuration."""
+"""Estimates the lengths of histories and replies: from demonstrations, from the user, or as upper bounds from the
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,17 @@ from turnwise.planning.architectures import Architecture
 from turnwise.planning.nested import settings_of
 from turnwise.types import Trajectory
 
-SAMPLE = 16  # demonstrations from which lengths are taken
-AT_MOST = "at most"  # start of a source that is only a bound
+SAMPLE = 16  # number of demonstrations whose lengths are averaged
+AT_MOST = "at most"  # first words of the source of a number that is only an upper bound
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean lengths, in tokens except for the two counts of turns.
+    """Mean lengths in tokens; two of the fields count turns.
 
     Attributes:
         opening: tokens before the first turn.
-        reply: tokens of a turn of the policy.
+        reply: tokens of one turn of the policy.
         observation: tokens of the environment's answer, including those of the chat template.
         demonstrated: turns of a demonstration.
         spoken: tokens of a demonstrated action.
@@ -65,9 +67,9 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
     folder = policy.folder if policy is not None else None
     own = folder is not None and (folder / "tokenizer_config.json").is_file()
     seen, why = _demonstrations(cfg, folder if folder is not None and own else tiny_path())
-    counted = "demonstrations" if cfg.data.file else "demonstrations of the world"
-    # the shipped vocabulary has only a thousand entries, so a text has fewer tokens under any larger one
-    source = dict.fromkeys(seen, counted if own else f"{AT_MOST}, by {counted} in the shipped tokenizer's tokens")
+    counted = "demonstrations" if cfg.data.file else "demonstrations of the environment"
+    # The shipped vocabulary has only a thousand entries, so that a text has fewer tokens under any larger vocabulary.
+    source = dict.fromkeys(seen, counted if own else f"{AT_MOST}, from {counted} counted with the shipped tokenizer")
     shipped = policy is not None and policy.model in WORLDS
     found: dict[str, float] = dict(seen)
     found.setdefault("spoken", float(limit))
@@ -98,8 +100,9 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
 
 
 def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> None:
-    """Fills in bounds for an environment without demonstrations: replies take at most half of the longest history, and the
-    opening and the observations share the rest equally."""
+    """Fills in bounds for an environment without demonstrations. A reply takes at most half of the longest history; the
+    opening and the observations share the rest equally.
+    """
     bound = f"{AT_MOST} rollout.max_length"
     found["spoken"] = found["reply"]
     turns = max(1.0, longest // (2 * found["reply"]))
@@ -138,7 +141,7 @@ def _read(file: str | None, env: str, good: float, folder: str) -> tuple[dict[st
         ValueError,
         OSError,
         RuntimeError,
-    ) as error:  # a world that is not installed, a file that is not there
+    ) as error:  # the environment is not installed, or a file is missing
         return {}, str(error).splitlines()[0]
     chat = ChatTokens(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     dialect = dialect_of(chat)
@@ -167,7 +170,7 @@ def _played(env: Any, good: float) -> tuple[Trajectory, ...]:
 
 
 def _of_file(path: Path) -> tuple[Trajectory, ...]:
-    """Returns the first trajectories of a file of JSON lines, or all trajectories of another file."""
+    """Returns the first trajectories of a file of JSON lines, or all trajectories of a file of another kind."""
     if path.suffix not in (".jsonl", ".ndjson", ".json"):
         return read_trajectories(path).trajectories[:SAMPLE]
     with TemporaryDirectory() as folder, path.open(encoding="utf-8") as stream:

@@ -1,4 +1,6 @@
-"""Estimates the memory of one GPU by part, in bytes. Every GPU holds the whole policy, unless ``trainer=fsdp`` shards it."""
+"""Estimates the memory of one GPU by part, in bytes. Every GPU holds the whole policy, unless ``trainer=fsdp`` shards
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from turnwise.planning.architectures import Architecture
 from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import Around, Tokens
 
-CHUNK = 1024  # positions whose logits are in memory at once in the update (tensors.selected_logprobs)
+CHUNK = 1024  # number of positions whose logits are in memory at once in the update (tensors.selected_logprobs)
 TRAINED_LOGIT = (
     20  # bytes per entry: product, float32 logits, and in the backward pass logs, probabilities and gradient
 )
@@ -27,16 +29,17 @@ class Memory:
     """Memory by part, in bytes.
 
     Attributes:
-        weights: of the base model and its adapter. If sharded, one GPU's shard and the layers that are gathered at a time.
-        gradients: in the dtype of the trained weights; if sharded, as for weights.
-        optimiser: AdamW's two moments in the dtype of the trained weights; if sharded, one GPU's shard.
-        copy: the engine's own weights with the adapter merged (``engine.copy``).
-        predictor: weights, gradients and moments of a critic.
+        weights: the base model and its adapter. If sharded: one GPU's shard and the layers that are gathered at a time.
+        gradients: in the dtype of the trained weights. If sharded: as for weights.
+        optimiser: AdamW's two moments in the dtype of the trained weights. If sharded: one GPU's shard.
+        copy: the engine's own copy of the weights with the adapter merged (``engine.copy``).
+        predictor: weights, gradients and moments of the critic.
         cache: keys and values that the engine keeps, at most ``engine.memory_gb`` unless a single history needs more.
         drawing: keys and values of replies during decoding, with room for ``max_tokens`` each.
-        activations: what a training pass keeps of the largest micro-batch.
-        logits: of a training chunk or a sampling step, whichever is larger; of both if they run at the same time.
-        earlier: the trained weights of the updates before, with which interrupted collections ahead are repeated.
+        activations: what a training pass keeps for the backward pass of the largest micro-batch.
+        logits: the logits of a training chunk or of a sampling step, whichever is larger; of both if they run at the
+            same time.
+        earlier: the trained weights before recent updates, which are needed to repeat interrupted collections.
         overlapped: whether sampling runs at the same time as training (``rollout.staleness``).
     """
 
@@ -59,7 +62,7 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """Resident memory, and what sampling or training adds, whichever is more; both if they overlap."""
+        """Resident memory plus what sampling or training adds, whichever is more; plus both if they overlap."""
         added = (self.drawing, self.activations)
         return self.resident + (sum(added) if self.overlapped else max(added)) + self.logits
 
@@ -69,25 +72,29 @@ class Memory:
 
 
 def cached(shape: Shape, history: float) -> int:
-    """Returns the bytes of one history's keys and values, rounded up to the engine's allocation steps."""
+    """Returns the bytes of the keys and values of one history, rounded up to the engine's allocation steps."""
     return -(-max(1, round(history)) // GROW) * GROW * shape.kv_bytes
 
 
 def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
-    """Returns how many of the histories the engine holds at a time (``engines.rows.Rows``); at least one, if there is any."""
+    """Returns how many of the histories the engine holds at a time (``engines.rows.Rows``), at least one if there are
+    any.
+    """
     budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))
 
 
 def gpus_of(cfg: DictConfig) -> int:
-    """Returns the GPUs of a run: ``trainer.devices`` times ``trainer.num_nodes``; values that are not numbers count as one."""
+    """Returns the number of GPUs of a run: ``trainer.devices`` times ``trainer.num_nodes``. Values that are not numbers
+    count as 1.
+    """
     devices, nodes = cfg.trainer.get("devices", 1), cfg.trainer.get("num_nodes", 1)
     each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
     return max(1, each) * int(nodes)
 
 
 def sharding(cfg: DictConfig) -> tuple[int, bool]:
-    """Returns the number of shards of the policy, and whether they are in CPU memory."""
+    """Returns the number of shards of the policy, and whether the shards are in CPU memory."""
     strategy = cfg.trainer.get("strategy")
     if not OmegaConf.is_config(strategy) or not str(strategy.get("_target_")).endswith("FullySharded"):
         return 1, False
@@ -105,13 +112,14 @@ def micro_batch(cfg: DictConfig, tokens: Tokens) -> tuple[int, int, int]:
 def memory(
     cfg: DictConfig, source: Architecture, shape: Shape, tokens: Tokens, around: Around, predictor: Shape | None
 ) -> Memory:
-    """Returns the memory of a run; without training (``trainer.max_epochs=0``) its parts are 0."""
+    """Returns the memory of a run. Without training (``trainer.max_epochs=0``) the parts of training are 0."""
     trains = int(cfg.trainer.max_epochs) > 0
-    inside = "vllm" not in str(cfg.engine.get("_target_"))  # vLLM servers use other GPUs
+    inside = "vllm" not in str(cfg.engine.get("_target_"))  # vLLM servers use GPUs of their own
     shards, offload = sharding(cfg)
-    beside = 0 if offload else 1  # whether a part stays on the GPU
+    beside = 0 if offload else 1  # whether this part stays in GPU memory
     layers, outside = shape.layers, shape.head * shape.item * (1 if source.config.tie_word_embeddings else 2)
-    gathered = outside + 2 * (shape.weight_bytes - outside) // layers if shards > 1 else 0  # a layer, and the next one
+    # the gathered layer and the next one
+    gathered = outside + 2 * (shape.weight_bytes - outside) // layers if shards > 1 else 0
     lora = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
     rows, row, scored = micro_batch(cfg, tokens)
     held = at_a_time(cfg, shape, ceil(tokens.histories / gpus_of(cfg)), tokens.history)

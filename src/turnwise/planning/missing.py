@@ -1,4 +1,6 @@
-"""Finds what a run lacks: files, checkpoints, credentials, programs, memory; each with a remedy and a step of docs/cluster.md."""
+"""Finds what a run lacks: files, checkpoints, credentials, programs, memory. Each finding has a remedy and a step of
+docs/cluster.md.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from turnwise.planning.nested import settings_of
 from turnwise.planning.shape import Shape
 from turnwise.planning.steps import at_step
 
-_FILES = {"files", "corpus", "games", "data"}  # keys of environments that name a file, or one for each split
-SMALLEST_STEP = 2.0**-9  # relative step; a smaller one is lost when a bfloat16 weight is rounded
+_FILES = {"files", "corpus", "games", "data"}  # settings of environments that hold a file, or one file for each split
+SMALLEST_STEP = 2.0**-9  # smallest relative step that is not lost when a bfloat16 weight is rounded
 
 
 def missing(
@@ -35,7 +37,7 @@ def missing(
     Args:
         models: architectures by configuration key.
         lengths: the estimated lengths.
-        world: why the environment gave no demonstrations; empty if it did.
+        world: why the environment provided no demonstrations; empty if it provided some.
     """
     found = [at_step(reason, "data-sets") for reason in _files(cfg)]
     if world and not found:
@@ -58,7 +60,9 @@ def _files(cfg: DictConfig) -> Iterator[str]:
 
 
 def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
-    """Reports openings that leave no room for the longest reply: such states are left out, and such episodes end at once."""
+    """Reports initial histories after which the longest reply does not fit: such states are skipped, and such episodes
+    end at once.
+    """
     limit, reply = int(cfg.rollout.max_length), int(cfg.rollout.sampling.max_tokens)
     needed = ceil(lengths.opening) + reply
     if needed > limit:

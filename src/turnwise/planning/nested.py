@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 def settings_of(cfg: DictConfig) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields every plain value below ``env`` with the keys that lead to it."""
+    """Yields every plain value below ``env`` together with the keys that lead to it."""
     yield from _below(OmegaConf.to_container(cfg.env, resolve=True), ("env",))
 
 

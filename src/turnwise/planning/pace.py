@@ -1,4 +1,4 @@
-"""How fast an engine writes tokens, as a function of the number of requests that it decodes together."""
+"""Models how fast an engine decodes, as a function of the number of requests that it decodes together."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 Points = Sequence[tuple[float, float]]
-"""(requests that one server decodes together, tokens a second of each of them)"""
+"""Points of a curve: (requests that one server decodes together, tokens per second of each request)."""
 
 
 class Pace:
-    """Seconds that a token takes. They are linear in the number of requests between two points, and beyond the outer ones.
+    """The seconds per token of one request. They are linear in the number of requests between two points, and
+    extrapolated linearly.
 
-    A decoding step reads the weights once, and keys and values once for each request; so its time is a constant plus a part for
-    each request, and the throughput of all requests together approaches a limit.
+    A decoding step reads the weights once, and the keys and values once for each request. Its time is therefore a
+    constant plus a part for each request, and the throughput of all requests together approaches a limit.
 
     Args:
-        points: measured or computed; see ``Points``. A single point means that the number of requests does not matter.
+        points: measured or computed; see ``Points``. With a single point, the number of requests does not matter.
 
     Raises:
-        ValueError: the points are not in ascending order, a rate is not positive, or a rate grows with the number of requests.
+        ValueError: the points are not in ascending order, a rate is not positive, or a rate grows with the number of
+            requests.
     """
 
     def __init__(self, points: Points) -> None:
@@ -35,7 +37,7 @@ class Pace:
                     f"points must ascend in requests and must not ascend in rate, got {few:g}:{fast:g} before {many:g}:{slow:g}"
                 )
         self._at = [requests for requests, _ in self.points]
-        self._lines: list[tuple[float, float]] = []  # constant and slope of each piece
+        self._lines: list[tuple[float, float]] = []  # constant and slope of each linear piece
         for (few, fast), (many, slow) in pairwise(self.points):
             slope = (1 / slow - 1 / fast) / (many - few)
             self._lines.append((1 / fast - slope * few, slope))
@@ -43,16 +45,18 @@ class Pace:
 
     @classmethod
     def halving(cls, first: float, half: float) -> Pace:
-        """Returns the curve rate(n) = first / (1 + n / half) in tokens a second of each request."""
+        """Returns the curve rate(n) = first / (1 + n / half) in tokens per second of each request."""
         return cls([(0, first), (half, first / 2)])
 
     def seconds(self, requests: float) -> float:
-        """Returns the seconds of one token of each of ``requests`` requests at a server; fewer than one count as one."""
+        """Returns the seconds in which each of ``requests`` requests on a server gets one token; fewer than one count
+        as one.
+        """
         requests = max(1.0, requests)
         piece = bisect_right(self._at, requests) - 1
         constant, slope = self._lines[min(max(piece, 0), len(self._lines) - 1)]
         return max(constant + slope * requests, 1e-12)
 
     def throughput(self, requests: float) -> float:
-        """Returns the tokens a second of ``requests`` requests at a server together."""
+        """Returns the tokens per second of all ``requests`` requests on a server together."""
         return requests / self.seconds(requests)

@@ -1,4 +1,4 @@
-"""Makes the plan of one configuration, which ``scripts/plan.py`` prints as a row."""
+"""Computes the plan of one configuration, which ``scripts/plan.py`` prints as a row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunPlan:
 
     model: str
     steps: int
-    played: float  # iterations for which rollouts are sampled; see `collections`
+    played: float  # number of iterations for which rollouts are sampled; see `collections`
     gpus: int
     lengths: Lengths
     tokens: Tokens
@@ -65,12 +65,12 @@ class RunPlan:
 
 
 def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> RunPlan:
-    """Returns the plan of a checked configuration. Nothing is trained, sampled from a model or downloaded.
+    """Returns the plan of a checked configuration. No policy is trained or sampled, and nothing is downloaded.
 
     Args:
         cfg: the run's configuration (``turnwise.config.schema.compose_config``).
         gpu: the GPU and its utilisation.
-        given: lengths that a person provides (fields of :class:`turnwise.planning.lengths.Lengths`).
+        given: lengths that the user provides (fields of :class:`turnwise.planning.lengths.Lengths`).
     """
     unknown: list[str] = []
     models: dict[str, Architecture] = {}
@@ -101,7 +101,9 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
 
 
 def _critic(cfg: DictConfig, source: Architecture) -> Shape:
-    """Returns the shape of the predictor with its lowest ``layers``. It counts a language-model head that the predictor lacks."""
+    """Returns the shape of the predictor with its lowest ``layers``. The shape includes an output head that the
+    predictor lacks.
+    """
     layers = cfg.predictor.layers
     if layers is not None:
         kept = {"num_hidden_layers": int(layers)}

@@ -1,4 +1,6 @@
-"""Plays collections and updates as a discrete-event simulation: who waits for whom under each schedule and staleness."""
+"""Simulates collections and updates as discrete events: which of them waits for which under each schedule and
+staleness.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,22 @@ from turnwise.planning.decoding import Decoding, Request
 from turnwise.planning.pace import Pace
 from turnwise.planning.workload import Group, Turn
 
-SHARE = 0.5  # speed of engine and trainer, each, while both use the same GPUs
+SHARE = 0.5  # relative speed of the engine and of the trainer while both use the same GPUs
 NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Attributes:
-    pace: of one server.
-    servers: that sample.
-    places: requests under way at all of them together.
-    sampling_gpus, training_gpus: of the servers and of the trainer.
-    update: seconds of an update.
-    sync: seconds in which the engine takes new weights, before a collection.
-    shared: whether servers and trainer use the same GPUs; while both work, each has half of its speed.
+    """The machines that are simulated.
+
+    Attributes:
+        pace: the pace of one server.
+        servers: number of servers that sample.
+        places: most requests in progress on all servers together.
+        sampling_gpus, training_gpus: GPUs of the servers and of the trainer.
+        update: seconds of an update.
+        sync: seconds for the synchronisation of the engine's weights before a collection.
+        shared: whether servers and trainer use the same GPUs. While both work, each has half of its speed.
     """
 
     pace: Pace
@@ -37,13 +41,14 @@ class Site:
 
     @property
     def gpus(self) -> int:
-        """All GPUs."""
+        """Number of all GPUs."""
         return self.sampling_gpus if self.shared else self.sampling_gpus + self.training_gpus
 
     def full(self, rollouts: float) -> float:
-        """Returns the most tokens a second of the engine with its places, or with ``rollouts`` where these are fewer.
+        """Returns the engine's largest throughput in tokens per second, with at most ``rollouts`` requests if given.
 
-        Between its points a curve's throughput rises or falls, so the most is at a point or at the end.
+        Between two points the throughput of a curve only rises or only falls, so that the maximum is at a point or at
+        the end.
         """
         requests = min(self.places, rollouts)
         used = min(self.servers, requests)
@@ -53,10 +58,13 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Attributes:
-    free: whether a request joins what is being decoded; else a batch starts when every live rollout waits for one.
-    staleness: collections that may be ahead of the trainer.
-    spanning: whether a collection may begin while rollouts of the one before are still going on.
+    """The rules of a schedule.
+
+    Attributes:
+        free: whether a request joins the running batch at once. Otherwise a batch starts when every live rollout waits
+            for one.
+        staleness: how many collections may be ahead of the trainer.
+        spanning: whether a collection may begin while rollouts of the previous one are still in progress.
     """
 
     free: bool
@@ -70,12 +78,15 @@ class Schedule:
 
 @dataclass(slots=True)
 class Played:
-    """Attributes:
-    staleness: of the schedule.
-    updated: time of the end of each update in seconds.
-    collected: time of the end of each collection.
-    decoded: tokens, those of stopped groups too.
-    busy: (from this time on, share of the GPUs that are busy); a server counts by its share of the engine's full throughput.
+    """The result of a simulation.
+
+    Attributes:
+        staleness: the staleness of the schedule.
+        updated: time in seconds at which each update ended.
+        collected: time at which each collection ended.
+        decoded: number of decoded tokens, including those of stopped groups.
+        busy: pairs (start time, share of busy GPUs from then on). A server counts with its share of the full
+            throughput.
     """
 
     staleness: int
@@ -86,12 +97,16 @@ class Played:
 
     @property
     def first(self) -> int:
-        """Index of the update from which times are taken: those before it are of collections that had no update to wait for."""
+        """Index of the first update that is timed. The updates before it train on collections that had no update to
+        wait for.
+        """
         return min(self.staleness, max(0, len(self.updated) - 2))
 
     @property
     def iteration(self) -> float:
-        """Seconds from one update to the next, from :attr:`first` on; of a single update its own time."""
+        """Mean seconds from one update to the next, beginning at :attr:`first`. If there is a single update, its own
+        time.
+        """
         count = len(self.updated) - 1 - self.first
         return (self.updated[-1] - self.updated[self.first]) / count if count else self.updated[-1]
 
@@ -101,14 +116,14 @@ class _Rollout:
 
     def __init__(self, turns: Sequence[Turn], group: _Group) -> None:
         self.turns, self.group = turns, group
-        self.taken, self.live = 0, True  # turns that have been written
+        self.taken, self.live = 0, True  # turns that have been decoded
 
 
 class _Group:
     def __init__(self, group: Group, collection: int) -> None:
         self.collection, self.stop = collection, group.stop
         self.rollouts = [_Rollout(turns, self) for turns in group.rollouts]
-        self.before = len(self.rollouts)  # rollouts that have neither reached the gate's turn nor ended
+        self.before = len(self.rollouts)  # number of rollouts that have neither reached the gate's turn nor ended
 
 
 def play(
@@ -120,10 +135,10 @@ def play(
     """Returns what happens from the start until the last collection has been trained on.
 
     Args:
-        collections: in the order in which they are trained on.
-        site: what samples and what trains.
-        schedule: who waits for whom.
-        on_update: is given the number of updates after each, for progress.
+        collections: the collections in the order in which they are trained on.
+        site: the machines.
+        schedule: the rules.
+        on_update: is called with the number of finished updates after each one, for a progress bar.
     """
     return _Run(collections, site, schedule).play(on_update)
 
@@ -134,12 +149,13 @@ class _Run:
         self.engine: Decoding[_Rollout] = Decoding(site.pace, site.servers, site.places)
         self.full = site.full(site.places)
         self.played = Played(schedule.staleness)
-        self.now, self.training = 0.0, NEVER  # seconds of training that are left; NEVER: the trainer waits
-        self.ready: list[tuple[float, int, _Rollout]] = []  # when rollouts have been answered, or have their weights
+        self.now, self.training = 0.0, NEVER  # remaining seconds of the update; NEVER: the trainer waits
+        # times at which rollouts continue: answered, or new weights loaded
+        self.ready: list[tuple[float, int, _Rollout]] = []
         self.count = self.begun = self.loaded = 0
-        self.left: list[int] = []  # live rollouts of each collection
-        self.waiting: list[_Rollout] = []  # under rounds: for the next batch
-        self.under_way = 0  # under rounds: rollouts that do not wait for the next batch yet
+        self.left: list[int] = []  # number of live rollouts of each collection
+        self.waiting: list[_Rollout] = []  # in rounds only: rollouts that wait for the next batch
+        self.under_way = 0  # in rounds only: rollouts that do not wait for the next batch yet
 
     def play(self, on_update: Callable[[int], None] | None) -> Played:
         while len(self.played.updated) < len(self.collections):
@@ -167,7 +183,7 @@ class _Run:
         return self.played
 
     def _begin(self) -> None:
-        """Begins the next update and the next collection, where nothing keeps them waiting."""
+        """Starts the next update and the next collection if nothing makes them wait."""
         updates = len(self.played.updated)
         if self.training == NEVER and updates < self.begun and self.left[updates] == 0:
             self.training = self.site.update
@@ -192,9 +208,11 @@ class _Run:
         self._ready_in(rollout.turns[rollout.taken - 1][1], rollout)
 
     def _answered(self, rollout: _Rollout) -> None:
-        """A rollout whose environment has answered, or whose weights are loaded, ends or asks for its next reply."""
+        """Continues a rollout whose environment has answered, or whose weights are loaded: the rollout ends or asks for
+        its next reply.
+        """
         if not rollout.live:
-            return  # its group was stopped meanwhile
+            return  # its group was stopped in the meantime
         if rollout.taken == len(rollout.turns):
             self._end(rollout)
         group = rollout.group
@@ -204,7 +222,8 @@ class _Run:
             group.before -= 1
         if self.schedule.free:
             self._look(group)
-            if rollout.live and rollout.taken != group.stop:  # else it waits for its group, which the gate will stop
+            # otherwise it waits for its group, which the gate will stop
+            if rollout.live and rollout.taken != group.stop:
                 self._ask(rollout)
         else:
             self.under_way -= 1
@@ -225,7 +244,7 @@ class _Run:
         self.engine.put(Request(rollout.turns[rollout.taken][0], rollout))
 
     def _look(self, group: _Group) -> None:
-        """The gate stops a group once, when all of its rollouts have reached its turn or have ended."""
+        """Stops a group as its gate does, once, when all of its rollouts have reached the gate's turn or have ended."""
         if group.stop is None or group.before:
             return
         group.stop = None

@@ -21,18 +21,19 @@ from turnwise.planning.architectures import Architecture
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Counts of parameters, and sizes for the formulas of memory and work.
+    """Parameter counts of a model, and the sizes that the formulas of memory and FLOPs need.
 
     Attributes:
-        parameters: of the base model; tied weights count once.
-        active: parameters used in one token's forward pass: all except experts that are not chosen.
-        matmul: weights that a token is multiplied with below the head: matrices of ``active`` without the embedding.
+        parameters: number of parameters of the base model; tied weights count once.
+        active: parameters used in one token's forward pass: all except those of experts that are not chosen.
+        matmul: weights that multiply a token below the output head: the matrices of ``active`` without the embedding.
         adapter: parameters of LoRA; 0 if all weights are trained.
-        adapter_matmul: adapter parameters that a token is multiplied with (experts' adapters are merged once per pass instead).
+        adapter_matmul: adapter parameters that multiply a token. Adapters of experts are merged once per pass and do
+            not count.
         head: entries of the output embedding, (V, D).
         experts: parameters of all experts; 0 for a dense model.
         trained: parameters that receive gradients.
-        weight_bytes, adapter_bytes, trained_bytes: in their dtypes.
+        weight_bytes, adapter_bytes, trained_bytes: bytes of these parameters in their dtypes.
         layers, heads, kv_heads, head_dim, hidden, vocabulary: sizes.
         item: bytes of a number in the policy's dtype.
     """
@@ -63,10 +64,10 @@ class Shape:
 
 
 def blank(source: Architecture, dtype: str, lora: LoraSettings, layers: int | None = None) -> Any:
-    """Returns the policy on the meta device with its adapter; ``layers`` limits its depth."""
+    """Returns the policy with its adapter on the meta device, where it has no weights. ``layers`` limits its depth."""
     config = type(source.config)(**{**source.config.to_dict(), **({} if layers is None else _cut(source, layers))})
     with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a patch of peft names layers that a dense block does not have
+        warnings.simplefilter("ignore")  # a patch of peft warns about layers that a dense block does not have
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
         model.tie_weights()
         use_tree_attention(model)
@@ -79,11 +80,11 @@ def _cut(source: Architecture, layers: int) -> dict[str, Any]:
 
 
 def shape_of(source: Architecture, dtype: str = "bfloat16", lora: LoraSettings | None = None) -> Shape:
-    """Returns the counts of a model; all its weights are trained unless ``lora`` is given."""
+    """Returns the counts of a model. All weights are trained unless ``lora`` is given."""
     model = blank(source, dtype, lora or LoraSettings(r=0))
     config: Any = source.config
     chosen = getattr(config, "num_experts_per_tok", 0) / getattr(config, "num_experts", 1)
-    named: list[tuple[str, nn.Parameter]] = list(model.named_parameters())  # tied weights appear once
+    named: list[tuple[str, nn.Parameter]] = list(model.named_parameters())  # contains tied weights once
     base = {name: p for name, p in named if "lora_" not in name}
     adapter = {name: p for name, p in named if "lora_" in name}
     experts = {name: p for name, p in base.items() if ".experts." in name}

@@ -1,4 +1,6 @@
-"""Simulates a run under each schedule and says how long it takes, how busy its GPUs are, and how far from the bound it is."""
+"""Simulates a run under each schedule. Reports its duration, the share of time in which its GPUs are busy, and a lower
+bound.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +30,21 @@ SCHEDULES = (
     Schedule(True, 1, True),
     Schedule(True, 2, True),
 )
-BINS = 120  # of the shares of busy GPUs over time
+BINS = 120  # number of time intervals for which the share of busy GPUs is reported
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One schedule.
+    """The result of the simulation of one schedule.
 
     Attributes:
-        schedule: which.
+        schedule: the schedule.
         played: its simulation.
-        bound: seconds that an iteration takes at least (:func:`bound`).
-        asked: tokens of all rollouts to their ends, which no gate has stopped.
-        hours: of the whole run, without evaluation and profile.
-        gpu_hours: of all GPUs in that time.
-        busy: mean share of the GPUs that are busy, over the iterations of ``Played.iteration``.
+        bound: a lower bound of the seconds of an iteration (:func:`bound`).
+        asked: tokens that all rollouts would have at their ends if no gate stopped them.
+        hours: duration of the whole run, without evaluation and profile.
+        gpu_hours: hours of all GPUs together in that time.
+        busy: mean share of GPUs that are busy, over the iterations of ``Played.iteration``.
     """
 
     schedule: Schedule
@@ -54,7 +56,9 @@ class Row:
     busy: float
 
     def record(self) -> dict[str, Any]:
-        """Returns the row for JSON; ``timeline`` has the share of busy GPUs in ``BINS`` equal parts of the simulated time."""
+        """Returns the row for JSON. ``timeline`` holds the share of busy GPUs in ``BINS`` equal parts of the simulated
+        time.
+        """
         played, end = self.played, self.played.updated[-1]
         return {
             "free": self.schedule.free,
@@ -72,13 +76,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """One run: what it rests on, and a row for each schedule."""
+    """The simulation of one run: its assumptions, and a row for each schedule."""
 
     assumed: Assumptions
     rows: list[Row]
 
     def record(self) -> dict[str, Any]:
-        """Returns it for JSON."""
+        """Returns the simulation for JSON."""
         assumed = self.assumed
         return {"assumed": assumed.values, "why": assumed.why, "schedules": [row.record() for row in self.rows]}
 
@@ -86,7 +90,7 @@ class Simulation:
 def simulated(
     configs: Mapping[str, DictConfig], plans: Mapping[str, RunPlan], gpu: Gpu, given: Given
 ) -> dict[str, Simulation]:
-    """Returns the simulation of each run; a bar on standard error shows how far it is where that is a terminal.
+    """Returns the simulation of each run. On a terminal, standard error shows a progress bar.
 
     Raises:
         InputError: a run cannot be simulated, or an assumption cannot be used.
@@ -104,7 +108,9 @@ def simulated(
 
 
 def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) -> list[Row]:
-    """Returns a row for each schedule over the same draws. ``on_update`` is called after each simulated update."""
+    """Returns a row for each schedule, all with the same random draws. ``on_update`` is called after each simulated
+    update.
+    """
     drawn = [assumed.workload.collection(assumed.seed, number) for number in range(assumed.collections)]
     asked = sum(tokens for groups in drawn for group in groups for rollout in group.rollouts for tokens, _ in rollout)
     rows = []
@@ -119,11 +125,12 @@ def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) 
 
 
 def bound(collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule) -> float:
-    """Returns the seconds that an iteration takes at least, in the long run.
+    """Returns a lower bound of the mean seconds of an iteration in a long run.
 
-    A collection takes at least the time of its tokens at the engine's full rate, and at least that of its longest chain: a
-    rollout whose replies are decoded alone and whose environment answers each. With staleness 0 an update follows each
-    collection. With more, collections and updates overlap; where collections overlap too, only ``staleness + 1`` of them do.
+    A collection takes at least the time of its tokens at the engine's full rate, and at least the time of its longest
+    chain: one rollout whose replies are decoded alone and answered by its environment one after the other. With
+    staleness 0 an update follows each collection. With a larger staleness, collections and updates overlap. If
+    collections may also overlap each other, only ``staleness + 1`` of them do.
     """
     work, chain, both = [], [], []
     for groups in collections:
@@ -144,7 +151,9 @@ def bound(collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule
 
 
 def shares(busy: Sequence[tuple[float, float]], begin: float, end: float, bins: int) -> list[float]:
-    """Returns the mean of a step function (from this time on, value) in each of ``bins`` equal parts of ``begin`` to ``end``."""
+    """Returns the means of a step function in ``bins`` equal parts of the interval from ``begin`` to ``end``. The
+    function is given as pairs (start time, value from that time on).
+    """
     width, sums = (end - begin) / bins, [0.0] * bins
     if not width:
         return sums
@@ -159,7 +168,9 @@ def shares(busy: Sequence[tuple[float, float]], begin: float, end: float, bins: 
 
 
 def simulated_table(name: str, simulation: Simulation) -> Table:
-    """Returns a table with a line for each schedule; shares of tokens are of those that the rollouts have to their ends."""
+    """Returns a table with a line for each schedule. Shares of tokens refer to the tokens that complete rollouts would
+    have.
+    """
     assumed, site = simulation.assumed, simulation.assumed.site
     head = [
         "schedule",
@@ -195,8 +206,8 @@ def simulated_table(name: str, simulation: Simulation) -> Table:
 
 
 def resting(name: str, assumed: Assumptions) -> list[str]:
-    """Returns what a simulation rests on, an assumption a line."""
-    lines = [f"Assumed of {name}; --assume NAME=VALUE replaces each:"]
+    """Returns the assumptions of a simulation, one per line."""
+    lines = [f"Assumptions about {name}; --assume NAME=VALUE replaces one:"]
     for key, value in assumed.values.items():
         told = ",".join(f"{n:g}:{rate:g}" for n, rate in value) if isinstance(value, tuple) else f"{value:.5g}"
         lines.append(f"  {key}={told} ({assumed.why[key]})")

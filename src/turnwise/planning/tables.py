@@ -52,7 +52,7 @@ def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Tabl
         counts = [step.rollouts, step.turns, step.sampled, step.trained, step.stored]
         counts += [one.played * step.sampled, one.steps * step.trained, beside.profiled, beside.evaluated]
         tokens.rows.append([name, str(one.steps), *map(_count, counts)])
-        if taken is None:  # the policy's shape is unknown
+        if taken is None:  # None if the policy's shape is unknown
             work.rows.append([name, *["-"] * len(KINDS), str(one.gpus), *["-"] * len(HOURS)])
             continue
         hours = taken.gpu_hours
@@ -66,7 +66,9 @@ def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Tabl
 
 
 def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
-    """Returns notes on the sources of lengths, on what is missing, and on the steps to get it; rows share equal notes."""
+    """Returns notes on the sources of lengths, on what is missing, and on the steps to obtain it. Rows with equal notes
+    share them.
+    """
     told: dict[str, list[str]] = {}
     for name, one in plans.items():
         known = one.lengths

@@ -1,6 +1,7 @@
 """Estimates how many tokens a run samples and trains on.
 
-The run's own allocator is called with states and finished rollouts of the expected length, half of which succeed.
+The run's own allocator is called with states and finished rollouts of the expected length. Half of these rollouts
+succeed.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ ANSWER = 24  # tokens of an answer to an out-of-domain item (evaluation.suites.a
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Counts of one iteration, as if no group were left out of the update.
+    """Counts for one iteration, assuming that no group is left out of the update.
 
     Attributes:
-        states: sampled states.
-        rollouts: rollouts that start at states or at turns of other rollouts.
-        turns: sampled replies.
+        states: number of sampled states.
+        rollouts: number of rollouts that start at states or at turns of other rollouts.
+        turns: number of sampled replies.
         sampled: tokens of the sampled replies.
-        prefilled: other tokens whose keys and values the engine computes: histories once, and observations.
-        before: mean tokens before the first action at a state.
-        context: mean tokens that a sampled token attends to.
-        histories: histories that the engine holds at a time.
-        history: tokens of one of them at its end.
-        samples: samples drawn at a time from one history.
+        prefilled: other tokens whose keys and values the engine computes: each history once, and the observations.
+        before: mean number of tokens before the first action at a state.
+        context: mean number of tokens to which a sampled token attends.
+        histories: number of histories that the engine holds at the same time.
+        history: tokens of one such history at its end.
+        samples: number of samples drawn at the same time from one history.
         depth: turns of a rollout.
         trained: tokens in the loss.
         stored: tokens in the packed rows of the update.
-        row: tokens of such a row.
+        row: tokens of one packed row.
     """
 
     states: int
@@ -59,14 +60,15 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Tokens that are sampled outside of training.
+    """Counts of the tokens that are sampled outside of training.
 
     Attributes:
-        profiled: tokens of the profile (states=pivots), or with ``states.refresh`` of the largest number of profiles.
+        profiled: tokens of the profile (states=pivots); with ``states.refresh``, of the largest possible number of
+            profiles.
         demonstrated: turns of a trajectory.
         evaluated: tokens of all evaluations together.
         evaluations: number of evaluations.
-        context: mean tokens that a token of an evaluated episode attends to.
+        context: mean number of tokens to which a token of an evaluated episode attends.
         history: tokens of an evaluated episode at its end.
     """
 
@@ -85,7 +87,8 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
     states = int(cfg.rollout.states)
     from_experts = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     spoken = lengths.spoken + lengths.observation
-    # Imitation trains on whole demonstrated trajectories and has no allocator, even where a scale sets allocator.group_size.
+    # Imitation trains on whole demonstrated trajectories without an allocator, even if a scale sets
+    # allocator.group_size.
     if OmegaConf.select(cfg, "allocator._target_") is None:
         spine = lengths.opening + lengths.demonstrated * spoken - lengths.observation
         turns = lengths.demonstrated * states
@@ -128,19 +131,23 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
 
 
 def collections(cfg: DictConfig) -> float:
-    """Returns how many iterations of rollouts a run samples: all, or those of the frozen buffer (``rollout.frozen``)."""
+    """Returns for how many iterations a run samples rollouts: all of them, or those of the frozen buffer
+    (``rollout.frozen``).
+    """
     frozen = cfg.rollout.frozen
     return int(cfg.trainer.max_epochs) if frozen is None else int(frozen) / int(cfg.rollout.states)
 
 
 def _packed(trees: int, shared: float, own: float, pieces: float, longest: float) -> tuple[float, float]:
-    """Returns the stored tokens and the length of a row. A tree that needs several rows repeats its shared tokens in each."""
+    """Returns the number of stored tokens and the length of a row. If a tree needs several rows, each repeats its
+    shared tokens.
+    """
     rows = max(1, ceil(own / max(row_limit(shared, longest) - shared, own / max(pieces, 1))))
     return trees * (rows * shared + own), shared + own / rows
 
 
 def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
-    """Returns the rollouts from roots, and the turns of each continuation, that the run's allocator chooses."""
+    """Returns the number of rollouts from roots, and the turns of each continuation, that the run's allocator chooses."""
     allocator = build(cfg, "allocator", value=_even, reward=_alternating)
     shown = [State(f"planned/{i}", Task("", str(i), "train"), (0,)) for i in range(states)]
     counts = allocator(shown)
@@ -170,17 +177,20 @@ def _alternating(tree: RolloutTree) -> Rewards:
 
 
 def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
-    """Returns what profiles of ``trajectories`` demonstrations and evaluations before, during and after training sample."""
+    """Returns the tokens sampled for profiles of ``trajectories`` demonstrations and for evaluations before, during and
+    after training.
+    """
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 0)
     again = OmegaConf.select(cfg, "states.refresh", default=None) is not None
     profiles = int(cfg.states.refresh_most) if again else 1
     spine = lengths.opening + lengths.demonstrated * (lengths.spoken + lengths.observation)
     epochs, every = int(cfg.trainer.max_epochs), int(cfg.eval.every)
-    times = 2 + (max(epochs - 1, 0) // every if every else 0)  # the last one is the evaluation after training
+    # an evaluation after the last iteration is the one after training
+    times = 2 + (max(epochs - 1, 0) // every if every else 0)
     episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
     items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(
         cfg.eval["items"]
-    )  # a suite of an environment as a single answer
+    )  # a suite that is an environment counts as a single answer
     turn = lengths.reply + lengths.observation
     history = lengths.opening + lengths.episode * turn
     return Around(

@@ -1,4 +1,4 @@
-"""Draws what a collection has to do: groups of rollouts, the tokens of each turn, the seconds of each answer."""
+"""Draws the work of a collection: groups of rollouts, the tokens of each turn, and the seconds of each answer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from math import log
 import numpy as np
 
 Turn = tuple[int, float]
-"""(tokens of the reply, seconds until the environment has answered it)"""
+"""A turn: (tokens of the reply, seconds until the environment has answered)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A log-normal distribution whose upper tail is cut off at ``most``.
+    """A log-normal distribution that is limited to at most ``most``.
 
     Attributes:
-        mean: before the cut.
-        sigma: standard deviation of the logarithm. The 99th percentile is exp(2.33 sigma) times the median: 10 times at 1.0.
-        most: larger values become this one.
+        mean: the mean before the limit is applied.
+        sigma: standard deviation of the logarithm. The 99th percentile is exp(2.33 sigma) times the median: 10 times at
+            1.0.
+        most: larger values are replaced by this one.
     """
 
     mean: float
@@ -26,7 +27,7 @@ class Tail:
     most: float = float("inf")
 
     def draw(self, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Returns ``count`` values."""
+        """Returns ``count`` random values."""
         if self.mean <= 0:
             return np.zeros(count)
         values = generator.lognormal(log(self.mean) - self.sigma**2 / 2, self.sigma, count)
@@ -35,10 +36,10 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rollouts of one state.
+    """The rollouts of one state.
 
     Attributes:
-        rollouts: the turns of each.
+        rollouts: the turns of each rollout.
         stop: the turn after which a gate stops the group; None: no gate stops it.
     """
 
@@ -48,18 +49,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one collection draws. Rollouts are independent of each other.
+    """The distribution from which a collection is drawn. Rollouts are independent of each other.
 
     Attributes:
-        groups: states of a collection.
+        groups: number of states of a collection.
         size: rollouts of a group.
-        turns: of a rollout.
-        tokens: of a reply.
-        latency: seconds of an answer of the environment.
-        opening, observation: tokens before the first turn, and of an answer of the environment.
-        max_length: tokens of a history; a rollout ends where another reply of ``tokens.most`` might not fit.
+        turns: distribution of the turns of a rollout.
+        tokens: distribution of the tokens of a reply.
+        latency: distribution of the seconds until the environment answers.
+        opening, observation: tokens before the first turn, and tokens of one answer of the environment.
+        max_length: most tokens of a history; a rollout ends if another reply of ``tokens.most`` tokens might not fit.
         gate_share: share of the groups that a gate stops.
-        gate_step: the turn after which it does.
+        gate_step: the turn after which the gate stops them.
     """
 
     groups: int
@@ -74,7 +75,7 @@ class Workload:
     gate_step: int = 10
 
     def collection(self, seed: int, number: int) -> list[Group]:
-        """Returns the groups of collection ``number``, which depend on the seed and the number alone."""
+        """Returns the groups of collection ``number``. They depend only on the seed and on the number."""
         generator = np.random.default_rng((seed, number))
         groups = []
         for _ in range(self.groups):

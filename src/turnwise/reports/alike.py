@@ -1,4 +1,4 @@
-"""Checks whether compared runs were measured on the same tasks; otherwise their numbers must not be compared."""
+"""Checks whether the compared runs were measured on the same tasks. Otherwise their numbers must not be compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TASKS = (
     "eval.attempts",
     "eval.items",
     "data.held_out",
-)  # of the configuration: what is asked, how often
-MOST = 4  # keys that are named
+)  # keys of the configuration that decide which tasks are used and how often
+MOST = 4  # most keys that a note names
 
 
 def task_notes(collection: FinishedRuns) -> list[str]:
@@ -22,7 +22,7 @@ def task_notes(collection: FinishedRuns) -> list[str]:
     worlds = sorted({env for env, _ in collection.sections})
     if len(worlds) > 1:
         notes.append(
-            f"These runs are of different environments ({', '.join(worlds)}): compare within a table, not across."
+            f"These runs use different environments ({', '.join(worlds)}): compare within a table, not across."
         )
     for (env, scale), rows in collection.sections.items():
         if differing := _differing(rows):
@@ -36,7 +36,7 @@ def task_notes(collection: FinishedRuns) -> list[str]:
 
 
 def _differing(rows: Sequence[RunRow]) -> list[str]:
-    """Returns the keys that decide the tasks and have several values, with the rows of each value."""
+    """Returns the keys that decide the tasks and that have several values, with the rows of each value."""
     known = [row for row in rows if row.config]
     keys = sorted({key for row in known for key in row.config if key.startswith(TASKS)})
     found = []

@@ -1,4 +1,4 @@
-"""Parses the command line of ``scripts/report.py``: folders of runs, or the words of a sweep."""
+"""Parses the command line of ``scripts/report.py``: folders of runs, or the arguments of a sweep."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ _DEFAULT = "outputs,results"
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the command line requests of sweeps; ``rest`` has the words of ``train.py`` (``turnwise.experiments.jobs.ask``)."""
+    """The arguments that concern sweeps. ``rest`` holds the arguments of ``train.py``
+    (``turnwise.experiments.jobs.ask``).
+    """
 
-    whole: bool  # whether it requests a summary
+    whole: bool  # whether a summary is requested
     places: tuple[Path, ...]
     data: Path | None
     gated: Path | None
@@ -55,7 +57,9 @@ class Words:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of all forms. :func:`refuse_strangers` refuses options that belong to another form."""
+    """Returns the parser of all forms of the command. :func:`refuse_strangers` refuses options that belong to another
+    form.
+    """
     parser = argparse.ArgumentParser(
         description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -92,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) -> None:
-    """Refuses options that ``form`` does not take.
+    """Refuses options that ``form`` of the command does not accept.
 
     Raises:
         InputError: one of ``names`` was given.
@@ -102,13 +106,13 @@ def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) 
 
 
 def read_words(words: Sequence[str], home: Path) -> Words:
-    """Parses the words of a sweep or a summary.
+    """Parses the arguments of a sweep or a summary.
 
     Args:
-        home: the checkout's folder, for the message if the command is called from another folder.
+        home: the folder of the checkout, for the message if the command is called from another folder.
 
     Raises:
-        InputError: a folder of runs does not exist, or a word is given twice.
+        InputError: a folder of runs does not exist, or an argument is given twice.
     """
     refuse_twice(words)
     options, rest = {"outputs": "", "data": "", "gated": "", "paper": ""}, []
@@ -134,7 +138,7 @@ def read_words(words: Sequence[str], home: Path) -> Words:
 
 
 def meant(rest: Sequence[str], error: InputError) -> InputError:
-    """Returns the error for an override, with the most similar word of the report if there is one."""
+    """Returns the error for an unknown override, with the most similar argument of the report if there is one."""
     for word in rest:
         key = word.partition("=")[0]
         near = get_close_matches(key, _WORDS, n=1, cutoff=0.75)

@@ -13,7 +13,7 @@ from turnwise.reports.tables import Table
 from turnwise.reports.verdict import VERDICTS
 
 Runs = Mapping[str, Mapping[int, Path]]
-"""Label of a row -> seed -> the folder of its run."""
+"""Label of a row -> seed -> folder of its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table. It shows ``text`` behind a verdict ``word`` if there is one, or ``links`` instead of the text."""
+    """A cell of a table. It shows ``text`` after a verdict ``word`` if there is one, or ``links`` instead of the text."""
 
     text: str
     word: str = ""
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A table as a page shows it."""
+    """A table in the form that a page shows."""
 
     title: str
     headers: Sequence[str]
@@ -79,5 +79,5 @@ def tally(table: Table | None) -> list[tuple[str, int]]:
 
 
 def with_verdicts(tables: Sequence[Table]) -> Table | None:
-    """Returns the first table that has verdicts."""
+    """Returns the first table that contains verdicts."""
     return next((table for table in tables if "verdict" in table.headers), None)

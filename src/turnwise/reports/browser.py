@@ -1,4 +1,4 @@
-"""Writes ``rollouts.html``: all recorded trees of a run on one self-contained page with search and sorting."""
+"""Writes ``rollouts.html``: all recorded trees of a run on one self-contained page, with search and sorting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnwise.reports.run import line_counts, spaced_trees
 from turnwise.reports.views import clip, goal
 from turnwise.runs.result import ResultError, read_result
 
-CHARACTERS = 64_000_000  # most characters of all shown trees before compression
+CHARACTERS = 64_000_000  # most characters of all trees on the page, before compression
 TURNS = 2_000  # most turns of one tree
 
 
@@ -22,7 +22,7 @@ def write_browser(folder: Path | str) -> Path | None:
     """Writes ``<folder>/rollouts.html`` and returns its path, or None if the run recorded no tree.
 
     Raises:
-        OSError: the page cannot be written; the previous one stays.
+        OSError: the page cannot be written; the previous version of the page is kept.
     """
     folder = Path(folder)
     found, total = packed(folder)
@@ -51,9 +51,10 @@ def _title(folder: Path) -> str:
 
 
 def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns trees in the form of the page's script, in the order of training, and the number of recorded trees.
+    """Returns trees in the form that the page's script reads, in the order of training, and the number of recorded
+    trees.
 
-    If there are too many for a page, evenly spaced ones are returned. Unreadable trees are left out.
+    If there are too many trees for a page, evenly spaced ones are returned. Unreadable trees are left out.
     """
     paths = sorted((folder / "rollouts").glob("*.jsonl"))
     counts, size = line_counts(paths), sum(path.stat().st_size for path in paths)
@@ -63,14 +64,14 @@ def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
     for tree in spaced_trees(counts, most, []):
         try:
             found.append(_tree(tree))
-        except (AttributeError, KeyError, TypeError):  # not in the form that a run records
+        except (AttributeError, KeyError, TypeError):  # the tree does not have the form that a run records
             continue
     return found, total
 
 
 def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     state, turns = tree["state"], [turn for turn in tree["turns"] if isinstance(turn, dict)][:TURNS]
-    cut = len(turns) < len(tree["turns"])  # leaves and rewards then no longer match
+    cut = len(turns) < len(tree["turns"])  # in that case leaves and rewards no longer match
     given = tree.get("rewards")
     rewards = given if isinstance(given, dict) and not cut else {}
     return {

@@ -40,18 +40,20 @@ PAPERS = {
     "dr_grpo": "2503.20783",
     "toolrl": "2504.13958",
 }
-"""Method -> arXiv number of the paper that it follows."""
+"""Method -> arXiv number of its paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The base model of a run, as another machine can name it.
+    """The base model of a run, named so that other machines understand the name.
 
     Attributes:
-        name: an id on the Hub, the name of a shipped base, or what the run was given, without the path to a local folder.
-        shipped: it comes with the package.
-        on_hub: ``name`` is an id on the Hub.
-        local: it is a folder. A name that is none of the three may be a folder of another machine, or an id.
+        name: an id on the Hub, the name of a shipped base, or the name that the run was given, without the path of a
+            local folder.
+        shipped: whether it comes with the package.
+        on_hub: whether ``name`` is an id on the Hub.
+        local: whether it is a folder. If none of the three is true, the name may be a folder of another machine, or an
+            id.
     """
 
     name: str
@@ -61,7 +63,9 @@ class Base:
 
 
 def base_of(settings: Mapping[str, Any]) -> Base:
-    """Returns the base model of the recorded ``settings``. A name is an id if the Hub's cache on this machine has the model."""
+    """Returns the base model of the recorded ``settings``. A name counts as an id if the Hub's cache on this machine
+    has the model.
+    """
     model = str(settings.get("policy.model") or "unknown")
     if "/" not in model and not model.startswith((".", "~")) and files("turnwise").joinpath("assets", model).is_dir():
         return Base(model, shipped=True)
@@ -76,10 +80,10 @@ def model_card(folder: Path, part: str, repository: str, licence: str | None = N
     """Returns the card of a finished run's policy as Markdown with the Hub's metadata.
 
     Args:
-        folder: of the run.
-        part: what is published of it, ``adapter`` or ``model``.
+        folder: the run's folder.
+        part: which part of the run is published, ``adapter`` or ``model``.
         repository: ``owner/name`` on the Hub.
-        licence: the Hub's name of a licence; None: Apache-2.0 for a shipped base, and none for others.
+        licence: the Hub's name of a licence. None: Apache-2.0 for a shipped base, no licence for other bases.
         project: address of the code at the run's commit.
 
     Raises:
@@ -107,7 +111,7 @@ def model_card(folder: Path, part: str, repository: str, licence: str | None = N
         )
     )
     text = clean.text(text)
-    ModelCard(text)  # raises where the metadata cannot be read back
+    ModelCard(text)  # raises an error if the metadata cannot be parsed again
     return text
 
 
@@ -227,4 +231,4 @@ def _use(base: Base, part: str, repository: str) -> str:
 
 def _settings(settings: Mapping[str, Any]) -> str:
     text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True).replace("```", "'''")
-    return f"What decides what the run computes:\n\n```yaml\n{text}```\n"
+    return f"The settings that determine what the run computes:\n\n```yaml\n{text}```\n"

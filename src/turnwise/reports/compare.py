@@ -17,7 +17,7 @@ from turnwise.runs.result import Result, ResultError, read_result
 
 
 class Estimate(Protocol):
-    """A mean over seeds with its interval; a single seed has no interval."""
+    """A mean over seeds with its interval. With a single seed there is no interval."""
 
     @property
     def mean(self) -> float: ...
@@ -28,17 +28,17 @@ class Estimate(Protocol):
 
 
 Interval = Callable[[Sequence[float]], Estimate]
-"""A function of values over seeds, such as ``turnwise.evaluation.stats.mean_interval``."""
+"""A function of the values of all seeds, such as ``turnwise.evaluation.stats.mean_interval``."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """Runs of one configuration that differ only in the seed."""
+    """The runs of one configuration, which differ only in the seed."""
 
     name: str
-    results: dict[int, Result]  # by seed
-    config: Mapping[str, object] = field(default_factory=dict)  # of the first seed, by dotted key
-    folders: Mapping[int, Path] = field(default_factory=dict)  # of the runs, by seed
+    results: dict[int, Result]  # seed -> result
+    config: Mapping[str, object] = field(default_factory=dict)  # settings of the first seed, by dotted key
+    folders: Mapping[int, Path] = field(default_factory=dict)  # seed -> folder of the run
 
     @property
     def seeds(self) -> list[int]:
@@ -49,22 +49,22 @@ class RunRow:
         return self.results[self.seeds[0]]
 
     def values(self, metric: str) -> dict[int, float]:
-        """Returns one number for each seed, by a dotted path into ``result.json``, without seeds that lack it."""
+        """Returns the number at a dotted path of ``result.json`` for each seed that has it."""
         found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
         return {seed: value for seed, value in found.items() if value is not None}
 
 
 @dataclass(slots=True)
 class FinishedRuns:
-    """All finished runs under some folders, as rows by (environment, scale), with notes about them."""
+    """All finished runs under some folders, as rows by (environment, scale), with notes about the runs."""
 
     sections: dict[tuple[str, str], list[RunRow]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    folders: list[Path] = field(default_factory=list)  # of the finished runs
+    folders: list[Path] = field(default_factory=list)  # folders of the finished runs
 
 
 def collect(paths: Iterable[Path | str]) -> FinishedRuns:
-    """Finds every run under ``paths`` (run folders or their parents) and groups the seeds of one name.
+    """Finds every run under ``paths`` (run folders or parents of them) and groups the seeds of each name.
 
     Raises:
         InputError: a path is not a folder, or there is no finished run.
@@ -155,7 +155,7 @@ def _decides(config: dict[str, Any]) -> dict[str, object]:
 
 
 def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
-    """Returns a note if runs of one name have different settings, so that their mean mixes configurations."""
+    """Returns a note if the runs of one name have different settings, so that their mean would mix configurations."""
     keys = sorted({key for config in configs for key in config} - {"seed"})
     odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
     return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}; their mean mixes configurations."] if odd else []

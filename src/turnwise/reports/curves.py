@@ -17,10 +17,10 @@ STROKES: tuple[Any, ...] = (
     (0, (5, 2)),
     (0, (1.2, 1.6)),
     (0, (6, 2, 1.2, 2)),
-)  # each is used with all colours in turn
-MARKS = "osD^vPXp*<>"  # eleven, so that lines of the same colour have different marks
-LABEL_INCHES = 0.185  # between two labels
-LETTERS = 40  # most letters in a line of a label
+)  # line styles, each used with all colours in turn
+MARKS = "osD^vPXp*<>"  # eleven marks: lines of the same colour get different marks
+LABEL_INCHES = 0.185  # inches between two labels
+LETTERS = 40  # most letters in one line of a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,16 @@ class Band:
 
 
 def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
-    """Returns the mean, lowest and highest seed at all costs where a seed was measured, up to the smallest final cost.
+    """Returns the mean, lowest and highest seed at all costs where a seed was measured, up to the smallest final cost
+    of a seed.
 
-    Each seed starts at cost 0 with the success of its base policy, stays there during its profile, and is linear between
-    evaluations. So the mean is also exact between the grid's points, and the band is never narrower than the seeds.
+    Each seed starts at cost 0 with the success of its base policy, stays there during its profile, and is interpolated
+    linearly between evaluations. The mean is therefore also exact between these costs, and the band is never narrower
+    than the seeds.
 
     Args:
         seeds: (cost, success) points of at least one seed.
-        cost: the field of the cost to use, such as one of :class:`turnwise.reports.reach.Cost`.
+        cost: which field of the cost is used, such as one of :class:`turnwise.reports.reach.Cost`.
     """
     lines = [[(0.0, points[0][1]), *((getattr(spent, cost), success) for spent, success in points)] for points in seeds]
     end = min(line[-1][0] for line in lines)
@@ -53,20 +55,22 @@ def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
 
 
 def _at(line: Sequence[tuple[float, float]], cost: float) -> float:
-    """Returns the value of a line at a cost; of several points at the same cost, the last."""
+    """Returns the value of a line at a cost. If several points have the same cost, the last one counts."""
     after = bisect_right(line, cost, key=lambda point: point[0])
     (before, low), (beyond, high) = line[after - 1], line[min(after, len(line) - 1)]
     return low if beyond <= before else low + (high - low) * (cost - before) / (beyond - before)
 
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Returns places for labels as close as possible (least squares) to the wanted ones, at least ``gap`` apart.
+    """Returns positions of labels that are at least ``gap`` apart and as close as possible (least squares) to the
+    wanted ones.
 
     Args:
-        wanted: in ascending order.
-        low, high: bounds of the places if there is room for all labels.
+        wanted: wanted positions, in ascending order.
+        low, high: bounds of the positions, if there is room for all labels.
     """
-    pools: list[list[float]] = []  # for labels that touch: the place of the lowest label that each of them wants
+    # for each group of touching labels: where its lowest label would be if each label were at its wanted position
+    pools: list[list[float]] = []
     for number, at in enumerate(wanted):
         pools.append([at - number * gap])
         while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
@@ -77,7 +81,8 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
 
 
 def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labels: Mapping[str, str]) -> Figure | None:
-    """Draws a panel for CPU seconds and one for turns, with each row's mean in a band from its lowest to its highest seed.
+    """Draws a panel for CPU seconds and one for turns, with each row's mean in a band from its lowest to its highest
+    seed.
 
     Args:
         key: prefix of the drawing's ids on its page.
@@ -85,7 +90,7 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
         labels: labels of the rows.
 
     Returns:
-        None if no row has a curve.
+        The drawing, or None if no row has a curve.
     """
     drawn = {name: seeds for name, seeds in rows.items() if seeds}
     if not drawn:
@@ -102,12 +107,12 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
 class Panel:
     """Rows in one pair of axes."""
 
-    bands: Mapping[str, Band]  # of its rows, at least one
-    axis: str  # label of the cost
+    bands: Mapping[str, Band]  # bands of its rows, at least one
+    axis: str  # label of the axis of costs
     title: str = ""
 
     def ends(self, labels: Mapping[str, str], unit: str) -> str:
-        """Returns the ends of the lines in words, highest first."""
+        """Returns a sentence with the values at the ends of the lines, the highest first."""
         ends = sorted(self.bands.items(), key=lambda end: -end[1].mean[-1])
         return "; ".join(
             f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} {unit}" for name, end in ends
@@ -115,9 +120,10 @@ class Panel:
 
 
 def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[str, str], alt: str) -> Figure:
-    """Draws at least one panel, one below the other, each with its own colours in the order of its rows.
+    """Draws one or more panels below each other, each with its own colours in the order of its rows.
 
-    Labels are to the right in the order in which the lines end; on a phone they are below their panel in the same order.
+    Labels are at the right in the order in which the lines end. On a phone they are below their panel in the same
+    order.
     """
     gap = LABEL_INCHES * max(
         label(labels.get(name, name), LETTERS).count("\n") + 1 for panel in panels for name in panel.bands

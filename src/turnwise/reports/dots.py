@@ -1,4 +1,6 @@
-"""Draws rows of numbers as dots: every seed, the mean with its interval, and beside them the same rows of another source."""
+"""Draws rows of numbers as dots: every seed, the mean with its interval, and beside them the same rows from another
+source.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from turnwise.reports.svg import MUTED, NARROW, SERIES, Drawing, Figure, canvas,
 from turnwise.reports.tables import plain
 
 MARKS = "oDs^vP"
-LINE = 0.17  # height in inches of a line of a row's name
-LETTERS = 44  # most letters in a line of a row's name if it is above its row
+LINE = 0.17  # height in inches of one line of a row's name
+LETTERS = 44  # most letters in one line of a row's name if the name is above its row
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +36,19 @@ class Side:
     title: str
     spots: Sequence[Spot]
     axis: str = ""
-    zero: bool = False  # whether to draw a line at zero
+    zero: bool = False  # whether a line is drawn at zero
     colours: Sequence[str] = SERIES[:1]
     legend: bool = False
 
 
 def dots(title: str, key: str, alt: str, names: Sequence[str], sides: Sequence[Side]) -> Figure:
-    """Draws the panels side by side with the rows' names at the left; for a phone below each other, with names above rows.
+    """Draws the panels side by side with the rows' names at the left. On a phone they are below each other, with names
+    above the rows.
 
     Args:
         key: prefix of the drawing's ids on its page.
         names: names of the rows, from the top.
-        sides: the panels, whose spots give the row by its index in ``names``.
+        sides: the panels, whose spots refer to a row by its index in ``names``.
     """
     lines = max(label(name).count("\n") + 1 for name in names)
     row = max(0.32, LINE * lines + 0.08)

@@ -14,16 +14,16 @@ from turnwise.reports.svg import Figure
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of training."""
+    """How far the training had progressed at an evaluation: the number of updates."""
 
     updates: float
 
 
 def by_update(run: Measured) -> list[tuple[Progress, float]]:
-    """Returns the evaluations of a run in order: success in percent, as the mean over splits with the decoding of ``in_domain``;
-    for a run on dialogues, accepted replies in percent.
+    """Returns the evaluations of a run in order. Each is the success in percent, as the mean over splits with the
+    decoding mode of ``in_domain``. For a run on dialogues it is the share of accepted replies in percent.
 
-    The list is empty if there are no evaluations, or the run's files do not hold its training.
+    The list is empty if there are no evaluations, or if the run's files do not cover its training.
     """
     greedy = "_greedy" if getattr(run.result.in_domain, "decoding", None) == "greedy" else ""
     keys = [f"eval/{split}/success{greedy}" for split in ("seen", "unseen")]
@@ -41,13 +41,14 @@ def during_figure(
     labels: Mapping[str, str],
     panels: Mapping[str, Sequence[str]],
 ) -> Figure | None:
-    """Draws each row's mean in a band from its lowest to its highest seed. Returns None if no run was evaluated twice.
+    """Draws the mean of each row in a band from its lowest to its highest seed. Returns None if no run was evaluated
+    twice.
 
     Args:
         key: prefix of the drawing's ids on its page.
-        rows: the runs of each row by seed; a run without evaluations before and after training is left out.
+        rows: the runs of each row by seed. A run without evaluations before and after training is left out.
         labels: labels of the rows.
-        panels: the rows of each panel by its title. Empty: one panel without a title.
+        panels: title of each panel -> its rows. Empty: one panel without a title.
     """
     found = {name: [by_update(run) for run in runs.values()] for name, runs in rows.items()}
     drawn = {name: [one for one in seeds if len(one) > 1 and one[0][0].updates == 0] for name, seeds in found.items()}

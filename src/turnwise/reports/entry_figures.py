@@ -1,4 +1,4 @@
-"""Draws a paper's table or figure: our runs beside the paper's numbers, row by row."""
+"""Draws a table or figure of a paper: our runs beside the paper's numbers, row by row."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from turnwise.reports.verdict import recorded
 
 
 def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
-    """Draws each metric of the entry that runs have: every seed, the mean with its interval over seeds, and beside them the
-    paper's columns of this metric. The two sides have their own scales, so sizes must not be compared.
+    """Draws each metric of the entry for which there are runs: every seed and the mean with its interval over seeds,
+    and beside them the paper's columns of this metric. Our numbers and the paper's have separate scales, so that their
+    sizes must not be compared.
 
-    For an entry that is computed from recorded groups, each number is drawn with the interval computed for it. A sweep with
-    ``reach`` first gets a drawing of success against its cost, and one with ``curve`` of success during training.
+    For an entry that is computed from recorded groups, each number is drawn with the interval computed for it. A sweep
+    with ``reach`` first gets a drawing of success against its cost, and a sweep with ``curve`` one of success during
+    training.
     """
     sweep = entry.asked.sweep
     metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
@@ -35,7 +37,7 @@ def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
 
 
 def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
-    """Returns the folders of an entry's runs by row label and seed; rows with the same label are left out."""
+    """Returns the folders of an entry's runs by row label and seed. Rows that share a label are left out."""
     labels = _labels(entry)
     names = Counter(labels[name] for name in entry.rows)
     return {
@@ -119,7 +121,7 @@ def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found |
 
 
 def _key(spots: Sequence[Spot], groups: bool) -> str:
-    """Returns the explanation of the signs that are drawn on our side."""
+    """Returns the explanation of the signs that are drawn for our numbers."""
     if groups:
         ends = [spot.low is not None for spot in spots]
         if not any(ends):

@@ -1,4 +1,4 @@
-"""Writes an entry as JSON: its verdict, claims, preconditions, runs by row, and runs of another configuration."""
+"""Writes an entry as JSON: its verdict, claims, preconditions, runs by row, and runs whose configuration has changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.reports.verdict import Decision
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    """Returns an entry for JSON."""
+    """Returns the entry as a JSON value."""
     sweep = entry.asked.sweep
     hashes = entry.groups.hashes if entry.groups else {}
     rows = {

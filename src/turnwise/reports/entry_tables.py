@@ -1,4 +1,6 @@
-"""Makes the tables of entries: a summary with one line for each, and for one entry its numbers, claims and training costs."""
+"""Creates the tables of entries: a summary with one line each, and for one entry its numbers, claims and training
+costs.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ SIGN_NOTE = "ours: the side that the claim says is greater minus the other one, 
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:
-    """Returns a table with a line for each entry: its verdict and the counts of its claims by verdict."""
+    """Returns a table with a line for each entry: its verdict, and how many of its claims have each verdict."""
     scale = entries[0].asked.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
@@ -154,7 +156,7 @@ def _bounds(decision: Decision) -> str:
 
 
 def _other(beside: Decision | None) -> str:
-    """Returns a claim under the decoding that is not its own: the difference, its interval and what the verdict would be."""
+    """Returns a claim with the other decoding mode: the difference, its interval, and the verdict that would follow."""
     if beside is None or beside.difference is None:
         return "-"
     way = "greedy" if ".greedy." in beside.metric else "sampled"
@@ -162,7 +164,7 @@ def _other(beside: Decision | None) -> str:
 
 
 def _sides(decision: Decision) -> str:
-    """Returns the seeds that were compared; the seeds of each side if one side has more."""
+    """Returns the compared seeds, or the seeds of each side if one side has more."""
     if all(seeds == decision.seeds for seeds in decision.sides.values()):
         return _listed(decision.seeds)
     return "; ".join(f"{row} {_listed(seeds)}" for row, seeds in decision.sides.items())
@@ -226,7 +228,8 @@ def _refills(runs: Runs) -> bool:
     for run in runs.values():
         try:
             text = (run.folder / "config.yaml").read_bytes()
-            advantage = (parse_yaml(text).get("advantage") or {}) if b"refill" in text else {}  # YAML is slow to parse
+            # searched first, because YAML is slow to parse
+            advantage = (parse_yaml(text).get("advantage") or {}) if b"refill" in text else {}
         except (OSError, ValueError, AttributeError):
             continue
         return isinstance(advantage, Mapping) and advantage.get("zero_variance") == "refill"
@@ -263,7 +266,7 @@ def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
 
 
 def _changed_notes(changed: Iterable[Changed]) -> list[str]:
-    """Returns a note for each row whose runs have another configuration than the row has now."""
+    """Returns a note for each row whose runs were made with another configuration than the row has now."""
     rows: dict[str, list[Changed]] = {}
     for one in changed:
         rows.setdefault(str(one.folder.parent), []).append(one)

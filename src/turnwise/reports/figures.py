@@ -57,7 +57,7 @@ def success(run: ReportedRun) -> Figure | None:
 
 
 def reward(run: ReportedRun) -> Figure | None:
-    """Draws the mean reward of the sampled actions, with the standard deviation inside groups as a band."""
+    """Draws the mean reward of the sampled actions, with a band of one standard deviation within groups."""
     x, mean = run.series("train/reward_mean")
     if len(x) < 2:
         return None
@@ -80,7 +80,7 @@ def reward(run: ReportedRun) -> Figure | None:
 
 
 def diagnostics(run: ReportedRun) -> Figure | None:
-    """Draws small multiples of diagnostics: KL, entropy, repeats and the health of the update."""
+    """Draws a panel for each diagnostic: KL, entropy, repeated actions and the health of the update."""
     logged = {words(key): run.series(key) for key in DIAGNOSTICS if len(run.series(key)[0]) > 1}
     drawn = {name: points for name, points in logged.items() if points[1].any()}
     silent = [name for name in logged if name not in drawn]
@@ -108,7 +108,7 @@ def _multiples(drawn: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int, al
 
 
 def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
-    """Draws how many turns the rule keeps (variance above 0, mean below lambda) against lambda."""
+    """Draws how many turns the filter keeps (variance above 0, mean below lambda) as a function of lambda."""
     means = np.sort(profile.mean[profile.mixed])
     grid = np.linspace(0, 1, 201)
     share = 100 * np.searchsorted(means, grid - 1e-9) / len(profile.mean)
@@ -192,7 +192,7 @@ def ood_changes(ood: OutOfDomain) -> Figure | None:
 
 
 def seconds(phases: Mapping[str, float]) -> Figure | None:
-    """Draws the time spent in each phase, longest first."""
+    """Draws the time spent in each phase, the longest first."""
     rows = sorted(((phase, s) for phase, s in phases.items() if s > 0), key=lambda row: row[1])
     if not rows:
         return None
@@ -229,12 +229,12 @@ def _by_iteration(name: str, form: str) -> Callable[[float, float], str]:
 
 
 def within(bounds: tuple[float, float] | None) -> str:
-    """The 95 % interval as the end of a sentence; nothing where there is none."""
+    """Returns the 95 % interval as the end of a sentence, or an empty text if there is none."""
     return f", 95 % {interval(bounds)}" if bounds else ""
 
 
 def _threshold(config: Mapping[str, object]) -> float | None:
-    """lambda_diff of the states part, wherever the configuration holds it."""
+    """Returns lambda_diff of the states part, wherever it is in the configuration."""
     states = config.get("states")
     value = states.get("lambda_diff") if isinstance(states, Mapping) else None
     return float(value) if isinstance(value, int | float) else None

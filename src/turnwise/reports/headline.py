@@ -87,7 +87,7 @@ def result_verdict(result: Result) -> ChangeVerdict:
 
 
 def judged_on_dialogues(result: Result) -> bool:
-    """Returns whether the headline is about held-out dialogues and not about tasks of an environment."""
+    """Returns whether the headline of a result is about held-out dialogues instead of tasks of an environment."""
     return result.held_out is not None and not result.in_domain.by_split
 
 
@@ -123,7 +123,7 @@ def _moved(figure: Nats) -> str:
 
 
 def ood_sentence(result: Result) -> str:
-    """Returns a sentence on the mean out-of-domain change and the suites that changed most in either direction."""
+    """Returns a sentence on the mean out-of-domain change and on the suites that rose and fell most."""
     ood = result.ood
     if ood.mean_change is None:
         return "Out-of-domain suites were not measured."
@@ -157,8 +157,9 @@ def cost_sentence(result: Result) -> str:
 
 
 def verifier_sentence(result: Result) -> str:
-    """Returns a sentence on the actions that each domain's verifier accepted and that an exact match would have missed; empty
-    without a verifier."""
+    """Returns a sentence on the actions that each domain's verifier accepted although an exact match would have
+    rejected them; empty without a verifier.
+    """
     parts = []
     for domain, found in result.verifier.items():
         for of, counts in (("", found), (" (profile)", found.get("profile", {}))):
@@ -188,9 +189,10 @@ def judge_sentence(result: Result) -> str:
 
 
 def gate_sentence(result: Result) -> str:
-    """Returns a sentence on the groups that the gate stopped and the approximate saving; empty without a gate.
+    """Returns a sentence on the groups that the gate stopped and on the approximate saving; empty without a gate.
 
-    The groups of a frozen buffer run to their end, so there the sentence reports what the gate would have stopped and saved.
+    The groups of a frozen buffer run to their end. For them the sentence says what the gate would have stopped and
+    saved.
     """
     gate = result.gate
     if not gate:
@@ -214,5 +216,5 @@ def gate_sentence(result: Result) -> str:
 
 
 def scale_sentence(result: Result) -> str:
-    """Returns the name of the scale that a number comes from."""
+    """Returns a sentence about the scale at which a number was measured."""
     return f"Scale: {result.scale}. {SCALE_NOTES.get(result.scale, '')}".strip()

@@ -29,7 +29,7 @@ from turnwise.reports.tables import Table
 from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
 from turnwise.runs.status import Status, progress, remaining
 
-BROWSER = "rollouts.html"  # of turnwise.reports.browser
+BROWSER = "rollouts.html"  # written by turnwise.reports.browser
 CONFIG_LIMIT = 120_000  # most characters of the configuration on the page
 KINDS = {
     "solved": "failed before, solved after",
@@ -40,14 +40,14 @@ KINDS = {
 
 
 def write_report(folder: Path | str, status: Status | None = None) -> Path:
-    """Writes ``<folder>/report.html`` from the files that the run folder holds, and returns its path.
+    """Writes ``<folder>/report.html`` from the files in the run folder, and returns its path.
 
     Args:
-        status: status of a running run. None: it is read from ``status.json``.
+        status: status of a run in progress. None: it is read from ``status.json``.
 
     Raises:
         FileNotFoundError: ``folder`` is not a folder.
-        OSError: the page cannot be written; the previous one stays.
+        OSError: the page cannot be written; the previous version of the page is kept.
     """
     path = Path(folder) / "report.html"
     run = read_run(folder)
@@ -99,11 +99,13 @@ def title(run: ReportedRun) -> str:
 
 
 def _domain(config: Mapping[str, Any]) -> str:
-    """Returns the data file of a run without a result, or else its environment; empty if the configuration has neither."""
+    """Returns the data file of a run without a result, otherwise its environment; empty if the configuration has
+    neither.
+    """
     data, env, states = (part if isinstance(part := config.get(key), dict) else {} for key in ("data", "env", "states"))
     if data.get("file") and not str(states.get("_target_", "")).endswith("TaskStarts"):
         return Path(str(data["file"])).name
-    target = str(env.get("_target_", ""))  # such as turnwise.envs.household.HouseholdEnv
+    target = str(env.get("_target_", ""))  # for example turnwise.envs.household.HouseholdEnv
     return target.partition(".envs.")[2].partition(".")[0] or target.rpartition(".")[2]
 
 
@@ -115,7 +117,7 @@ def comparison_page(
     first: Sequence[Figure] = (),
     page: Path | None = None,
 ) -> str:
-    """Returns a comparison of runs as HTML text: ``first``, the tables, and drawings of the change of every row.
+    """Returns the comparison of runs as HTML text: ``first``, the tables, and drawings of the change of every row.
 
     Args:
         page: path of the page, for links to the runs. None: no links.
@@ -137,7 +139,8 @@ def tables_page(
     page: Path | None = None,
     warnings: Sequence[str] = (),
 ) -> str:
-    """Returns tables, drawings and closing lines as HTML text: first verdicts, then drawings, then the other tables.
+    """Returns tables, drawings and closing lines as HTML text: first the verdicts, then the drawings, then the other
+    tables.
 
     Args:
         runs: the folders of the runs by row and seed; ``page`` is the path of the page, for links to them.
@@ -181,14 +184,14 @@ def _drawn(row: RunRow, metric: str, interval: Interval) -> tuple[str, float, tu
 
 
 def script(*names: str) -> dict[str, str]:
-    """Returns scripts of ``templates/`` for a page, with the hash that allows them in its content security policy."""
+    """Returns scripts of ``templates/`` for a page, with the hash by which its content security policy allows them."""
     text = "".join((files("turnwise.reports") / "templates" / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
 
 
 def environment() -> Environment:
-    """Returns the templates with autoescaping, so that a model's text never becomes markup."""
+    """Returns the environment of the templates. It escapes text, so that a model's text never becomes markup."""
     folder = files("turnwise.reports") / "templates"
     sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".jinja")}
     env = Environment(
@@ -196,7 +199,7 @@ def environment() -> Environment:
     )
     for name in ("percent", "signed", "interval", "count", "duration", "nats"):
         env.filters[name] = getattr(headline, name)
-    env.filters["drawing"] = Markup  # only for SVG of reports.svg, which escapes its text
+    env.filters["drawing"] = Markup  # may only be used for the SVG of reports.svg, which escapes its text
     env.globals.update(
         **script("figures.js"),
         progress=progress,
@@ -214,7 +217,7 @@ def environment() -> Environment:
 
 
 def _command(run: ReportedRun) -> str:
-    """Returns the command that repeats this run, from its result, its Hydra overrides or its own fields."""
+    """Returns the command that repeats this run, from its result, its Hydra overrides or its status."""
     result = run.result
     if result is not None and result.command:
         return result.command

@@ -1,6 +1,8 @@
-"""Writes what a run sampled as logs of Inspect (inspect-ai, an extra): its training rollouts, and its held-out evaluations.
+"""Writes what a run sampled as logs of Inspect (the optional package inspect-ai): training rollouts and held-out
+evaluations.
 
-A place to act, a task or a question is a sample; each rollout, attempt or answer there is an epoch of it.
+In Inspect's terms, a place to act, a task or a question is a sample; each rollout, attempt or answer there is an epoch
+of it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ REMEDY = (
     "logs of Inspect need inspect-ai: `make inspect` installs it (pip install --no-deps -r requirements-inspect.txt)"
 )
 Message = tuple[str, str]
-"""Role and text."""
+"""A message: role and text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,13 @@ class Rollout:
     """One epoch of one sample.
 
     Attributes:
-        sample: its id, the same for all rollouts of a place.
+        sample: the sample's id, the same for all rollouts from one place.
         given: the messages before the first action.
-        said: the actions and what answered them.
+        said: the actions, and the environment's answers to them.
         scores: name -> number.
-        tokens: that the policy wrote, of the whole path; None where the run does not record them.
-        new_tokens: those of turns that no earlier rollout of the tree shares.
-        target: the demonstrated action, or the right answer.
+        tokens: number of tokens that the policy wrote on the whole path; None if the run does not record it.
+        new_tokens: the part of them in turns that no earlier rollout of the tree shares.
+        target: the demonstrated action, or the correct answer.
     """
 
     sample: str
@@ -52,7 +54,8 @@ class Rollout:
 
 
 def training_rollouts(path: Path) -> Iterator[Rollout]:
-    """Yields every rollout of the recorded trees, in the order of training: the path from the root to each leaf.
+    """Yields every rollout of the recorded trees, in the order of training. A rollout is the path from the root to a
+    leaf.
 
     Raises:
         InputError: a line is damaged, or is not a recorded tree with its texts.
@@ -75,7 +78,7 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[Rollout]:
         while at >= 0:
             path.insert(0, at)
             if turns[at]["parent"] >= at:
-                raise ValueError(f"turn {at} stands before its parent")
+                raise ValueError(f"turn {at} comes before its parent")
             at = turns[at]["parent"]
         said: list[Message] = []
         for turn in (turns[i] for i in path):
@@ -105,12 +108,13 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[Rollout]:
 
 
 def evaluations(path: Path) -> dict[str, list[Rollout]]:
-    """Returns the rollouts of an evaluation: ``sampled`` and ``greedy`` attempts at held-out tasks, and answers of ``skills``.
+    """Returns the rollouts of an evaluation: ``sampled`` and ``greedy`` attempts at held-out tasks, and answers of
+    ``skills``.
 
     Replies in held-out dialogues are left out, because a run does not record the messages before them.
 
     Raises:
-        InputError: a line is damaged, or is no record of an evaluation with its texts.
+        InputError: a line is damaged, or is not a record of an evaluation with its texts.
     """
     found: dict[str, list[Rollout]] = defaultdict(list)
     for place, row in checked_lines(path):
@@ -136,14 +140,15 @@ def evaluations(path: Path) -> dict[str, list[Rollout]]:
 
 
 def write_logs(folder: Path, to: Path, kind: Literal["eval", "json"] = "eval") -> list[Path]:
-    """Writes the logs of a run to the folder ``to`` and returns their paths; earlier logs of the run there are replaced.
+    """Writes the logs of a run to the folder ``to`` and returns their paths. Earlier logs of the run there are
+    replaced.
 
     Raises:
         InputError: inspect-ai is missing, or the folder holds no rollouts with their texts.
-        OSError: they cannot be written.
+        OSError: the logs cannot be written.
     """
     try:
-        from inspect_ai.log import write_eval_log  # an extra
+        from inspect_ai.log import write_eval_log  # an optional package
     except ImportError as error:
         raise InputError(f"{REMEDY} ({error})") from error
     if not folder.is_dir():
@@ -157,7 +162,7 @@ def write_logs(folder: Path, to: Path, kind: Literal["eval", "json"] = "eval") -
     parts = {name: rollouts for name, rollouts in parts.items() if rollouts}
     if not parts:
         raise InputError(
-            f"{folder}: holds no rollouts with their texts (rollouts/train.jsonl, evaluation/*.jsonl); give a run's own folder"
+            f"{folder}: holds no rollouts with their texts (rollouts/train.jsonl, evaluation/*.jsonl); give the folder of a run"
         )
     to.mkdir(parents=True, exist_ok=True)
     written = []
@@ -190,7 +195,7 @@ def _log(name: str, rollouts: Sequence[Rollout], folder: Path, settings: Mapping
     try:
         result = read_result(folder)
     except ResultError:
-        result = None  # an unfinished run has rollouts too
+        result = None  # an unfinished run also has rollouts
     ended = result.finished if result and isinstance(result.finished, str) else None
     moment = datetime.fromtimestamp((folder / "config.yaml").stat().st_mtime, UTC).isoformat()
     created = ended.replace("Z", "+00:00") if ended else moment
@@ -211,7 +216,7 @@ def _log(name: str, rollouts: Sequence[Rollout], folder: Path, settings: Mapping
         )
         for key, values in scores.items()
     ]
-    wrote = sum(rollout.new_tokens for rollout in rollouts)  # a shared turn is written once
+    wrote = sum(rollout.new_tokens for rollout in rollouts)  # a turn that several rollouts share is counted once
     usage = {model: ModelUsage(output_tokens=wrote, total_tokens=wrote)} if wrote else {}
     about = {
         "method": str(settings.get("method")),

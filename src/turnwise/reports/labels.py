@@ -56,10 +56,10 @@ _SUITE = re.compile(r"ood\.after\.(\w+)$")
 
 
 def words(metric: str, dialogues: bool = False) -> str:
-    """Returns a metric in words, or its name if it has no label.
+    """Returns the label of a metric, or the metric itself if it has no label.
 
     Args:
-        dialogues: whether the runs are evaluated on held-out dialogues and not on tasks of an environment.
+        dialogues: whether the runs are evaluated on held-out dialogues instead of tasks of an environment.
     """
     if dialogues:
         return words(metric).replace(SUCCESS, ACCEPTED)

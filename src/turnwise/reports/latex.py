@@ -29,7 +29,9 @@ _MINUS = re.compile(r"(?<![\w.)\]])-(?=\d)")  # a minus sign, not a hyphen
 
 
 def to_latex(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Returns the tables with their notes below each, and ``lines`` at the end as comments. Cells are only escaped."""
+    """Returns the tables with the notes of each below it, and ``lines`` at the end as comments. Text in cells is only
+    escaped.
+    """
     parts = [_PREAMBLE, *map(_table, tables)]
     return "\n\n".join(parts) + "\n" + "".join(f"% {line}\n" for line in lines)
 

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and generated text between two marks of a page that people write."""
+"""Writes tables as Markdown, and generated text between two marks of a page that is otherwise written by hand."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
 
 
 def facts(values: Mapping[str, object]) -> str:
-    """Returns a table of names and values, without a head."""
+    """Returns a table of names and values, without a header."""
     return table(["", ""], [*values.items()])
 
 
 def cell(text: str) -> str:
-    """Returns ``text`` on one line, as a cell of a table may hold it."""
+    """Returns ``text`` on one line, escaped for a cell of a table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def write_section(
     path: Path, text: str, section: str | None = None, pictures: Mapping[Path, str] | None = None
 ) -> None:
-    """Writes ``text`` to ``path``, or only between ``<!-- table:section -->`` and ``<!-- /table:section -->`` there.
+    """Writes ``text`` to ``path``. With ``section`` only the text between ``<!-- table:section -->`` and ``<!--
+    /table:section -->`` is replaced.
 
     Args:
-        pictures: files to show above the text, with their titles; a picture that the page already shows is left out.
+        pictures: files to show above the text, with their titles. A picture that the page already shows is left out.
 
     Raises:
-        InputError: the page does not hold the two marks, each once and in this order.
+        InputError: the page does not contain the two marks, each once and in this order.
     """
     above, below = "", ""
     if section is not None:

@@ -34,7 +34,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file by its content, which many runs share where it is the evaluation of one base policy."""
+    """An evaluation file, identified by its content, because many runs share the evaluation of one base policy."""
 
     path: Path = field(compare=False)
     checksum: bytes
@@ -42,7 +42,7 @@ class _File:
 
 @lru_cache(maxsize=1024)
 def _read_scored(file: _File) -> Scored:
-    """Reads the scores of an evaluation, once for all claims, entries and runs that need this content."""
+    """Reads the scores of an evaluation. The result is cached by content for all claims, entries and runs."""
     found = Scored()
     for row in checked_rows(file.path):
         if "success" in row:
@@ -67,21 +67,22 @@ class Measured:
 
     A metric is one of
 
-    - a path into ``result.json`` (``in_domain.after``);
-    - the mean of a key of ``metrics.jsonl`` over the training rows (``train/reward_std``), or with a prefix another statistic:
-      ``late`` (mean over the later half), ``spread`` (standard deviation), ``last`` (last row), ``sum``;
+    - a path in ``result.json`` (``in_domain.after``);
+    - the mean of a key of ``metrics.jsonl`` over the training rows (``train/reward_std``), or with a prefix another
+      statistic:
+      ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row), ``sum``;
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
-    - ``profile_turns``, or of rollouts and profiles together ``sampled_turns`` or ``sampled_cpu_seconds``.
+    - ``profile_turns``; or, for rollouts and profiles together, ``sampled_turns`` or ``sampled_cpu_seconds``.
     """
 
     folder: Path
     result: Result
 
     def value(self, metric: str) -> float | None:
-        """Returns the number, or None if the run has none.
+        """Returns the value of the metric, or None if this run has none.
 
         Raises:
-            InputError: no run can have such a number.
+            InputError: no run can have such a metric.
         """
         first, sign, second = metric.partition(" / ")
         if sign:
@@ -106,7 +107,9 @@ class Measured:
         return fmean(found[len(found) // 2 :] if how == "late" else found)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:
-        """Returns the single outcomes of ``metric``, or None if there are none. ``when`` is ``base`` or ``after``."""
+        """Returns the outcomes of single tasks behind ``metric``, or None if there are none. ``when`` is ``base`` or
+        ``after``.
+        """
         episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
         found: dict[str, dict[str, list[float]]] = {}
         if episodes:
@@ -124,7 +127,7 @@ class Measured:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of ``metrics.jsonl``; empty if there is no such file.
+        """Rows of ``metrics.jsonl``; empty if there is no such file.
 
         Raises:
             Damaged: the file cannot be read.
@@ -136,7 +139,7 @@ class Measured:
 
     @cached_property
     def training(self) -> list[dict[str, Any]]:
-        """The training rows of ``metrics.jsonl``."""
+        """Training rows of ``metrics.jsonl``."""
         return [row for row in self.rows if row.get("phase") == "train"]
 
     def _scored(self, when: str) -> Scored:
@@ -163,14 +166,14 @@ def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[
 
 @lru_cache(maxsize=512)
 def _measured(folder: Path, written: tuple[int, ...]) -> Measured:
-    """Reads a run once for all entries, until it is written anew."""
+    """Reads a run. The result is cached for all entries until the run is written again."""
     run = Measured(folder, read_result(folder))
-    _ = run.rows  # read now, because a run with damaged rows does not count
+    _ = run.rows  # read now, because a run with damaged rows does not count as finished
     return run
 
 
 def _written(folder: Path) -> tuple[int, ...]:
-    """Returns numbers that change when the result or the metrics of a run are written anew."""
+    """Returns numbers that change when the result or the metrics of a run are written again."""
     files = (folder / "result.json", text_file(folder / "metrics.jsonl"))
     stats = [file.stat() for file in files if file is not None]
     return tuple(number for stat in stats for number in (stat.st_ino, stat.st_mtime_ns, stat.st_size))
@@ -179,8 +182,8 @@ def _written(folder: Path) -> tuple[int, ...]:
 def _profile_turns(run: Measured) -> float | None:
     """Returns how many actions the profiles of a run sampled, or None if there was no profile or the number is unknown.
 
-    Older results lack ``profile_turns``, but count the judged actions of the base policy's profile. If such a run re-profiled
-    later, the total is unknown.
+    Older results lack ``profile_turns``, but they hold the number of judged actions of the base policy's profile. If
+    such a run re-profiled later, its total is unknown.
     """
     if run.result.profile_turns is not None:
         return float(run.result.profile_turns)
@@ -215,7 +218,9 @@ _WITH_PROFILES: Mapping[str, Callable[[Measured], float | None]] = {
 
 
 def other_decoding(metric: str) -> str | None:
-    """Returns the metric of the same success under the other decoding: greedy for sampled and sampled for greedy, or None."""
+    """Returns the metric for the same success with the other decoding mode: greedy instead of sampled and vice versa,
+    or None.
+    """
     found = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
     if found is None:
         return None
@@ -223,5 +228,7 @@ def other_decoding(metric: str) -> str | None:
 
 
 def is_change(metric: str) -> bool:
-    """Returns whether a metric is a change since the base policy, so that outcomes are compared with the run's own base."""
+    """Returns whether a metric is a change since the base policy, for which outcomes are compared with the run's own
+    base.
+    """
     return metric.endswith((".delta", ".mean_change"))

@@ -1,4 +1,4 @@
-"""Selects the newest numbers of a run that has no result yet."""
+"""Selects the latest numbers of a run that has no result yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEWEST = {
 
 
 def so_far(run: ReportedRun) -> list[tuple[str, str]]:
-    """Returns pairs of a number and its label from the newest metrics of a run that has no result yet."""
+    """Returns pairs (number, label) from the latest metrics of a run that has no result yet."""
     tiles = []
     solved = {
         key: f"{key.split('/')[1]} tasks solved"

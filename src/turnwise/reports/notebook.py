@@ -1,6 +1,7 @@
-"""Functions for the notebooks: a paper's entries, runs by name, one metric of several runs, a rollout tree as lines.
+"""Functions for the notebooks: entries of a paper, runs by name, one metric of several runs, a rollout tree as lines of
+text.
 
-Everything is read from the folders of runs; nothing is run.
+All functions read the folders of runs; none of them starts a run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from turnwise.runs.keep import finished
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Markdown, as a notebook displays it."""
+    """Markdown that a notebook displays."""
 
     markdown: str
 
@@ -37,7 +38,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure, as a notebook displays it."""
+    """A figure that a notebook displays."""
 
     figure: Figure
 
@@ -51,7 +52,7 @@ def shown(*tables: Table) -> Text:
 
 
 def drawn(figure: Figure | None) -> Drawing | Text:
-    """Returns a figure for display, or a line that says there is none."""
+    """Returns a figure for display, or a line that says that there is none."""
     return Text("*No run has logged this yet.*") if figure is None else Drawing(figure)
 
 
@@ -81,7 +82,9 @@ def paper_entries(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
-    """Returns finished runs below ``name`` by their path, such as ``pivotrl/tab4/full/seed0``; the first place has priority."""
+    """Returns finished runs below ``name`` by their path, such as ``pivotrl/tab4/full/seed0``. Earlier places take
+    precedence.
+    """
     found: dict[str, Path] = {}
     for place in places:
         for folder in finished([place / name]):
@@ -98,7 +101,8 @@ def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure |
     with canvas(7.4, 3.1) as figure:
         axes = figure.add_subplot()
         for number, (name, (x, y)) in enumerate(lines.items()):
-            style = ("-", "--", ":", "-.")[number // len(SERIES) % 4]  # all colours once, then in another stroke
+            # after all colours are used once, the line style changes
+            style = ("-", "--", ":", "-.")[number // len(SERIES) % 4]
             axes.plot(x, y, style, color=SERIES[number % len(SERIES)], label=label(name))
         axes.set_ylabel(words(metric))
         whole_iterations(axes)
@@ -151,7 +155,7 @@ def changes(runs: Mapping[str, ReportedRun]) -> Table:
 
 
 def judged(runs: Mapping[str, ReportedRun]) -> Table:
-    """Returns a table of the questions to the judge of each run."""
+    """Returns a table with the number of questions to the judge in each run."""
     counts = {name: run.result.judge for name, run in runs.items() if run.result is not None and run.result.judge}
     keys = ("asked", "failed", "cached")
     rows = [[name, *(f"{judge.get(key, 0):,.0f}" for key in keys)] for name, judge in counts.items()]

@@ -19,15 +19,16 @@ from turnwise.runs.lines import json_object, text_lines
 SUCCESS, ACCEPTED = f"{labels.SUCCESS}, %", f"{labels.ACCEPTED}, %"
 SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")
 SUMMED = {"cpu/iteration": "CPU seconds so far"}
-TOLD = 50  # most points of a line that have a text
+TOLD = 50  # most points of a line that show a text under the pointer
 MOST = 12  # most rows; more lines cannot be distinguished
 
-Points = dict[int, float]  # by iteration
-Line = list[tuple[int, float, float | None, float | None]]  # iteration, mean, and the interval over seeds
+Points = dict[int, float]  # iteration -> value
+# points (iteration, mean, lower and upper end of the interval over seeds)
+Line = list[tuple[int, float, float | None, float | None]]
 
 
 def logged(folder: Path) -> dict[str, Points]:
-    """Returns label -> curve, read from a run's folder or from its kept copy; unreadable lines are left out."""
+    """Returns label -> curve, read from a run's folder or its kept copy. Unreadable lines are left out."""
     found: dict[str, Points] = {}
     try:
         for text in text_lines(folder / "metrics.jsonl"):
@@ -53,7 +54,7 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
         if _is_number(row.get(key)):
             named[ACCEPTED] = row[key]
             break
-    for ending in ("success", "success_greedy"):  # greedy decoding if nothing was sampled
+    for ending in ("success", "success_greedy"):  # greedy decoding is used if nothing was sampled
         solved = [
             row[f"eval/{split}/{ending}"]
             for split in ("seen", "unseen")
@@ -69,7 +70,7 @@ def _is_number(value: object) -> bool:
 
 
 def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
-    """Returns the mean and the interval over seeds at each iteration that all seeds have."""
+    """Returns the mean and the interval over seeds at each iteration that all seeds have reached."""
     line: Line = []
     for at in sorted(set.intersection(*map(set, seeds))):
         estimate = interval([points[at] for points in seeds])
@@ -78,13 +79,13 @@ def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
 
 
 def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -> Figure | None:
-    """Draws success, reward, KL, entropy and cost by iteration with a line for each row.
+    """Draws success, reward, KL, entropy and cost by iteration, with a line for each row.
 
     Args:
         key: prefix of the drawing's ids on its page.
 
     Returns:
-        None if no run logged any of them twice.
+        The drawing, or None if no run logged any of these metrics twice.
     """
     runs = {row.name: [logged(folder) for folder in row.folders.values()] for row in rows[:MOST]}
     names = [SUCCESS, ACCEPTED, *(SUMMED.get(key) or words(key) for key in SHOWN)]

@@ -9,11 +9,11 @@ from turnwise.reports.html import write_report
 
 
 def write_pages(folder: Path | str) -> Path:
-    """Writes ``rollouts.html`` if there are trees, and ``report.html``, and returns the path of the report.
+    """Writes ``report.html`` and, if there are recorded trees, ``rollouts.html``. Returns the path of the report.
 
     Raises:
         FileNotFoundError: ``folder`` is not a folder.
-        OSError: a page cannot be written; the previous one stays.
+        OSError: a page cannot be written; the previous version of the page is kept.
     """
-    write_browser(folder)  # first, because the report links to it
+    write_browser(folder)  # written first, because the report links to it
     return write_report(folder)

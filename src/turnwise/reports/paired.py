@@ -11,10 +11,12 @@ from turnwise.reports.tables import Table, estimate_text
 
 
 def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[Table]:
-    """Returns a table of differences between methods for each environment and scale, at every value of ``key`` and over all.
+    """Returns tables of the differences between methods for each environment and scale, at every value of ``key`` and
+    over all values.
 
-    Runs with the same seed share data and draws, so seeds are the independent units: over all values, the differences of a seed
-    are averaged first. A method without the key has the same result at every value.
+    Runs with the same seed share data and random draws, so that seeds are the independent units. For the result over
+    all values, the differences of each seed are averaged first. A method without the key counts with the same result at
+    every value.
 
     Args:
         key: a dotted key of ``config.yaml``.

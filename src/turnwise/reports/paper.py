@@ -1,4 +1,4 @@
-"""Reads a paper's numbers from a sweep file, and compares the direction of its differences with our runs."""
+"""Reads a paper's numbers from a sweep file, and compares the signs of its differences with those of our runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PaperTable:
     title: str
     rows: dict[str, str]
     columns: dict[str, dict[str, dict[str, float]]]
-    runs: dict[str, str]  # row -> the name of its runs, such as pivotrl/tab4/full
+    runs: dict[str, str]  # row -> name of its runs, such as pivotrl/tab4/full
 
     def row_of(self, name: str) -> str | None:
         """Returns the table's row for a run's name, such as ``full`` for ``pivotrl/tab4/full``, or None."""
@@ -31,7 +31,7 @@ class PaperTable:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A comparison of two rows: our difference over common seeds, and the paper's in each of its columns."""
+    """A comparison of two rows: our difference over the seeds that both have, and the paper's in each of its columns."""
 
     first: str
     second: str
@@ -39,7 +39,9 @@ class Pair:
     paper: dict[str, float]
 
     def direction(self, column: str) -> Direction:
-        """Returns whether our difference has the paper's sign and an interval without zero; ``open`` if it contains zero."""
+        """Returns whether our difference has the paper's sign and an interval without zero; ``open`` if the interval
+        contains zero.
+        """
         theirs = self.paper.get(column)
         if theirs is None or theirs == 0 or self.ours is None:
             return "-"
@@ -71,7 +73,7 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
 
 
 def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: Interval) -> list[Pair]:
-    """Returns all pairs of rows that have runs for a metric; differences are taken seed by seed."""
+    """Returns all pairs of rows that have runs for a metric. Differences are taken seed by seed."""
     columns = table.columns[metric]
     found = []
     for first, second in combinations([row for row in table.rows if row in rows], 2):

@@ -1,4 +1,4 @@
-"""Takes the secrets and the paths of one machine out of what a run recorded, before it is published."""
+"""Removes secrets and the paths of this machine from what a run recorded, before it is published."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from turnwise.runs.record import RECORD
 MASK = "[masked]"
 _SECRET = r"(?:token|key|secret|passwo?rd|passwd|credentials?|authorization|cookie)"
 _VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&|)\]}]+\]?)"
-_NAMED = re.compile(  # token=..., "api_key": "..."; an authorization has a word before its value
+# matches token=..., "api_key": "..."; a header such as authorization has a scheme before its value
+_NAMED = re.compile(
     rf"((?<![a-z])(?:api|access|auth)?{_SECRET}[\"']?\s*[:=]\s*(?:(?:bearer|basic|token)\s+)?){_VALUE}", re.IGNORECASE
 )
 _OPTION = re.compile(rf"((?<!\S)--?(?:[\w.-]+[-_.])?{_SECRET}\s+){_VALUE}", re.IGNORECASE)
@@ -24,28 +25,30 @@ _BEARER = re.compile(r"(\bbearer\s+)([\w.~+/=-]+)", re.IGNORECASE)
 _KEYS = re.compile(r"()\b((?:sk-|pk-|hf_|ghp_|gho_|github_pat_|xox[a-z]-)[\w-]{10,})")
 _USER = re.compile(r"(?<=://)[^\s/?#\"'<>]*@")
 _SECRET_KEY = re.compile(rf"(?:^|[^a-z])(?:api|access|auth)?{_SECRET}$", re.IGNORECASE)
-_SPECIAL_KEY = re.compile(r"^(?:bos|eos|pad|unk|sep|cls|mask)_token$")  # of a tokenizer
-_SPECIAL = re.compile(r"[<\[].*[>\]]", re.DOTALL)  # other marks of a tokenizer, such as image_token
+# special tokens of a tokenizer, which are not secrets
+_SPECIAL_KEY = re.compile(r"^(?:bos|eos|pad|unk|sep|cls|mask)_token$")
+_SPECIAL = re.compile(r"[<\[].*[>\]]", re.DOTALL)  # other special tokens of a tokenizer, such as image_token
 _ASKS_SECRET = re.compile(rf"--?(?:[\w.-]+[-_.])?{_SECRET}", re.IGNORECASE)
-_TEMPLATE = "chat_template"  # code that the model needs as it is
+_TEMPLATE = "chat_template"  # kept unchanged, because the model needs it as it is
 
 _NAME = r"[^\s/\"'`<>|,;:()\[\]{}]+"
 _WHOLE = re.compile(r"(?:file:/|[a-z][a-z\d+.-]*:///|~[\w.-]*/|\.\./|//|/[^/]+/)[^\n]*", re.IGNORECASE)
 _PLACES = (
     r"(?:[a-z][a-z\d+.-]*://)?(?:KNOWN)(?![\w-])(?:/NAME)*/?",
-    r"(?:file:(?://[\w.-]*)?|[a-z][a-z\d+.-]*://)(?=/)(?:/+NAME)+/?",  # an address of a file
+    r"(?:file:(?://[\w.-]*)?|[a-z][a-z\d+.-]*://)(?=/)(?:/+NAME)+/?",  # the address of a file
     r"(?P<address>[a-z][a-z\d+.-]*://[^\s\"'`<>,]*)",
     r"(?<![\w.@+/~-])~[\w.-]*(?:/NAME)+/?",
     r"(?<![\w.@+/~-])(?:\.\./)+(?:NAME/)*NAME/?",
-    r"(?:(?<![\w.@+/~)-])|(?<=(?<!\w)-[A-Za-z]))/{1,2}NAME(?:/NAME)+/?",  # -I/home/me/x too
+    # also after an option without a space, as in -I/home/me/x
+    r"(?:(?<![\w.@+/~)-])|(?<=(?<!\w)-[A-Za-z]))/{1,2}NAME(?:/NAME)+/?",
 )
 
 
 class Cleaner:
-    """Takes secrets and paths out of texts, commands and trees of values.
+    """Removes secrets and paths from texts, commands and nested JSON values.
 
     Args:
-        known: absolute folders whose names are recognised wherever they stand, also with spaces in them.
+        known: absolute folders whose names are recognised anywhere in a text, even if they contain spaces.
     """
 
     def __init__(self, known: Sequence[str] = ()) -> None:
@@ -56,17 +59,17 @@ class Cleaner:
         )
 
     def text(self, text: str) -> str:
-        """Returns a sentence or a page with masked secrets, and with the last name of each path in the path's place."""
+        """Returns a sentence or a page with secrets masked and with each path replaced by its last component."""
         text = _USER.sub("", text)
         for pattern in (_OPTION, _NAMED, _BEARER, _KEYS):
             text = pattern.sub(_masked, text)
         return self._path.sub(_last, text)
 
     def value(self, value: Any, key: str = "") -> Any:
-        """Returns a tree of JSON with every text in it cleaned. A text that begins as a path does is one path.
+        """Returns a JSON value with every text in it cleaned. A text that begins like a path is treated as one path.
 
         Args:
-            key: the name of the value, which may say that it is secret.
+            key: the name under which the value is stored, which may say that the value is secret.
         """
         if isinstance(value, Mapping):
             return {
@@ -86,7 +89,9 @@ class Cleaner:
         return self.text(Path(text.rstrip("/")).name if _WHOLE.fullmatch(text) else text)
 
     def command(self, command: str) -> str:
-        """Returns a command line without the overrides that only name, place or display a run; each value is one path."""
+        """Returns a command line without the overrides that only name, place or display a run. Each value is treated as
+        one path.
+        """
         try:
             words = shlex.split(command)
         except ValueError:
@@ -106,7 +111,9 @@ class Cleaner:
 
 
 def cleaner(folder: Path) -> Cleaner:
-    """Returns the cleaner of a run's files, which knows the home, the working folder, the run's folder and its ``paths``."""
+    """Returns a cleaner for a run's files. It knows the home folder, the working folder, the run's folder and its
+    ``paths``.
+    """
     loaded = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8")) if (folder / RECORD).is_file() else {}
     paths = loaded.get("paths") if isinstance(loaded, dict) else None
     places = [it for it in paths.values() if isinstance(it, str)] if isinstance(paths, dict) else []

@@ -1,4 +1,4 @@
-"""Says how many seeds and tasks a claim would take to be decided."""
+"""Computes how many seeds and tasks would be needed to decide a claim."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from turnwise.reports.verdict import Decision
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Seeds and tasks with which an advantage of ``effect`` is told from none with the given power, each on its own.
+    """The number of seeds, and the number of tasks, with which an advantage of ``effect`` is detected with the given
+    power.
 
-    ``seeds`` is None if there are not two seeds to estimate a spread from, or if no number of seeds that anybody would run is
-    enough. ``tasks`` is None if the runs hold no outcomes of single tasks.
+    Each number is computed on its own. ``seeds`` is None if there are not two seeds from which to estimate a spread, or
+    if no practical number of seeds is enough. ``tasks`` is None if the runs hold no outcomes of single tasks.
     """
 
     effect: float
@@ -31,7 +32,7 @@ class Plan:
 
 
 def planned(decision: Decision, power: float = 0.8) -> Plan | None:
-    """Returns what a claim would take, or None if it names no advantage to be told from none."""
+    """Returns the numbers that a claim would need, or None if the claim names no advantage."""
     if decision.effect is None or not decision.effect > 0:
         return None
     seeds = seeds_for(decision.by_seed, decision.effect, power)
@@ -42,7 +43,7 @@ def planned(decision: Decision, power: float = 0.8) -> Plan | None:
 
 
 def power_table(title: str, decisions: list[Decision], power: float) -> Table:
-    """Returns a table of what each claim would take, from the runs that are there."""
+    """Returns a table of the seeds and tasks that each claim would need, estimated from the existing runs."""
     headers = [
         "claim",
         "metric",
@@ -78,7 +79,7 @@ def power_table(title: str, decisions: list[Decision], power: float) -> Table:
 
 
 def power_json(decision: Decision, power: float) -> dict[str, Any]:
-    """Returns what a claim would take for JSON."""
+    """Returns the seeds and tasks that a claim would need, for JSON."""
     plan = planned(decision, power)
     return {
         "claim": decision.claim.text,

@@ -1,4 +1,4 @@
-"""Measures the preconditions of a sweep's claims on pilot runs, and says which of them are false."""
+"""Measures the preconditions of a sweep's claims on pilot runs, and reports which of them are false."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from turnwise.reports.verdict import Decision, recorded
 class Finding:
     """A precondition and what its pilot runs measured.
 
-    ``values`` holds one value for each pilot seed, in the order of ``seeds``; of a gate report one over the groups of all.
-    ``needed`` says which claims need it: this sweep's rows and claims, whichever sweep measured it.
+    ``values`` holds one value for each pilot seed, in the order of ``seeds``. If the value comes from a gate report, it
+    is one value for the groups of all seeds. ``needed`` says which claims of this sweep need the precondition,
+    whichever sweep measured it.
     """
 
     name: str
@@ -29,8 +30,8 @@ class Finding:
     needed: Precondition
     values: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
-    label: str = ""  # of the row that measured it
-    runs: str = ""  # the name of its runs
+    label: str = ""  # label of the row whose runs were measured
+    runs: str = ""  # name of these runs
 
     @property
     def value(self) -> float | None:
@@ -44,7 +45,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """What was measured and what was wanted, in words."""
+        """Returns in words what was measured and what was required."""
         if self.value is None:
             return f"{self.bound.says}: not measured yet"
         told = f"{self.bound.says} is {self.value:.3g}, not {self.bound.bounds}"
@@ -57,16 +58,16 @@ def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -
     A run that cannot be read is left out and named in ``notes``.
 
     Raises:
-        InputError: a precondition refers to one that is not there.
+        InputError: a precondition refers to another one that does not exist.
     """
     return [_found(asked, name, places, notes) for name in asked.sweep.preconditions]
 
 
 def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
-    """Returns the decision on a claim in the light of its preconditions.
+    """Returns the decision on a claim after its preconditions are taken into account.
 
-    It is untestable if one of them is false, and undecided while one is not measured. A claim that cannot be run at this scale,
-    because a model or data are missing, stays that.
+    The claim is untestable if one of them is false, and undecided while one is not measured. A claim that cannot be run
+    at this scale, because a model or data are missing, keeps that verdict.
     """
     needed = [finding for finding in findings if finding.needed.needed_by(decision.claim, decision.metric)]
     wrong = [finding.sentence for finding in needed if finding.true is False]

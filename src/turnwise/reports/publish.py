@@ -1,4 +1,6 @@
-"""Publishes finished runs as one run of Weights & Biases: tables, rollouts and files, first offline."""
+"""Publishes finished runs as one run of Weights & Biases with tables, rollouts and files. Everything is written offline
+first.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from turnwise.reports.compare import FinishedRuns
 from turnwise.reports.tables import Table
 from turnwise.runs.lines import json_object
 
-KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # files of each run in the artifact
+KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # files of each run that the artifact contains
 ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The place of a W&B run on this disk, and on the server if it was uploaded."""
+    """Where a W&B run lies on this disk, and on the server if it was uploaded."""
 
     folder: Path
     entity: str
@@ -30,7 +32,9 @@ class Published:
 
 
 def logged_in() -> bool:
-    """Returns whether W&B has a key for its server (``wandb login``, WANDB_API_KEY or a netrc file), without a prompt."""
+    """Returns whether W&B has a key for its server (``wandb login``, WANDB_API_KEY or a netrc file), without prompting
+    for one.
+    """
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
@@ -56,11 +60,11 @@ def publish(
         collection: the runs.
         tables: the tables of ``scripts/report.py``; each becomes a W&B table with the same name and cells.
         page: the self-contained comparison page.
-        folder: where W&B writes; an offline bundle stays there until ``wandb sync`` uploads it.
-        rollouts: number of the latest leaves of each run in the table of rollouts.
+        folder: the folder in which W&B writes. An offline bundle stays there until ``wandb sync`` uploads it.
+        rollouts: number of leaves of each run in the table of rollouts, the latest ones.
 
     Raises:
-        wandb.errors.Error: W&B refused it.
+        wandb.errors.Error: W&B refused the run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     mode: Any = "offline" if offline else "online"
@@ -90,7 +94,7 @@ def publish(
         return Published(Path(run.dir).parent, run.entity, run.project, None if offline else run.url)
     finally:
         run.finish()
-        wandb.teardown()  # ends W&B's own process, which completes the bundle
+        wandb.teardown()  # ends W&B's own process, which then completes the bundle
 
 
 def rollout_rows(folder: Path) -> Iterator[list[Any]]:
@@ -117,12 +121,13 @@ def rollout_rows(folder: Path) -> Iterator[list[Any]]:
 
 
 def write_report(published: Published, title: str, markdown: str) -> str | None:
-    """Saves a W&B report on a published run and returns its address: the tables as text, then its panels.
+    """Saves a W&B report about a published run and returns its address. It shows the tables as text, then the run's
+    panels.
 
-    Returns None without the package wandb-workspaces.
+    Returns None if the package wandb-workspaces is not installed.
 
     Raises:
-        wandb.errors.Error: the server refused it.
+        wandb.errors.Error: the server refused the report.
     """
     report = report_of(published, title, markdown)
     if report is None:
@@ -132,9 +137,9 @@ def write_report(published: Published, title: str, markdown: str) -> str | None:
 
 
 def report_of(published: Published, title: str, markdown: str) -> Any:
-    """Returns the report before it is saved, or None without the package wandb-workspaces."""
+    """Returns the report before it is saved, or None if the package wandb-workspaces is not installed."""
     try:
-        import wandb_workspaces.reports.v2 as wr  # an extra
+        import wandb_workspaces.reports.v2 as wr  # an optional package
     except ImportError:
         return None
     where = {"entity": published.entity, "project": published.project}

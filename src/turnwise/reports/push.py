@@ -20,9 +20,11 @@ from turnwise.text import parse_json, said
 
 CARD = "README.md"
 PARTS = {"adapter": "adapter_config.json", "model": "config.json"}
-"""Folders of a run that hold its policy -> the file without which they are not whole."""
-_NAMED = {"adapter_config.json": "base_model_name_or_path", "base.json": "base"}  # file -> its key for the base model
-_CONFIGS = {*_NAMED, "config.json", "tokenizer_config.json", "generation_config.json"}  # cleaned of paths and secrets
+"""Folder of a run that holds its policy -> the file without which the folder is incomplete."""
+# file -> the key in it that names the base model
+_NAMED = {"adapter_config.json": "base_model_name_or_path", "base.json": "base"}
+# files from which paths and secrets are removed
+_CONFIGS = {*_NAMED, "config.json", "tokenizer_config.json", "generation_config.json"}
 _SENT = re.compile(
     r"[\w-]+\.safetensors(\.index\.json)?|chat_template\.jinja|merges\.txt|vocab\.(json|txt)|added_tokens\.json"
     r"|special_tokens_map\.json|tokenizer\.(json|model)|spiece\.model"
@@ -32,13 +34,13 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What is sent.
+    """The files that are sent to the Hub.
 
     Attributes:
         repository: ``owner/name``.
-        files: name in the repository -> a file of the run, or the bytes that stand in its place.
+        files: name in the repository -> a file of the run, or the bytes to send instead of it.
         card: the text of its ``README.md``.
-        kept: names of files of the run's folder that are not sent, because a policy has no such files.
+        kept: names of files of the run's folder that are not sent, because they do not belong to a policy.
     """
 
     repository: str
@@ -48,16 +50,16 @@ class Parcel:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Name in the repository -> bytes."""
+        """Name in the repository -> size in bytes."""
         return {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in self.files.items()}
 
 
 def parcel(folder: Path, repository: str, licence: str | None = None, project: str | None = None) -> Parcel:
-    """Returns what :func:`push` sends of a finished run; nothing is read but the run's folder.
+    """Returns what :func:`push` sends of a finished run. Only the run's folder is read.
 
     Raises:
-        InputError: the repository has no such name, the folder holds no finished run, the run has left no policy,
-            or a file of it is a link, which could lead to any file of this machine.
+        InputError: the repository's name is not usable, the folder holds no finished run, the run has left no policy,
+            or one of its files is a link, which could lead to any file of this machine.
     """
     if not _REPOSITORY.fullmatch(repository):
         raise InputError(f"{repository}: a repository of the Hub is owner/name, such as me/household-pivotrl")
@@ -80,7 +82,7 @@ def parcel(folder: Path, repository: str, licence: str | None = None, project: s
 
 
 def _content(path: Path, base: str, clean: Cleaner) -> Path | bytes:
-    """A file, or its bytes without paths of this machine and secrets."""
+    """Returns a file, or its content as bytes with paths of this machine and secrets removed."""
     if path.name not in _CONFIGS:
         return path
     try:
@@ -95,7 +97,7 @@ def _content(path: Path, base: str, clean: Cleaner) -> Path | bytes:
 
 
 def token() -> str | None:
-    """Returns the token of this machine's user (``HF_TOKEN``, ``hf auth login``), or None. The Hub is not asked."""
+    """Returns the token of this machine's user (``HF_TOKEN``, ``hf auth login``), or None. The Hub is not contacted."""
     return get_token()
 
 
@@ -118,7 +120,8 @@ def push(parcel: Parcel, token: str, private: bool = True) -> str:
             f"{api.endpoint}: cannot be reached ({said(str(error), token)}); correct the connection, HF_ENDPOINT or "
             "HF_HUB_OFFLINE, or look at what would be sent with --dry-run"
         ) from error
-    except (ValueError, RuntimeError) as error:  # the card's metadata, or a file, as huggingface_hub tells it
+    # raised by huggingface_hub for invalid metadata of the card or an invalid file
+    except (ValueError, RuntimeError) as error:
         raise InputError(f"{parcel.repository}: the Hub refused it ({said(str(error), token)})") from error
     return str(commit.commit_url)
 

@@ -1,4 +1,4 @@
-"""Computes the cost of reaching a level of held-out success: turns, tokens and CPU seconds."""
+"""Computes the cost of reaching a level of held-out success, in turns, tokens and CPU seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROFILED = ("profile_turns", "profile_tokens", "profile_cpu_seconds")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost since the start of a run, with profiles and without evaluations."""
+    """The cost since the start of a run, including profiles but not evaluations."""
 
     turns: float
     tokens: float
@@ -30,28 +30,30 @@ class Cost:
 
 
 Curve = Sequence[tuple[Cost, float]]
-"""Costs and the held-out success (percent) measured at them, in order; at least one."""
+"""Pairs (cost, held-out success in percent measured at that cost), in order; at least one."""
 
 
 def curve(run: Measured) -> Curve:
-    """Returns the evaluations of a run before, during and after training: the mean of sampled success over its splits.
+    """Returns the evaluations of a run before, during and after training, as the mean of sampled success over its
+    splits.
 
-    The cost of a profile counts before its iteration. All profiles of a run cost the same, because each samples every candidate.
+    The cost of a profile counts before its iteration. All profiles of a run are taken to cost the same, because each
+    samples at every candidate.
 
     Raises:
-        InputError: the run's files do not hold its costs or its success.
+        InputError: the run's files lack its costs or its success.
     """
     profile = _profile(run)
     spent, done, profiles = Cost(0, 0, 0), 0, 0.0
     trained = {row["iteration"]: row for row in run.training}
     evaluations = sorted((row for row in run.rows if row.get("phase") == "eval"), key=lambda row: row["iteration"])
     points = []
-    before = (0.0, 0.0)  # turns and tokens, which the rows hold as running sums
+    before = (0.0, 0.0)  # turns and tokens, which the rows hold as running totals
     for row in evaluations:
         for iteration in range(done, row["iteration"]):
             here = trained.get(iteration, {})
             if not {"rollout/turns", "rollout/tokens", "cpu/iteration"} <= here.keys():
-                raise InputError(f"{run.folder}/metrics.jsonl: what iteration {iteration} spent is not there")
+                raise InputError(f"{run.folder}/metrics.jsonl: the cost of iteration {iteration} is missing")
             sums = (here["rollout/turns"], here["rollout/tokens"])
             made = here.get("states/profiles", 1.0)
             spent += Cost(sums[0] - before[0], sums[1] - before[1], here["cpu/iteration"]) + profile * (made - profiles)
@@ -66,13 +68,13 @@ def curve(run: Measured) -> Curve:
 
 
 def _profile(run: Measured) -> Cost:
-    """Returns the cost of one profile of a run, or no cost if it made none."""
+    """Returns the cost of one profile of a run, or zero cost if the run made none."""
     costs = [run.value(name) for name in _PROFILED]
     if all(cost is None for cost in costs) and "profile" not in run.result.seconds:
         return Cost(0, 0, 0)
     turns, tokens, cpu = costs
     if turns is None or tokens is None or cpu is None:
-        raise InputError(f"{run.folder}: a version made its profile that did not write down what it cost")
+        raise InputError(f"{run.folder}: the version that made its profile did not record the cost")
     return Cost(turns, tokens, cpu) * (1 / max((row.get("states/profiles", 1.0) for row in run.training), default=1.0))
 
 
@@ -104,10 +106,10 @@ def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve
 def reach_table(
     levels: Sequence[float | str], rows: Mapping[str, Sequence[Measured]], labels: Mapping[str, str]
 ) -> Table:
-    """Returns a table with the cost of each row to reach each level, as means over seeds, and CPU seconds relative to the first
-    row.
+    """Returns a table with the cost at which each row reaches each level, as means over seeds, and with the ratio of
+    its CPU seconds to those of the first row.
 
-    For a seed that did not reach the level, its whole cost is used, and the mean is marked as a lower bound.
+    If a seed did not reach the level, its total cost is used, and the mean is marked as a lower bound.
 
     Args:
         levels: percentages; or rows, for the mean success at the end of their runs.
@@ -156,7 +158,7 @@ def reach_table(
 
 
 def _ratio(cpu: float, whole: bool, first: float, first_whole: bool) -> str:
-    """Returns a quotient of two costs. If both are lower bounds, it is undefined."""
+    """Returns the quotient of two costs. If both are lower bounds, it is undefined."""
     if not first or not (whole or first_whole):
         return "-"
     return f"{'' if whole == first_whole else '> ' if first_whole else '< '}{cpu / first:.2f}"

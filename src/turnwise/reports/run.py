@@ -1,7 +1,7 @@
 """Reads a run folder for its report, with a note for everything that is missing.
 
-Reading never fails on a missing or torn file: an interrupted run gives a shorter report with notes on what is missing. Rollouts
-and episodes can be larger than memory, so only the lines that the report shows are kept.
+Reading never fails because a file is missing or incomplete: an interrupted run gives a shorter report with notes.
+Rollouts and episodes can be larger than memory, so that only the lines that the report shows are kept.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from turnwise.runs.status import Status, read_status
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The offline profile of every expert turn: mean and population variance of its rewards, and whether it was kept."""
+    """The profile of all expert turns: mean and population variance of the rewards of each, and whether the turn was
+    kept.
+    """
 
     mean: np.ndarray  # (states,)
     variance: np.ndarray  # (states,)
     kept: np.ndarray  # (states,) bool
-    samples: int  # sampled actions at each state
+    samples: int  # number of sampled actions at each state
 
     @property
     def mixed(self) -> np.ndarray:
-        """Turns whose sampled rewards differ, (states,) bool. Only these give a gradient."""
+        """(states,) bool: turns whose sampled rewards differ. Only these give a gradient."""
         return self.variance > 1e-12
 
 
@@ -58,7 +60,7 @@ class Pair:
 
     @property
     def kind(self) -> str:
-        """``solved``, ``lost``, ``kept`` (solved both times) or ``failed`` (both times)."""
+        """How success changed: ``solved``, ``lost``, ``kept`` (solved both times) or ``failed`` (both times)."""
         return {(0, 1): "solved", (1, 0): "lost", (1, 1): "kept", (0, 0): "failed"}[
             bool(self.base["success"]), bool(self.after["success"])
         ]
@@ -66,25 +68,26 @@ class Pair:
 
 @dataclass(slots=True)
 class ReportedRun:
-    """Everything a report shows of one run folder."""
+    """Everything that a report shows of one run folder."""
 
     folder: Path
     result: Result | None = None
-    status: Status | None = None  # of a run that has no result yet
+    status: Status | None = None  # status of a run that has no result yet
     config: dict[str, Any] = field(default_factory=dict)
     config_text: str = ""
     overrides: list[str] = field(default_factory=list)
     metrics: dict[str, dict[int, float]] = field(default_factory=dict)  # key -> iteration -> value
     profile: Profile | None = None
     rollouts: SampledLines = field(default_factory=lambda: SampledLines([], 0))
-    pairs: dict[str, int] = field(default_factory=dict)  # kind -> how many episodes
-    pair_mode: str = "greedy"  # how those were decoded
-    episodes: list[Pair] = field(default_factory=list)  # the few that are shown
+    pairs: dict[str, int] = field(default_factory=dict)  # kind -> number of episodes
+    pair_mode: str = "greedy"  # decoding mode of these episodes
+    episodes: list[Pair] = field(default_factory=list)  # the few pairs that the report shows
     notes: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)  # of the training: what went wrong, with the likely cause
+    # warnings of the training: what went wrong, with the likely cause
+    warnings: list[str] = field(default_factory=list)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the sorted iterations and the values of one metric, both (n,); n is 0 if it was never logged."""
+        """Returns the sorted iterations and the values of one metric, both (n,); n is 0 if the metric was never logged."""
         points = sorted(self.metrics.get(key, {}).items())
         return np.array([i for i, _ in points], dtype=int), np.array([v for _, v in points], dtype=float)
 
@@ -106,7 +109,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
         if run.status is None or (folder / "result.json").exists():
             run.notes.append(
                 str(error).replace(f"{folder}/", "")
-            )  # a page may be passed on, so it shows no local paths
+            )  # a page may be passed on, so that it must not show paths of this machine
     run.config_text, run.config = _config(folder / "config.yaml", run.notes)
     overrides = folder / ".hydra" / "overrides.yaml"
     if overrides.is_file():
@@ -118,7 +121,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
         for key, value in row.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
                 run.metrics.setdefault(key, {})[iteration] = float(value)  # the last value counts
-    told = _json_lines(folder / "warnings.jsonl", run.notes)  # exists also for a run without a result
+    told = _json_lines(folder / "warnings.jsonl", run.notes)  # this file also exists for a run without a result
     run.warnings = [str(row["text"]) for _, row in told if "text" in row]
     run.profile = _profile(folder / "profile.parquet", run.notes)
     run.rollouts = _rollouts(sorted((folder / "rollouts").glob("*.jsonl")), trees, run.notes)
@@ -150,13 +153,13 @@ def _overrides(path: Path, notes: list[str]) -> list[str]:
 
 
 def _opened(path: Path) -> Any:
-    """A file to read, or the packed one of a kept run."""
+    """Opens a file, or its compressed copy in a kept run."""
     return path.open("rb") if path.is_file() else gzip.open(path.with_name(f"{path.name}.gz"))
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the byte offset and the object of each line; unreadable lines become a note."""
-    kept = path.with_name(f"{path.name}.gz")  # of a kept run
+    """Yields the byte offset and the object of each line. Unreadable lines are reported in one note."""
+    kept = path.with_name(f"{path.name}.gz")  # the name of the file in a kept run
     if not path.is_file() and not kept.is_file():
         return
     torn, offset = 0, 0
@@ -179,7 +182,7 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
 def _profile(path: Path, notes: list[str]) -> Profile | None:
     if not path.is_file():
         return None
-    import pyarrow.parquet as pq  # takes a tenth of a second, and only runs with a profile have such a file
+    import pyarrow.parquet as pq  # slow to import, and only runs with a profile have such a file
 
     try:
         with pq.ParquetFile(path) as file:
@@ -228,7 +231,7 @@ def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Ite
 
 
 def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int], list[Pair]]:
-    """Counts how the greedy episodes changed, and selects a few transcripts of each kind of change."""
+    """Counts how the outcomes of the greedy episodes changed, and selects a few transcripts of each kind of change."""
     sides: list[Mapping[tuple[Any, ...], tuple[int, bool]]] = []
     for name in ("base", "after"):
         rows: dict[tuple[Any, ...], tuple[int, bool]] = {}
@@ -245,7 +248,7 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
     for key in greedy:
         kind = Pair("", "", "", {"success": base[key][1]}, {"success": after[key][1]}).kind
         by_kind[kind].append(key)
-    shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # more of the episodes that changed
+    shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # shows more of the episodes whose outcome changed
     shown = []
     for kind, share in shares.items():
         for at in _spread(len(by_kind[kind]), max(1, episodes * share // sum(shares.values()))):
@@ -258,7 +261,7 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
 
 
 def _spread(total: int, most: int) -> list[int]:
-    """Returns at most ``most`` evenly spaced places in ``range(total)``, including the first and the last."""
+    """Returns at most ``most`` evenly spaced indices in ``range(total)``, including the first and the last."""
     return np.unique(np.linspace(0, total - 1, min(most, total)).astype(int)).tolist() if total else []
 
 

@@ -1,4 +1,4 @@
-"""Compares every sweep file with the existing runs: the verdict of each entry, and counts by paper."""
+"""Compares the sweep files with the existing runs: the verdict of each entry, and counts of verdicts by paper."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from turnwise.reports.verdict import (
 from turnwise.runs.result import Result, read_result
 
 HashOf = Callable[[Job], str]
-"""Returns the current configuration hash of a row's run; raises InputError if the row does not compose."""
+"""Returns the current configuration hash of a row's run. Raises InputError if the row does not compose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A finished run whose configuration differs from its row's: its hash, and the row's hash or why there is none."""
+    """A finished run whose configuration differs from that of its row: its hash, and the row's hash or why there is
+    none.
+    """
 
     row: str
     seed: int
@@ -45,7 +47,7 @@ class Changed:
 class Entry:
     """A table or figure of a paper, the existing runs of its rows, and the decisions on its claims.
 
-    ``kept`` maps each place of runs except the first to the rows that were read there.
+    ``kept`` maps each folder of runs except the first to the rows that were read from it.
     """
 
     asked: Asked
@@ -53,14 +55,14 @@ class Entry:
     decisions: list[Decision]
     notes: list[str] = field(default_factory=list)
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if metrics are paths into it
-    groups: Groups | None = None  # the runs of that output, if they are the sweep's own
+    gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if the metrics are paths in it
+    groups: Groups | None = None  # the runs from which that output was computed, if they belong to the sweep
     changed: Sequence[Changed] = ()
     findings: Sequence[Finding] = ()
 
     @property
     def results(self) -> list[Result]:
-        """The results of every run that the entry's numbers come from."""
+        """Results of every run from which the entry's numbers are computed."""
         return [
             *(run.result for runs in self.rows.values() for run in runs.values()),
             *(self.groups.results if self.groups else ()),
@@ -79,7 +81,7 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict; None if the entry has no claims, such as a table of settings."""
+        """Verdict of the entry; None if it has no claims, as a table of settings."""
         return entry_verdict(self.decisions) if self.asked.sweep.directions else None
 
     @property
@@ -124,7 +126,7 @@ def read_entry(
             cannot[row] = wanted[0].cannot
         for place in places:
             if runs := finished_runs(wanted, place, notes):
-                cannot.pop(row, None)  # it has runs
+                cannot.pop(row, None)  # the row has runs, so the reason does not apply
                 found_at[row] = place
                 break
         rows[row] = runs
@@ -135,7 +137,7 @@ def read_entry(
                 tested(one, findings) for one in _decisions(asked, rows, cannot, over_seeds, over_tasks, gates)
             ]
             break
-        except Damaged as error:  # single outcomes are only read if a claim needs them
+        except Damaged as error:  # outcomes of single tasks are only read if a claim needs them
             notes.append(f"left out: {error}")
             rows = {
                 row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
@@ -153,9 +155,9 @@ def read_entry(
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
-    """Returns the rows that are evaluated and never trained, in this sweep or in the sweep that owns their runs."""
+    """Returns the rows that are evaluated and never trained, according to the sweep that owns their runs."""
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
-    # one that starts from another row's policy is as different between seeds as that
+    # A row that starts from another row's policy varies between seeds as much as that policy does.
     return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
@@ -173,7 +175,7 @@ def _decisions(
     for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
         for claim in sweep.claims(metric):
             if not set(claim.rows) <= rows.keys():
-                continue  # its rows were not requested
+                continue  # the rows of this claim were not requested
             if claim.at not in (None, asked.scale):
                 decisions.append(Decision(claim, metric, "not_run", why=f"a claim of scale={claim.at}", cannot=True))
                 continue

@@ -1,10 +1,12 @@
 """Converts matplotlib figures to inline SVG that takes its colours and font from the surrounding page.
 
-Figures are drawn in placeholder colours, each of which becomes a CSS variable in the SVG, so that one drawing works on a light
-and a dark page. Ids have a prefix, because several drawings share one document. The SVG refers to nothing outside of it.
+Figures are drawn in placeholder colours, each of which becomes a CSS variable in the SVG, so that one drawing works on
+a light and on a dark page. Ids have a prefix, because several drawings share one document. The SVG refers to no other
+file.
 
-Over each mark lies an invisible circle with a ``<title>``. A browser shows the title under the mouse;
-``templates/figures.js`` also shows it by touch and keyboard, and toggles the parts that :meth:`Drawing.belongs` named.
+Each mark is covered by an invisible circle with a ``<title>``. A browser shows the title under the mouse pointer;
+``templates/figures.js`` also shows it on touch and by keyboard, and it shows and hides the parts named with
+:meth:`Drawing.belongs`.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ STYLE: dict[Any, Any] = {
 
 
 NARROW = 3.6  # width of a phone in inches
-MARKS = 200  # most marks of one line that have a title
-REACH = 7  # radius of the circle over a mark in page units
+MARKS = 200  # most marks of one line that get a title
+REACH = 7  # radius of the invisible circle over a mark, in page units
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +84,13 @@ class Figure:
     alt: str
     wide: bool = False
     narrow: str = ""
-    key: str = ""  # what its signs are, for a picture that stands alone
+    key: str = ""  # explanation of the drawing's signs, for use as a separate image
 
 
 class Drawing:
-    """A figure of matplotlib with titles for its marks, and with the series of its parts; all else is the figure's own.
+    """A matplotlib figure, with titles for its marks and with the series to which its parts belong.
 
-    matplotlib is imported by what draws, because it takes longer to import than most reports take to write.
+    matplotlib is imported by the functions that draw, because importing it takes longer than writing most reports.
     """
 
     def __init__(self, figure: Any) -> None:
@@ -100,7 +102,7 @@ class Drawing:
         return getattr(self.figure, name)
 
     def tell(self, axes: Any, x: float, y: float, text: str, series: str = "") -> None:
-        """Sets the title of the mark at a point of ``axes`` in data units."""
+        """Sets the title of the mark at a point of ``axes``, given in data units."""
         if isfinite(x) and isfinite(y):
             self.told.append((axes, float(x), float(y), text, series))
 
@@ -112,13 +114,17 @@ class Drawing:
         said: Callable[[float, float], str],
         series: str = "",
     ) -> None:
-        """Sets the titles of the points of a line; of ``MARKS`` evenly spaced ones, including both ends, if there are more."""
+        """Sets the titles of the points of a line. If there are more than ``MARKS`` points, only that many evenly
+        spaced ones get a title, including both ends.
+        """
         step = max(1, -(-(len(x) - 1) // (MARKS - 1)))
         for i in sorted({*range(0, len(x), step), len(x) - 1}):
             self.tell(axes, x[i], y[i], said(x[i], y[i]), series)
 
     def belongs(self, series: str, colour: str, *artists: Any) -> None:
-        """Assigns parts to a series of one name and ``colour``, which are hidden and shown together."""
+        """Assigns parts of the drawing to a series with a name and ``colour``. All parts of a series are hidden and
+        shown together.
+        """
         self.colours.setdefault(series, colour)
         for artist in artists:
             artist.set_gid(f"series:{series}")
@@ -126,7 +132,7 @@ class Drawing:
 
 @contextmanager
 def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Drawing]:
-    """Yields a figure in the report's style; sizes are in inches of 72 page units."""
+    """Yields a figure in the report's style. Sizes are in inches; one inch is 72 page units."""
     from matplotlib import figure, rc_context
 
     with rc_context(STYLE):
@@ -174,7 +180,7 @@ def _series(name: str, colour: str) -> str:
 
 
 def _marks(figure: Drawing, height: float) -> str:
-    """Returns the invisible circles over the marks in page units, after the layout is done."""
+    """Returns the invisible circles over the marks in page units. The layout must have been computed before."""
     circles = []
     for axes, x, y, text, series in figure.told:
         across, up = axes.transData.transform((x, y)) * 72 / figure.dpi

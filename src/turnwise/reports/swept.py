@@ -1,4 +1,6 @@
-"""Draws held-out success against a number of the configuration: one line per method, and a level for runs without it."""
+"""Draws held-out success against a number of the configuration: a line per method, and a horizontal line for runs
+without it.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,17 @@ from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
 
 Points = list[tuple[float, Estimate]]
 Seeds = Mapping[int, float]
-"""Success after training in percent, by seed."""
+"""Seed -> success after training in percent."""
 
 
 def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, Figure]:
     """Draws success after training in percent with its intervals, for each environment and scale (``apibank-tiny``).
 
     Args:
-        key: a dotted key of ``config.yaml``, such as ``judge.noise``. A run without it counts for every value.
+        key: a dotted key of ``config.yaml``, such as ``judge.noise``. A run without this key counts for every value.
 
     Raises:
-        InputError: no run has a number there, or all have the same.
+        InputError: no run has a number at this key, or all runs have the same number.
     """
     figures = {}
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
@@ -38,7 +40,8 @@ def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, F
 
 
 def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Seeds]], dict[str, Seeds]]:
-    """Returns the held-out success of methods with a number at ``key``, by that number, and of methods without one.
+    """Returns the held-out success of methods that have a number at ``key``, by that number, and of methods without
+    one.
 
     Raises:
         InputError: a method has two rows with the same value.
@@ -62,7 +65,7 @@ def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Se
 
 
 def _lines(rows: Sequence[RunRow], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
-    """Returns lines by name with their points in order, and the levels of rows without the key."""
+    """Returns lines by name with their points in order, and the constant values of rows without the key."""
     lines, levels = by_value(rows, key)
     points = {
         name: [(at, interval(list(seeds.values()))) for at, seeds in sorted(found.items())]

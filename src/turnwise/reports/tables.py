@@ -1,4 +1,4 @@
-"""Makes tables across runs, and writes them as Markdown or for the terminal."""
+"""Creates tables that compare runs, and writes them as Markdown or for the terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class Table:
 
 
 def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, labels: Mapping[str, str]) -> Table:
-    """Returns a table with a row for each configuration: success before and after, its change, forgetting, and cost."""
+    """Returns a table with a row for each configuration: success before and after training, its change, forgetting, and
+    cost.
+    """
     table = Table(
         f"{env}, scale {scale}",
         ["run", "seeds", "before, %", "after, %", "change, points", "OOD change, points", "rollout turns", "time"],
@@ -71,7 +73,9 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
 
 
 def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) -> list[Table]:
-    """Returns for each metric of a sweep file our numbers beside the paper's, then each pair of rows and its direction."""
+    """Returns, for each metric of a sweep file, our numbers beside the paper's, then each pair of rows with the sign of
+    its difference.
+    """
     ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
     dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())
     tables: list[Table] = []
@@ -92,7 +96,7 @@ def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) 
             directions.append([f"paper, {name}", *theirs])
         title = f"{paper.title}: does the direction hold? ({said})"
         table = Table(title, ["difference", *differences], directions)
-        # many pairs are easier to read as rows
+        # Many pairs are easier to read as rows than as columns.
         tables.append(_transposed(table) if len(compared) > len(columns) + 1 else table)
         tables[-1].notes = [DIRECTIONS]
     return tables
@@ -104,13 +108,13 @@ def _transposed(table: Table) -> Table:
 
 
 def footer(collection: FinishedRuns, command: str, machine: str | None) -> list[str]:
-    """Returns the origin of the numbers: command, commits, machines, and what was left out."""
+    """Returns lines about the origin of the numbers: command, commits, machines, and runs that were left out."""
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
     return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
 
 
 def provenance(results: Sequence[Result], command: str, machine: str | None = None) -> list[str]:
-    """Returns the command, and the commits and machines of the runs."""
+    """Returns lines with the command and with the commits and machines of the runs."""
     commits = sorted({r.commit[:12] for r in results if r.commit})
     machines = [machine] if machine else sorted({r.machine for r in results if r.machine})
     lines = [f"Written by `{command}`."]
@@ -122,7 +126,7 @@ def provenance(results: Sequence[Result], command: str, machine: str | None = No
 
 
 def plain(value: float) -> str:
-    """Returns a number as text: one decimal from 10 on, else three significant digits."""
+    """Returns a number as text: with one decimal from 10 on, otherwise with three significant digits."""
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
@@ -133,7 +137,8 @@ def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = sign
     if estimate.low is None or estimate.high is None:
         return show(estimate.mean)
     mean, half = show(estimate.mean), (estimate.high - estimate.low) / 2
-    return f"{mean} +- {_half(half if half > 1e-9 * abs(estimate.mean) else 0.0, mean)}"  # smaller values are rounding errors
+    # smaller half-widths are rounding errors
+    return f"{mean} +- {_half(half if half > 1e-9 * abs(estimate.mean) else 0.0, mean)}"
 
 
 def _half(width: float, mean: str) -> str:

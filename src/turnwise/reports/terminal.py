@@ -26,7 +26,7 @@ STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow",
 
 
 def summary_lines(result: Result, report: Path | str | None = None) -> list[str]:
-    """Returns lines on what improved, by how much, over how many tasks, at which cost, and where the report is."""
+    """Returns lines that say what improved, by how much, over how many tasks, at what cost, and where the report is."""
     lines = [
         result_verdict(result).sentence,
         *([held_out] if (held_out := held_out_sentence(result)) else []),

@@ -1,4 +1,4 @@
-"""Decides whether a paper's claim holds in our runs, at 95 %."""
+"""Decides whether a paper's claim holds in our runs, at the 95 % level."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from turnwise.reports.measured import Measured, Outcomes, is_change
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
 Z95 = 1.959964  # 97.5 % quantile of the normal distribution
-DIGITS = 9  # decimals of an interval's ends, so that rounding errors decide nothing
+DIGITS = 9  # number of decimals to which the ends of an interval are rounded, so that rounding errors decide nothing
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-Runs = Mapping[int, Measured]  # runs of one row by seed
+Runs = Mapping[int, Measured]  # seed -> run, for the runs of one row
 Paired = Callable[[Outcomes, Outcomes], Estimate]
-"""(before, after) -> mean change over suites as shares, such as ``turnwise.evaluation.stats.paired_mean_difference``."""
+"""(before, after) -> mean change over suites as shares, such as ``turnwise.evaluation.stats.paired_mean_difference``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A claim and its verdict in our runs. ``difference`` is above - below in the metric's unit, without the margin.
 
-    ``untestable``: a precondition of the claim is false here, so that its runs neither support nor refute it.
+    The verdict ``untestable`` means that a precondition of the claim is false here, so that the runs neither support
+    nor refute it.
     """
 
     claim: Comparison
@@ -36,15 +38,15 @@ class Decision:
     seeds: tuple[int, ...] = ()
     tasks: int = 0
     why: str = ""
-    cannot: bool = False  # whether it is not run because it cannot be
-    sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> its seeds that have the metric
-    one_seed: bool = False  # whether a trained side has a single seed, so that other seeds may differ
-    by_seed: tuple[float, ...] = ()  # above - below, in the order of ``seeds``
+    cannot: bool = False  # whether the claim was not run because it cannot be run
+    sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> its seeds for which the metric exists
+    one_seed: bool = False  # whether a trained side has a single seed, so that other seeds might give another verdict
+    by_seed: tuple[float, ...] = ()  # above - below for each seed, in the order of ``seeds``
     task_error: float | None = (
         None  # standard error of the difference over tasks, from the width of its bootstrap interval
     )
-    effect: float | None = None  # the advantage that planned seeds are to tell from none
-    beside: Decision | None = None  # the same claim under the other decoding
+    effect: float | None = None  # the advantage that planned seeds should be able to detect
+    beside: Decision | None = None  # the same claim with the other decoding mode
 
 
 def decide(
@@ -56,12 +58,12 @@ def decide(
     untrained: Collection[str] = (),
     least: float | None = None,
 ) -> Decision:
-    """Decides a claim from finished runs. ``least`` is the least advantage that counts as one (:func:`settled`).
+    """Decides a claim from finished runs. ``least`` is the smallest advantage that counts as one (:func:`settled`).
 
-    Two intervals are used: Student's t over seeds for the variation between seeds, and a paired bootstrap over tasks (if the runs
-    hold outcomes of single tasks) for the variation between tasks. The decision uses the smaller of the two lower ends and the
-    larger of the two upper ends. A single seed has only the second interval; then ``one_seed`` is set, unless all rows are only
-    evaluated and never trained.
+    Two intervals are used: Student's t over seeds for the variation between seeds, and a paired bootstrap over tasks
+    for the variation between tasks, if the runs hold outcomes of single tasks. The decision uses the smaller of the two
+    lower ends and the larger of the two upper ends. With a single seed there is only the second interval; then
+    ``one_seed`` is set, unless all rows are only evaluated and never trained.
 
     Raises:
         Damaged: a file of a run cannot be read.
@@ -69,7 +71,7 @@ def decide(
     absent = [row for row in claim.rows if not rows.get(row)]
     if absent:
         return Decision(claim, metric, "not_run", why=f"no finished run of {', '.join(absent)}")
-    flipped = not isinstance(claim.above, str)  # a number is claimed to exceed a row
+    flipped = not isinstance(claim.above, str)  # the claim says that a number exceeds a row
     first, second = (claim.below, claim.above) if flipped else (claim.above, claim.below)
     above, below = rows[str(first)], rows[second] if isinstance(second, str) else None
     seeds, differences = _differences(above, below, second, metric)
@@ -100,9 +102,10 @@ def decide(
 
 
 def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
-    """Returns the verdict on the claim that a difference with this interval is more than ``margin``.
+    """Returns the verdict on the claim that a difference with this interval exceeds ``margin``.
 
-    A claim without a margin of its own also fails if the interval lies below ``least``, the least advantage that counts as one.
+    A claim without a margin of its own also fails if the interval lies below ``least``, the smallest advantage that
+    counts as one.
     """
     if low > margin:
         return "holds"
@@ -111,10 +114,12 @@ def settled(low: float, high: float, margin: float, least: float | None = None) 
 
 
 def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
-    """Returns the verdict of an entry: it fails if a claim fails, and holds if every claim that can be tested here holds.
+    """Returns the verdict of an entry: it fails if a claim fails, and holds if every claim that can be tested here
+    holds.
 
-    Claims that are not the paper's, claims whose rows cannot be run at this scale, and untestable claims do not count; an entry
-    that has no others is untestable, or not run. The entry is undecided if a claim could be run but was not.
+    Three kinds of claims do not count: claims that are not the paper's, claims whose rows cannot be run at this scale,
+    and untestable claims. An entry that has no other claims is untestable, or not run. It is undecided if a claim could
+    be run but was not.
     """
     counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
     verdicts = {decision.verdict for decision in counted}
@@ -140,9 +145,9 @@ def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
 def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
     """Decides a claim from the JSON of ``scripts/gate_report.py``; ``{}`` in the metric is replaced by the row.
 
-    The interval of a difference is found from both numbers' own, as if they came from different groups (``difference``). Numbers
-    of the same groups have metrics of their own for this (``over_base``, ``over_tau``, ``over_d``, ``below_oracle``,
-    ``over_random``). A number without an interval decides nothing.
+    The interval of a difference is computed from the intervals of the two numbers, as if they came from different
+    groups (``difference``). For numbers of the same groups there are separate metrics (``over_base``, ``over_tau``,
+    ``over_d``, ``below_oracle``, ``over_random``). If a number has no interval, the claim is not decided.
     """
     if report is None:
         return Decision(claim, metric, "not_run", why="no groups are recorded")
@@ -191,7 +196,9 @@ def _differences(
 def _over_tasks(
     above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int], paired: Paired
 ) -> Estimate | None:
-    """Returns the difference over tasks in points, with the attempts of all seeds pooled, or None without single outcomes."""
+    """Returns the difference over tasks in points, with the attempts of all seeds pooled, or None if there are no
+    single outcomes.
+    """
     if below is None and not is_change(metric):
         return None
     if below is not None and is_change(metric) and not _same_base(above, below, metric, seeds):
@@ -225,7 +232,9 @@ class _Points:
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
-    """Returns whether both started from the same policy on the same tasks, so that only outcomes after training differ."""
+    """Returns whether both runs started from the same policy on the same tasks, so that only the outcomes after
+    training differ.
+    """
     return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
 
 

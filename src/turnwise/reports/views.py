@@ -1,4 +1,4 @@
-"""Prepares rollouts, transcripts and table rows for the templates, clipped to a limited size."""
+"""Prepares rollouts, transcripts and table rows for the templates, cut to a limited size."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from turnwise.runs.result import Comparison, HeldOut, InDomain, Replies, Result
 
 MESSAGE_LIMIT = 1_600  # most characters of one message
 GOAL_LIMIT = 300
-NODE_LIMIT = 160  # most turns of one tree
-BUDGET = 900_000  # most characters of escaped rollouts, and of transcripts, so that a report stays below 3 MB
+NODE_LIMIT = 160  # most turns shown of one tree
+BUDGET = 900_000  # most characters of rollouts after escaping, and of transcripts, which keeps a report below 3 MB
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Branch:
 
     steps: list[ShownTurn]
     branches: list[Branch] = field(default_factory=list)
-    total: float | None = None  # reward of the leaf that ends the chain
+    total: float | None = None  # reward of the leaf at which the chain ends
 
 
 @dataclass(slots=True)
@@ -66,14 +66,14 @@ class TreeView:
 
     @property
     def actions(self) -> list[ShownTurn]:
-        """The samples of a local rollout, each a single turn; empty for deeper trees."""
+        """The samples of a rollout with single actions. Empty for deeper trees."""
         local = all(len(branch.steps) == 1 and not branch.branches for branch in self.branches)
         return [branch.steps[0] for branch in self.branches] if local else []
 
 
 @dataclass(slots=True)
 class PairView:
-    """One task's episode before and after training."""
+    """The episodes of one task before and after training."""
 
     title: str
     kind: str
@@ -83,7 +83,7 @@ class PairView:
 
 
 def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
-    """Returns ``text``; if it is longer than ``limit``, its middle is replaced by the number of omitted characters."""
+    """Returns ``text``. If it is longer than ``limit``, its middle is replaced by the number of omitted characters."""
     text = text if isinstance(text, str) else "" if text is None else str(text)
     if len(text) <= limit:
         return text
@@ -92,7 +92,7 @@ def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
-    """Returns rows (decoding, split, comparison): first the headline, then each decoding mode with its splits."""
+    """Returns rows (decoding mode, split, comparison): first the headline, then each decoding mode with its splits."""
     modes = {mode: part for mode in ("greedy", "sampled") if (part := getattr(result, mode)) is not None}
     same = next((m for m, part in modes.items() if (part.base, part.after) == (result.base, result.after)), None)
     modes = {same or "headline": result, **{mode: part for mode, part in modes.items() if mode != same}}
@@ -107,14 +107,16 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
 
 
 def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
-    """Returns the rows of tasks of an environment: of the headline, or of tasks evaluated in addition to dialogues."""
+    """Returns the rows for tasks of an environment: those of the headline, or of tasks evaluated in addition to
+    dialogues.
+    """
     if result.held_out is None or result.in_domain.by_split:
         return in_domain_rows(result.in_domain)
     return in_domain_rows(result.environment) if result.environment else []
 
 
 def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Returns rows of held-out replies with their labels: all, by the tool called, by the turn of the dialogue."""
+    """Returns rows of held-out replies with their labels: all replies, by the called tool, by the turn of the dialogue."""
     tools = [
         ("replies in text" if tool == "no_call" else f"calls of {tool}", part)
         for tool, part in held_out.by_tool.items()
@@ -137,7 +139,7 @@ def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
 
 
 def pair_views(pairs: Iterable[Pair]) -> list[PairView]:
-    """Returns views of the transcripts; messages that both sides share are shown once."""
+    """Returns views of the transcripts. Messages that both episodes share are shown once."""
     views: list[PairView] = []
     spent = 0
     for pair in pairs:
@@ -196,7 +198,9 @@ _GOAL = re.compile(r"^\W*(?:your |the )?(?:task|goal|question|instruction|reques
 
 
 def goal(messages: Iterable[tuple[str, str]]) -> str:
-    """Returns a task's goal from its first messages: the line that names it, or else the start of the first user message."""
+    """Returns the goal of a task from its first messages: the line that states it, else the start of the first user
+    message.
+    """
     asked = [text for role, text in messages if role == "user"][:1]
     for text in asked:
         lines = [line.strip() for line in text.splitlines() if line.strip()]

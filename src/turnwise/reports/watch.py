@@ -1,4 +1,4 @@
-"""Shows running runs in the terminal: a table that follows their files until all have ended."""
+"""Shows runs in progress in the terminal: a table that is updated from their files until all runs have ended."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from turnwise.runs.lines import json_object
 from turnwise.runs.result import ResultError, read_result
 from turnwise.runs.status import progress, read_status, remaining
 
-SHOWN = {  # key of metrics.jsonl -> its column
+SHOWN = {  # key of metrics.jsonl -> title of its column
     "train/reward_mean": "reward",
     "train/kl_ref": "KL to reference",
     "train/entropy": "entropy",
     "rollout/turns": "turns",
 }
 ACCEPTED = {"eval/held_out/functional": "held-out replies accepted, %"}  # for a run on dialogues
-TAIL = 65_536  # bytes at the end of metrics.jsonl that are read for the newest rows
+TAIL = 65_536  # number of bytes at the end of metrics.jsonl that are read for the latest rows
 
 
 def folders_of(paths: Sequence[Path | str]) -> list[Path]:
@@ -47,14 +47,14 @@ def folders_of(paths: Sequence[Path | str]) -> list[Path]:
 def watch(
     folders: Sequence[Path], console: Terminal, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Shows the runs until all have ended, and prints how each ended. Returns whether all have a result."""
+    """Shows the runs until all have ended, and prints how each one ended. Returns whether all of them have a result."""
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         said: dict[Path, str] = {}
         while True:
             states = {folder: state(folder) for folder in folders}
             if console.is_terminal:
                 live.update(table(states), refresh=True)
-            else:  # without a live display, one line whenever a run progresses
+            else:  # without a live display, one line is printed whenever a run progresses
                 for folder, (standing, left, _) in states.items():
                     if said.get(folder) != standing:
                         said[folder] = standing
@@ -70,7 +70,7 @@ def watch(
 
 
 State = tuple[str, str, bool]
-"""A run's progress, the time left, and whether it is running."""
+"""The state of a run: its progress, the remaining time, and whether it is still running."""
 
 
 def state(folder: Path) -> State:
@@ -79,7 +79,7 @@ def state(folder: Path) -> State:
         return "finished", "", False
     status = read_status(folder)
     if status is None:
-        return "no status: not started, or of an older version", "", False
+        return "no status: not started, or written by an older version", "", False
     standing = progress(status)
     return (standing, remaining(status), True) if status.running else (f"{status.state} while {standing}", "", False)
 
@@ -102,7 +102,9 @@ def table(states: dict[Path, State]) -> Table:
 
 
 def newest_metrics(folder: Path) -> dict[str, float]:
-    """Returns the last value of each metric at the end of ``metrics.jsonl``, without a line that is still being written."""
+    """Returns the last value of each metric at the end of ``metrics.jsonl``, ignoring a line that is still being
+    written.
+    """
     found: dict[str, float] = {}
     try:
         with (folder / "metrics.jsonl").open("rb") as stream:

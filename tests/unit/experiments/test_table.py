@@ -70,7 +70,7 @@ def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rows": {"a": {"overrides": "x=1", "same": "p_tab1/base"}}}, "same as another has no overrides"),
+        ({"rows": {"a": {"overrides": "x=1", "same": "p_tab1/base"}}}, "leave out its own"),
         ({"rows": {"a b": {}}}, "one word"),
         ({"rows": {"a": {"numbers": {"nothing": 1}}}}, "nothing is not one of the columns"),
         ({"rows": {"a": {"numbers": {"score": float("nan")}}}}, "rows.a.numbers.score"),

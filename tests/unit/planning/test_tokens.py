@@ -84,7 +84,7 @@ def test_lengths_are_read_from_demonstrations_and_a_person_knows_better(composed
     found, why = lengths(cfg, None, {"reply": 33.0})
     assert why == "" and found.reply == 33.0 and found.source["reply"] == "given"
     assert (
-        found.source["opening"] == "at most, by demonstrations of the world in the shipped tokenizer's tokens"
+        found.source["opening"] == "at most, from demonstrations of the environment counted with the shipped tokenizer"
         and 50 < found.opening < 200
     )
     assert (found.episode, found.source["episode"]) == (30.0, "at most env.horizon")

@@ -99,10 +99,10 @@ def test_what_cannot_be_told_is_left_out_with_a_word(tmp_path: Path) -> None:
     unpriced = save(tmp_path / "unpriced", {0: (0, 0), 1: (60, 60)}, 1, profile_turns=700)
     (tmp_path / "bare").mkdir()
     bare = Measured(tmp_path / "bare", lost.result)
-    with pytest.raises(InputError, match=r"metrics\.jsonl: what iteration 2 spent is not there"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl: the cost of iteration 2 is missing"):
         curve(lost)
     table = reach_table([30], {"a": [lost, unmeasured, unpriced, bare]}, {})
     assert table.rows == []
     told = "\n".join(table.notes)
     assert told.count("left out") == 4
-    assert "eval.attempts" in told and "did not write down what it cost" in told
+    assert "eval.attempts" in told and "did not record the cost" in told

@@ -26,11 +26,11 @@ def name_of(source: str) -> str:
 def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Returns the row as a record of docs/data.md, with ``pivot`` and its pass rate.
 
-    What the policy has written between two observations becomes one assistant message: its reasoning, text and calls. Keys of the
-    row without a meaning here are left out.
+    Everything that the policy wrote between two observations becomes one assistant message: its reasoning, text and
+    calls. Keys of the row that have no meaning here are left out.
 
     Raises:
-        UnusableError: no candidate can be made of the row.
+        UnusableError: the row cannot become a candidate.
     """
     check_row(row, to_read=True)
     params, action = row[PARAMS], row[ACTION]
@@ -50,10 +50,10 @@ def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, An
     """Returns the instructions and the input of a request of the Responses API as chat messages.
 
     Args:
-        where: stands before ``input`` in messages to people.
+        where: text before ``input`` in error messages.
 
     Raises:
-        UnusableError: an item has another role or kind than those that are read, or holds no text.
+        UnusableError: an item has an unknown role or kind, or holds no text.
     """
     messages: list[dict[str, Any]] = []
     if isinstance(params.get("instructions"), str) and params["instructions"].strip():
@@ -65,10 +65,11 @@ def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, An
 
 
 def pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
-    """Returns how many of how many samples were accepted, from ``pass_rate_passed`` and ``pass_rate_total``; none without both.
+    """Returns how many of how many samples were accepted, from ``pass_rate_passed`` and ``pass_rate_total``; None if
+    one is missing.
 
     Raises:
-        UnusableError: these are no such counts.
+        UnusableError: the values are not such counts.
     """
     passed, total = row.get("pass_rate_passed"), row.get("pass_rate_total")
     if passed is None or total is None:
@@ -117,7 +118,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
 
 
 def _speaking(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the assistant message that the policy is writing; a new one after an observation."""
+    """Returns the assistant message that the policy is writing, which is a new one after an observation."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
@@ -129,7 +130,7 @@ def _speak(messages: list[dict[str, Any]], key: str, text: str) -> None:
 
 
 def _text(content: Any, where: str) -> str:
-    """Returns a text, or the texts of a list of parts one after the other."""
+    """Returns a text, or the joined texts of a list of parts."""
     if isinstance(content, str):
         return content
     parts: Sequence[Any] = content if isinstance(content, list) else [None]

@@ -1,5 +1,5 @@
-"""The contract of pivot rows, rule by rule: what NVIDIA-NeMo/Gym documents (``nemo-gym-pivot-datasets``, its row contract) and
-parses in its resource server for single steps of tool use.
+"""The rules for pivot rows: those that NVIDIA-NeMo/Gym documents (``nemo-gym-pivot-datasets``, its row contract) and
+that it parses in its resource server for single steps of tool use.
 
 A row holds ``responses_create_params`` (a request of the Responses API: the input before the action, and the tools),
 ``expected_action`` (a function call, several of them, or a message) and ``agent_ref``.
@@ -21,14 +21,14 @@ ACTIONS = ("function_call", "message", "function_call_batch")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of the contract.
+    """One rule for pivot rows.
 
     Attributes:
         reason: the mistake in a few words, the same for all rows with it.
         says: the rule, as the end of a message.
         remedy: how a row is corrected.
-        holds: whether a row keeps the rule; it is asked of rows that keep all rules before it.
-        to_read: whether no candidate can be made of a row that breaks the rule. Other rows are read nevertheless.
+        holds: returns whether a row keeps the rule; it is only called for rows that keep all rules before it.
+        to_read: whether a row that breaks the rule cannot become a candidate. Other rows are read nevertheless.
     """
 
     reason: str
@@ -50,7 +50,7 @@ def check_row(row: Mapping[str, Any], to_read: bool = False) -> None:
 
 
 def calls_of(action: Mapping[str, Any]) -> list[Any]:
-    """Returns the calls of an expected action; none of a message."""
+    """Returns the calls of an expected action; empty for a message."""
     if action["type"] == "function_call_batch":
         return list(action["calls"])
     return [action] if action["type"] == "function_call" else []
@@ -76,7 +76,7 @@ def _named(row: Mapping[str, Any]) -> bool:
 
 
 def _answered(row: Mapping[str, Any]) -> bool:
-    """Whether each answer in the input follows the call that it names."""
+    """Returns whether each answer in the input follows the call that it names."""
     called: set[Any] = set()
     for item in row[PARAMS]["input"]:
         if item.get("type") == "function_call":

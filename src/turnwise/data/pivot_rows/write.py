@@ -19,13 +19,13 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
     """Returns one demonstrated turn as a pivot row.
 
     Args:
-        step: the turn; the thinking of turns before it becomes reasoning items, its own is left out.
-        trajectory: where the row came from, named under ``provenance``.
+        step: the turn. The thinking of earlier turns becomes reasoning items; its own thinking is left out.
+        trajectory: the source of the row, named under ``provenance``.
         agent: name of the agent that plays the row.
-        rate: samples of this turn; None: there are none.
+        rate: pass rate of this turn; None: there are no samples.
 
     Raises:
-        UnusableError: the turn has several calls, and a row has one action.
+        UnusableError: the turn has several calls, but a row has one action.
     """
     if len(step.calls) > 1:
         raise UnusableError("the turn has several calls", "a row has one action", "several calls")
@@ -54,7 +54,7 @@ def agent_ref(name: str) -> dict[str, str]:
 
 
 def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
-    """Returns a pass rate in the keys of published pivot data; nothing where there are no samples."""
+    """Returns a pass rate under the keys of published pivot data; empty if there are no samples."""
     if rate is None or not rate.total:
         return {}
     return {
@@ -65,11 +65,11 @@ def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
 
 
 def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict[str, Any]:
-    """Returns a row as it was read, without nulls in its request, with a pass rate and with an agent.
+    """Returns a row as it was read, but without nulls in its request, with a pass rate and with an agent.
 
     Args:
-        agent: replaces the row's own; None: only a row without one gets ``AGENT_NAME``.
-        rate: None: the row's own pass rate stays.
+        agent: replaces the row's own agent. None: only a row without an agent gets ``AGENT_NAME``.
+        rate: None: the row's own pass rate is kept.
     """
     request = {key: value for key, value in row[PARAMS].items() if value is not None}
     named = agent_ref(agent or AGENT_NAME)
@@ -77,7 +77,7 @@ def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict
 
 
 def _items(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """Yields chat messages as items of the Responses API; answers of tools belong to the calls before them in order."""
+    """Yields chat messages as items of the Responses API. Answers of tools belong to the preceding calls in order."""
     open_calls: list[str] = []
     for place, message in enumerate(messages):
         role, text = message["role"], str(message.get("content") or "")

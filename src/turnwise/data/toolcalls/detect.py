@@ -25,7 +25,7 @@ PROBE_CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
 
 
 def asking(count: int = 1) -> list[Message]:
-    """Returns a user's request and one turn with ``count`` calls of :data:`PROBE_CALL` that answer it."""
+    """Returns a user's request and one assistant turn that answers it with ``count`` calls of :data:`PROBE_CALL`."""
     calls = [
         {
             "id": f"probecal{number}",
@@ -40,7 +40,8 @@ def asking(count: int = 1) -> list[Message]:
 def format_of(chat: ChatTokens) -> Format | None:
     """Returns the format in which the chat template of ``chat`` writes tool calls.
 
-    None means that no parser reads them: the template leaves ``tool_calls`` out, refuses them, or writes another form.
+    None means that no parser can read them: the template leaves ``tool_calls`` out, refuses them, or writes another
+    form.
     """
     try:
         (spine,) = chat.spines(asking(), PROBE_TOOLS)

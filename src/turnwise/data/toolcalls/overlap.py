@@ -12,18 +12,19 @@ from typing import Any
 from turnwise.data.toolcalls.reply import Reply
 from turnwise.types import ToolCall
 
-MOST = 0.5  # overlap of two texts with the same words
-_NEAR = 1e-6  # floats that differ by less are equal
+MOST = 0.5  # overlap of two texts with the same words, which is the largest possible
+_NEAR = 1e-6  # floats that differ by less than this are equal
 
 
 def accepts(made: Reply, expected: Reply, least: float) -> bool:
-    """Returns whether a reply does what the demonstrated one does.
+    """Returns whether a reply is equivalent to the demonstrated one.
 
-    If the demonstrated reply calls tools, each of its calls must be matched to a made call of its own (:func:`same_call`), and
-    further calls cost nothing. If it is text, any text without a call is accepted.
+    If the demonstrated reply calls tools, each of its calls must be matched to a different made call
+    (:func:`same_call`); additional calls are allowed. If it is text, any text without a call is accepted.
 
     Args:
-        least: overlap of words (:func:`overlap`) from which on two texts of arguments are equal, in [0, ``MOST``].
+        least: smallest overlap of words (:func:`overlap`) with which two texts of arguments count as equal, in [0,
+            ``MOST``].
     """
     if not expected.calls:
         return bool(made.content) and not made.calls
@@ -34,15 +35,18 @@ def accepts(made: Reply, expected: Reply, least: float) -> bool:
 def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
     """Returns whether two calls name the same tool and have equal arguments.
 
-    Objects need the same keys, lists the same length, and values the same type: 1 is no 1.0. Floats are equal if they differ by
-    less than 1e-6. Texts of which one has fewer than two words must be the same, other texts overlap by ``least``.
+    Objects need the same keys, lists the same length, and values the same type: 1 does not equal 1.0. Floats are equal
+    if they differ by less than 1e-6. If one of two texts has fewer than two words, they must be the same; otherwise
+    their overlap must be at least ``least``.
     """
     return made.name == expected.name and _same(dict(made.arguments), dict(expected.arguments), least)
 
 
 def overlap(made: str, expected: str) -> float:
-    """Returns the number of words that two texts share over the number of words of both, in [0, 0.5]. Letter case and order are
-    ignored, and a word counts as often as it occurs. Two empty texts have no overlap."""
+    """Returns the number of words that two texts share, divided by the number of words of both together, in [0, 0.5].
+
+    Letter case and order are ignored, and a word counts as often as it occurs. Two empty texts have no overlap.
+    """
     ours, theirs = Counter(made.lower().split()), Counter(expected.lower().split())
     both = ours.total() + theirs.total()
     return (ours & theirs).total() / both if both else 0.0
@@ -63,9 +67,11 @@ def _same(made: Any, expected: Any, least: float) -> bool:
 
 
 def _all_matched(fits: Sequence[Sequence[int]]) -> bool:
-    """Returns whether each expected call can have a made call of its own; ``fits`` are the made calls that it accepts.
+    """Returns whether each expected call can be matched to a different made call; ``fits`` are the made calls that each
+    accepts.
 
-    A call that is taken may be left to another expected call if the one that has it finds a further one (an augmenting path).
+    A made call that is already matched is given to another expected call if its present partner finds a further one (an
+    augmenting path).
     """
     taken: dict[int, int] = {}
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from turnwise.text import once
 from turnwise.types import ToolCall
 
-MAX_CHARS = 65_536  # of a reply
+MAX_CHARS = 65_536  # most characters of a reply
 MAX_CALLS = 64
-MAX_DEPTH = 32  # of nested lists and objects in the arguments
-MAX_NAME = 256  # characters of the name of a tool or of a parameter
+MAX_DEPTH = 32  # most levels of nested lists and objects in the arguments
+MAX_NAME = 256  # most characters of the name of a tool or of a parameter
 
 OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 

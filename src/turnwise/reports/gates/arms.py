@@ -20,29 +20,32 @@ Played = Mapping[str, Any]
 
 
 def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str, Any]:
-    """Returns what a gate saved in the groups that both arms recorded in their first iteration, where their policies are equal.
+    """Returns how much a gate saved in the groups that both arms recorded in their first iteration, in which their
+    policies are equal.
 
-    The arm without a gate shows how each group ends: a cut is right if all its rewards there are equal. Groups with fewer than
-    two rewarded rollouts there are left out. Percentages are 0 to 100; intervals are 95 %, from a bootstrap over groups (savings)
-    or Wilson's (precision, recall).
+    The arm without a gate shows how each group ends: a cut is correct if all rewards there are equal. Groups with fewer
+    than two rewarded rollouts there are left out. Percentages are from 0 to 100. Intervals are 95 %: from a bootstrap
+    over groups for savings, Wilson's for precision and recall.
 
     Args:
         without, gated: files of recorded rollouts, run folders, or folders of the runs of several seeds.
 
     Returns:
-        ``saved_pct`` with ``ci95`` of turns; ``tokens_saved_pct`` with ``tokens_ci95`` if tokens are recorded; ``cut``,
-        ``tp``, ``fp``, ``precision``, ``recall``; ``first_steps_pct``: groups with equal actions and observations in both arms up
-        to the step of the gate's decision; ``matched_pct``: groups that were not cut and are equal to their end.
+        ``saved_pct`` of turns with ``ci95``; ``tokens_saved_pct`` with ``tokens_ci95`` if tokens are recorded; ``cut``,
+        ``tp``, ``fp``, ``precision``, ``recall``; ``first_steps_pct``, the groups with equal actions and observations
+            in both arms
+        up to the step of the gate's decision; ``matched_pct``, the groups that were not cut and are equal up to their
+            end.
 
     Raises:
-        InputError: an arm has no groups, or the two share none.
+        InputError: an arm has no groups, or the arms have no group in common.
     """
     arms = [_groups(path) for path in (without, gated)]
     shared = [key for key in arms[0] if key in arms[1]]
     if not shared:
         raise InputError(
-            f"{gated}: none of its groups of iteration 0 is in {without}; run both arms with the same seed and states, and with "
-            "rollout.recorded of all of them"
+            f"{gated}: none of its groups of iteration 0 is in {without}; run both arms with the same seed and states, and "
+            "record all groups with rollout.recorded"
         )
     pairs = [(arms[0][key], arms[1][key]) for key in shared]
     ended = [(free, cut, rewards) for free, cut in pairs if len(rewards := _rewards(free)) > 1]
@@ -78,9 +81,9 @@ def _groups(path: Path) -> dict[tuple[str, str], Played]:
 
 
 def recordings(path: Path) -> list[Path]:
-    """Returns the files of recorded rollouts of a run's folder, of its folders by seed, or the file itself.
+    """Returns the files of recorded rollouts of a run's folder or of its folders by seed; a file is returned itself.
 
-    Folders that ``fresh=true`` renamed are left out, and so are unfinished seeds if others are finished.
+    Folders that ``fresh=true`` renamed are left out, and so are unfinished seeds if other seeds are finished.
     """
     if not path.is_dir():
         return [path]
@@ -100,7 +103,7 @@ def _rewards(row: Played) -> list[float]:
 
 
 def _column(groups: Sequence[tuple[Played, Played, Any]], cost: Callable[[Played], float]) -> list[np.ndarray]:
-    """The cost of each group in each arm, (N,)."""
+    """Returns the cost of each group in each arm, (N,)."""
     return [np.array([sum(map(cost, group[arm]["turns"])) for group in groups]) for arm in (0, 1)]
 
 
@@ -110,7 +113,9 @@ def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, 
 
 
 def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Returns how much less the second costs than the first, in percent of the first: (..., N) twice -> (..., 1)."""
+    """Returns the saving of the second arm relative to the first, in percent of the first: two inputs (..., N) -> (...,
+    1).
+    """
     return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 
 
@@ -118,6 +123,6 @@ def _same(free: Played, gated: Played, steps: int | None) -> bool:
     """Returns whether the first ``steps`` turns (None: all) of every rollout have equal actions and observations."""
     sides = []
     for turns in (free["turns"], gated["turns"]):
-        paths = sorted(paths_of(turns))  # in the order in which they began
+        paths = sorted(paths_of(turns))  # in the order in which the rollouts began
         sides.append([[(turns[i]["text"], turns[i]["observation"]) for i in path[:steps]] for path in paths])
     return bool(sides[0] == sides[1])

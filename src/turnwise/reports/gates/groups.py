@@ -10,43 +10,47 @@ import numpy as np
 
 Label = Literal["all_fail", "mixed", "all_succeed"]
 LABELS: tuple[Label, ...] = ("all_succeed", "mixed", "all_fail")
-KNOWN = "rewards_known"  # beside what a gate measured: the same question to the rewards of rollouts that are over
+# name of the signal that only uses the rewards of finished rollouts, shown beside the gate's own
+KNOWN = "rewards_known"
 TOLERANCE = 1e-6  # std at or below which rewards count as equal, as in turnwise.algo.advantages.group
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group: how it ended, the value of each signal after K turns, and the turns after step K."""
+    """One group: its final rewards, the value of each signal after K turns, and the number of turns after step K."""
 
     id: str
     label: Label
-    variance: float  # population variance of its rewards
-    size: int  # rollouts
-    turns: float  # turns of all its rollouts together
+    variance: float  # population variance of the group's rewards
+    size: int  # number of rollouts
+    turns: float  # turns of all rollouts together
     signals: Mapping[int, Mapping[str, float]]  # K -> signal -> value
-    tail: Mapping[int, float]  # K -> turns of all its rollouts after step K
-    kind: str | None = None  # of task
+    tail: Mapping[int, float]  # K -> turns of all rollouts after step K
+    kind: str | None = None  # kind of task
     iteration: int = 0  # training iteration in which it was sampled
-    looks: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # K -> what a running gate measured there
+    # K -> values that a running gate computed there
+    looks: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Groups with their common settings.
 
-    ``measured`` says whether turns and tails were counted. Otherwise they are upper bounds, which assume that an unfinished
-    rollout lasts until the horizon. ``left_out`` counts unusable groups by reason.
+    ``measured`` says whether the turns and tails are counted. Otherwise they are upper bounds, which assume that an
+    unfinished rollout lasts until the horizon. ``left_out`` counts unusable groups by reason.
     """
 
     groups: tuple[Group, ...]
-    horizon: int  # T_max, turns
-    steps: tuple[int, ...]  # K at which signals are known, ascending
+    horizon: int  # T_max in turns
+    steps: tuple[int, ...]  # values of K at which signals are known, ascending
     measured: bool
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def uniform(self) -> np.ndarray:
-        """(N,) whether all rewards of a group are equal (zero variance), the class that a gate detects."""
+        """(N,) whether all rewards of each group are equal (zero variance). This is the class that a gate should
+        detect.
+        """
         return np.sqrt(self.variances) <= TOLERANCE
 
     @property
@@ -59,7 +63,9 @@ class Buffer:
 
     @property
     def energies(self) -> np.ndarray:
-        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std: G, or 0 if the rewards are equal."""
+        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std. It is G, or 0 if the rewards are
+        equal.
+        """
         return np.array([group.size for group in self.groups], dtype=float) * ~self.uniform
 
     def values(self, step: int, signal: str) -> np.ndarray:
@@ -69,7 +75,7 @@ class Buffer:
         return np.array([group.tail[step] for group in self.groups], dtype=float)
 
     def only(self, keep: Sequence[int] | np.ndarray) -> Buffer:
-        """Returns the groups with these indices."""
+        """Returns a buffer of the groups with these indices."""
         return Buffer(tuple(self.groups[i] for i in keep), self.horizon, self.steps, self.measured, dict(self.left_out))
 
 

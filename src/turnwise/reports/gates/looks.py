@@ -1,8 +1,9 @@
-"""Compares what gates measured during sampling with Selective Rollout's signals on the same groups.
+"""Compares the values that gates computed during sampling with the signals of Selective Rollout on the same groups.
 
-Signals of actions and observations can be computed afterwards. A predictor's values cannot, because it learns on. The baseline
-``rewards_known`` is a predictor that has learned nothing and only knows the rewards of finished rollouts, which every gate sees.
-Intervals treat groups as independent across seeds and iterations, so they may be too narrow.
+Signals that only use actions and observations can be computed afterwards. A predictor's values cannot, because the
+predictor has changed since. The baseline ``rewards_known`` is a predictor that has learned nothing and only uses the
+rewards of finished rollouts, which every gate sees. Intervals treat groups as independent across seeds and iterations,
+so they may be too narrow.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ Looks = dict[str, dict[str, dict[str, Row]]]
 
 
 def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
-    """Returns K -> ``all`` and ``late`` (later half of the iterations) -> signal -> how well it ranks groups by reward variance.
+    """Returns K -> ``all`` or ``late`` (second half of the iterations) -> signal -> how well it ranks groups by reward
+    variance.
 
-    A row has ``rho``, ``p`` and ``auroc`` as in T7; ``over_d``, its AUROC minus that of d_K, both resampled together; and the
-    numbers of ``groups`` and of ``zero_variance`` groups, among groups with a rollout that still ran after turn K. The result is
-    empty if gates measured nothing except the signals themselves.
+    A row has ``rho``, ``p`` and ``auroc`` as in T7; ``over_d``, which is its AUROC minus that of d_K, both resampled
+    together; and the numbers of ``groups`` and of ``zero_variance`` groups. Only groups in which a rollout still ran
+    after turn K count. The result is empty if gates computed nothing except the signals themselves.
     """
     table: Looks = {}
     last = max(group.iteration for group in buffer.groups)

@@ -1,4 +1,4 @@
-"""Makes the gate report on the groups that a sweep recorded."""
+"""Computes the gate report on the groups that the runs of a sweep recorded."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ COMMAND = "python scripts/gate_report.py"
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The report that an entry's numbers come from, and its runs in the order of ``arms``."""
+    """The gate report from which an entry takes its numbers, and its runs in the order of ``arms``."""
 
     report: Mapping[str, Any]
-    arms: tuple[Path, ...]  # folders of runs: without and with a gate, or one for each row that records its own groups
-    places: tuple[Path, ...]  # the place of each of them
+    # run folders: those without and with a gate, or one for each row that records its own groups
+    arms: tuple[Path, ...]
+    places: tuple[Path, ...]  # for each arm the folder of runs under which it was found
     results: tuple[Result, ...]
-    commands: tuple[str, ...]  # the commands that print the report
+    commands: tuple[str, ...]  # commands that print the report
     rows: tuple[str, ...] = ()  # the row of each arm, if rows record their own groups
 
     def seeds(self, row: str) -> list[int]:
-        """Returns the results of the runs that a row's numbers come from."""
+        """Returns the results of the runs from which a row's numbers are computed."""
         arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
         return sorted({result.seed for result in _results(arms)})
 
@@ -43,10 +44,11 @@ class Groups:
 
 
 def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """Returns the groups that an entry is computed from, of all seeds, or None if a required run is not finished.
+    """Returns the groups from which an entry is computed, of all seeds, or None if a required run is not finished.
 
-    They are the groups of the named sweep's rows ``never`` and, if it exists, ``gated``, whose K and threshold the report takes.
-    If a sweep names itself, they are each row's own groups, and the report holds one report for each row.
+    They are the groups of the rows ``never`` and, if it exists, ``gated`` of the sweep named in ``gate_report``. The
+    report uses K and the threshold of ``gated``. If a sweep names itself, each row's own groups are used, with one
+    report for each row.
 
     Raises:
         InputError: the groups cannot be used, or the sweep has no such row.
@@ -59,7 +61,7 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
     names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
     for place in places:
         arms = tuple(folder for name in names if _is_recorded(folder := place / name))
-        if len(arms) == len(names):  # without the gated arm the report would not know the sweep's K and threshold
+        if len(arms) == len(names):  # without the gated arm, the sweep's K and threshold would be unknown
             words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
             words += [f"{name}={value}" for name, value in (asked_of(arms[1]) if len(arms) > 1 else {}).items()]
             return Groups(_read(arms), arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {' '.join(words)}",))
@@ -69,7 +71,7 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
 def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
     """Returns the groups of every row with finished runs, each from the first place that has some.
 
-    Rows that others start from are left out: they may record demonstrations.
+    Rows from which others start are left out, because they may record demonstrations.
     """
     found: dict[str, tuple[Path, Path]] = {}
     starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
@@ -103,12 +105,14 @@ def _read(arms: tuple[Path, ...]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=8)
 def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> Mapping[str, Any]:
-    """Returns the report on the groups of one place. It is cached for several entries until a run changes."""
+    """Returns the report on the groups found under one place. It is cached for several entries until a run changes."""
     return gate_sections(arms[0], Settings(**(asked_of(arms[1]) if len(arms) > 1 else {})), *arms[1:])
 
 
 def asked_of(gated: Path) -> dict[str, Any]:
-    """Returns K and d_L of the gate that these runs had, where they are not the paper's; nothing of a gate of another kind."""
+    """Returns K and d_L of the gate of these runs if they differ from the paper's; nothing if the gate is of another
+    kind.
+    """
     for run in finished([gated]):
         path = run / "config.yaml"
         gate = read_yaml(path).get("gate") if path.is_file() else None

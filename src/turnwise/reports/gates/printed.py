@@ -1,6 +1,8 @@
-"""Lists the numbers in the paper of Selective Rollout (arXiv:2605.05802), and checks which of them the released data give.
+"""Lists the numbers printed in the paper of Selective Rollout (arXiv:2605.05802), and checks which of them the released
+data give.
 
-A key is the path of the number in the JSON of ``scripts/gate_report.py``; the text is the number as printed.
+A key is the path of the number in the JSON of ``scripts/gate_report.py``; the value is the number as the paper prints
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ Verdict = Literal["agrees", "differs", "not in the data"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One printed number beside ours, compared to the last printed digit (halves are rounded up)."""
+    """One printed number beside ours. They are compared to the last printed digit (halves are rounded up)."""
 
     key: str
     printed: str
@@ -24,7 +26,7 @@ class Cell:
 
 
 def compare(result: Mapping[str, Any]) -> list[Cell]:
-    """Compares every printed number with ``result``. A number whose key is missing or None is not in the data."""
+    """Compares every printed number with ``result``. A number whose key is missing or None counts as not in the data."""
     return [_cell(key, printed, _look_up(result, key)) for key, printed in printed_figures()]
 
 
@@ -138,13 +140,15 @@ def _cell(key: str, printed: str, value: Any) -> Cell:
 
 
 def _like(printed: str, value: float) -> str:
-    """Returns ``value`` with the digits of ``printed``."""
+    """Returns ``value`` with as many digits as ``printed``."""
     if "e" in printed:
         return f"{value:.{len(printed.partition('e')[0].partition('.')[2])}e}"
     return half_up(value, len(printed.partition(".")[2]))
 
 
 def half_up(value: float, digits: int) -> str:
-    """Returns ``value`` with some decimals, halves rounded up. Halves that floating point misses (0.12499999999) count too."""
+    """Returns ``value`` with a given number of decimals, halves rounded up. A value that floating-point error puts just
+    below a half (0.12499999999) counts as a half.
+    """
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}"

@@ -66,7 +66,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
 
 @contextmanager
 def _recorded(place: str) -> Iterator[None]:
-    """Turns errors in this block into an InputError about the record."""
+    """Converts errors in this block into an InputError about the recorded tree."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -77,7 +77,7 @@ def _recorded(place: str) -> Iterator[None]:
 
 
 def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[float]] | str:
-    """Returns the rollouts of a recorded tree with their rewards, or why it is left out."""
+    """Returns the rollouts of a recorded tree with their rewards, or the reason why the tree is left out."""
     turns = row["turns"]
     if row.get("stopped", False):
         return "stopped by a gate"
@@ -127,7 +127,8 @@ def _group(
         at = prefixes(actions, observations, [bool(length <= step) for length in lengths], step)
         signals[step] = {name: signal(at) for name, signal in SIGNALS.items()}
     return Group(
-        f"{row['state']['id']} of {place}",  # the same state is sampled in many iterations
+        # the iteration is part of the id, because the same state is sampled in many iterations
+        f"{row['state']['id']} of {place}",
         label_of(rewards),
         float(np.var(rewards)),
         len(rollouts),
@@ -144,5 +145,5 @@ def _group(
 
 
 def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
-    """Returns the probability of a mixed group, given only the rewards of finished rollouts."""
+    """Returns the probability that the group ends mixed, given only the rewards of finished rollouts."""
     return mixed_probability([reward if over else 0.5 for reward, over in zip(rewards, ended, strict=True)])

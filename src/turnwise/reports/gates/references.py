@@ -1,4 +1,4 @@
-"""Compares the gate with its references on one buffer: Selective Rollout's Table 12."""
+"""Compares the gate with reference rules on one buffer: Table 12 of Selective Rollout."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")
 
 
 def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T12: the gate and its references at step ``k``: what each cuts, saves and keeps of the advantages.
+    """Returns T12: for the gate and the reference rules at step ``k``, what each cuts and saves, and how much of the
+    advantages remains.
 
-    ``saved_pct`` is the share of all turns that cut rollouts still had before them. ``l2_pct`` is the norm of the remaining
-    advantages in percent of all. A filter after sampling (DAPO's) saves nothing and drops only zeros. ``random`` cuts as many
-    groups as the OR rule; its row is the expectation over draws. ``below_oracle`` is how much more the oracle saves, and
-    ``over_random`` how much more of the norm is kept than under random cuts, both on the same resampled groups.
+    ``saved_pct`` is the share of all turns that the cut rollouts would still have taken. ``l2_pct`` is the norm of the
+    remaining advantages in percent of the norm of all. A filter after sampling, as in DAPO, saves nothing and drops
+    only groups without advantage. ``random`` cuts as many groups as the OR rule; its row is the expectation over random
+    draws. ``below_oracle`` is how much more the oracle saves, and ``over_random`` how much more of the norm is kept
+    than under random cuts; both use the same resampled groups.
     """
     distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
     none = np.zeros(len(buffer.groups), dtype=bool)
@@ -67,7 +69,7 @@ def _compared(
     uniform: np.ndarray,
     either: np.ndarray,
 ) -> np.ndarray:
-    """The columns of an arm, (..., n) -> (..., 4)."""
+    """Returns the columns of an arm, (..., n) -> (..., 4)."""
     saved, kept = _saved(cut, tails, turns), kept_norm(cut, energies)
     at_random = _random(tails, turns, energies, uniform, either)
     return np.stack([saved, kept, _saved(uniform, tails, turns) - saved, kept - at_random[..., 1]], -1)
@@ -76,10 +78,10 @@ def _compared(
 def _random(
     tails: np.ndarray, turns: np.ndarray, energies: np.ndarray, uniform: np.ndarray, either: np.ndarray
 ) -> np.ndarray:
-    """What random cuts of as many groups as ``either`` save and keep on average, (..., n) -> (..., 2).
+    """Returns what random cuts of as many groups as ``either`` save and keep on average, (..., n) -> (..., 2).
 
-    Of m useful groups, which have equal norms (a lost rollout aside), H are kept with a hypergeometric chance, and with them
-    sqrt(H / m) of the norm.
+    Useful groups are assumed to have equal norms, which is exact unless a rollout was lost. Of m useful groups, H are
+    kept, where H is hypergeometric, and with them the share sqrt(H / m) of the norm.
     """
     from scipy import stats
 
@@ -93,12 +95,12 @@ def _random(
 
 
 def _saved(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.ndarray:
-    """The turns after step K of the cut groups, in percent of all turns."""
+    """Returns the turns after step K in the cut groups, in percent of all turns."""
     return np.asarray(100 * (tails * cut).sum(-1) / turns.sum(-1))
 
 
 def kept_norm(cut: np.ndarray, energies: np.ndarray) -> np.ndarray:
-    """100 ||A_kept|| / ||A_all||; 100 if all advantages are 0."""
+    """Returns 100 ||A_kept|| / ||A_all||, or 100 if all advantages are 0."""
     total = energies.sum(-1)
     return np.asarray(
         100 * np.sqrt(np.where(total > 0, (energies * ~cut).sum(-1) / np.where(total > 0, total, 1), 1.0))

@@ -14,7 +14,7 @@ from turnwise.reports.gates.groups import LABELS, Buffer, Group
 FEATURES = "hybrid_gate_features.csv"  # one row per (task, K): signals, label, variance
 WALLCLOCK = "wallclock_ab.csv"  # tier 1, one row per (task, arm)
 TRAINING = ("mechanism_baseline_per_iter.csv", "mechanism_gated_per_iter.csv")  # tier 3, one row per (seed, iteration)
-GROUP_SIZE, HORIZON = 8, 30  # of the offline buffer; its table does not hold them (paper, section 3.1)
+GROUP_SIZE, HORIZON = 8, 30  # values of the offline buffer, which its table does not contain (paper, section 3.1)
 
 Row = Mapping[str, str]
 
@@ -24,7 +24,7 @@ def is_released(folder: Path) -> bool:
 
 
 def read_features(folder: Path) -> Buffer:
-    """Reads the offline buffer. It holds no lengths, so the turns after step K are bounded by the horizon.
+    """Reads the offline buffer. It contains no lengths, so that the turns after step K are bounded by the horizon.
 
     Raises:
         InputError: a column is missing, a value is not a number, or the steps do not hold the same tasks.
@@ -60,7 +60,7 @@ def read_features(folder: Path) -> Buffer:
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
-    """Reads the rows of a file that must have these columns.
+    """Reads the rows of a CSV file that must have these columns.
 
     Raises:
         InputError: the file cannot be read, is empty, or lacks a column.
@@ -83,7 +83,7 @@ def number_of(path: Path, line: int, row: Row, column: str) -> float:
     """Parses a cell as a number.
 
     Raises:
-        InputError: it is not a number.
+        InputError: the cell is not a number.
     """
     return _cell(path, line, row, column, float, "a number")
 
@@ -92,7 +92,7 @@ def whole_number_of(path: Path, line: int, row: Row, column: str) -> int:
     """Parses a cell as a whole number, which may be written as 3.0.
 
     Raises:
-        InputError: it is not a whole number.
+        InputError: the cell is not a whole number.
     """
     return int(_cell(path, line, row, column, _whole, "a whole number"))
 

@@ -1,4 +1,4 @@
-"""Evaluates a gate on a buffer of rollouts or on the authors' released results, as one JSON object."""
+"""Evaluates a gate on recorded rollouts or on the authors' released results, and returns the report as one JSON object."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Settings:
     """Settings of the report.
 
     Attributes:
-        k, threshold, ended: step and threshold of the gate, and the OR rule's second condition.
-        steps: values of K in the table of signals; a released table has its own.
+        k, threshold, ended: step and threshold of the gate, and the second condition of the OR rule.
+        steps: values of K in the table of signals; a released table has its own values.
         thresholds: thresholds to compare at step ``k``.
-        floor: smallest precision of a tuned gate.
-        horizon: T_max of recorded rollouts. None: the longest one.
-        resamples, seed: of the bootstrap and of the random arm.
+        floor: smallest precision that a tuned gate may have.
+        horizon: T_max of recorded rollouts. None: the length of the longest one.
+        resamples, seed: settings of the bootstrap; ``seed`` also of the random arm.
     """
 
     k: int = 10
@@ -68,23 +68,27 @@ class Settings:
 
 
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
-    """Returns the report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the authors' folder.
+    """Returns the report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the authors'
+    folder.
 
-    ``gated`` holds recordings of the same runs with a gate, from which its saving is measured (``turnwise.reports.gates.arms``).
+    ``gated`` names recordings of the same runs with a gate, from which its saving is measured
+    (``turnwise.reports.gates.arms``).
 
     Raises:
-        InputError: there is no data, or it cannot be used.
+        InputError: there is no data, or the data cannot be used.
     """
     return whole(gate_sections(data, settings, gated))
 
 
 def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
-    """Returns :func:`gate_report` with sections that are computed when they are read; the data is read, and refused, now."""
+    """Returns :func:`gate_report` with sections that are computed when they are first read. The data itself is read and
+    checked now.
+    """
     released = is_released(data)
     buffer = read_features(data) if released else _recorded(data, settings)
     if settings.k not in buffer.steps:
         raise InputError(
-            f"k={settings.k}: {data} tells the signals at K = {', '.join(map(str, buffer.steps))}; choose one of them"
+            f"k={settings.k}: {data} holds the signals at K = {', '.join(map(str, buffer.steps))}; choose one of them"
             + ("" if released else f" (the longest rollout has {buffer.horizon} turns)")
         )
     k, seed, resamples = settings.k, settings.seed, settings.resamples
@@ -138,14 +142,18 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
 
 @lru_cache(maxsize=4)
 def _read(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
-    """Reads recorded groups once until a file changes, because several entries ask different things of them."""
+    """Reads recorded groups, and reads them again only after a file has changed, because several entries use the same
+    groups.
+    """
     return read_recorded([path for path, *_ in known], steps, horizon)
 
 
 def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
-    """Returns gates tuned on the buffer at the floor: one for each step, the best of them, and one with several decisions; each
-    also evaluated on groups that it was not tuned on. ``live`` counts cuts as a running gate does, ``all`` as the paper's tables
-    do (see ``turnwise.reports.gates.tuning``). ``floor_for_10_pct`` is that of App. C.5 for the cuts of the given gate."""
+    """Returns gates that are tuned on the buffer with a precision of at least the floor: one for each step, the best of
+    them, and one with several decisions. Each is also evaluated on groups that were not used for its tuning. ``live``
+    counts cuts as a running gate does, ``all`` as the paper's tables do (see ``turnwise.reports.gates.tuning``).
+    ``floor_for_10_pct`` is the floor of App. C.5 for the cuts of the given gate.
+    """
     cut = buffer.values(settings.k, DISTANCE) < settings.threshold
     useful = int((~buffer.uniform).sum())
     return {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-CHUNK = 50_000  # most numbers drawn at a time: what is computed from them stays in a core's cache
+CHUNK = 50_000  # most numbers drawn at a time, so that what is computed from them fits into a core's cache
 
 Statistic = Callable[..., np.ndarray]
 """Maps columns (..., n) to values (..., m): the same statistic for every row of resampled columns."""
@@ -15,10 +15,11 @@ Statistic = Callable[..., np.ndarray]
 def intervals(
     statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, seed: int, confidence: float = 0.95
 ) -> list[list[float] | None]:
-    """Returns percentile intervals (Efron 1979) of the m values of a statistic, where all columns are resampled together.
+    """Returns percentile intervals (Efron 1979) of the m values of a statistic. All columns are resampled together.
 
-    Resamples in which a value is undefined (no group cut, one class missing) are left out of its interval, which
-    ``scipy.stats.bootstrap`` cannot do. An interval is None if the value is never defined, or with fewer than two groups.
+    Resamples in which a value is undefined (no group cut, or a class missing) are left out of its interval, which
+    ``scipy.stats.bootstrap`` cannot do. An interval is None if the value is never defined, or if there are fewer than
+    two groups.
     """
     n = len(columns[0])
     width = np.atleast_1d(statistic(*columns)).shape[-1]

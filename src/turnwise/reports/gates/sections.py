@@ -1,4 +1,4 @@
-"""A report whose sections are computed when they are first read, because a table of a paper needs few of them."""
+"""A report whose sections are computed when they are first read, because one table of a paper needs only a few of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 
 class Sections(Mapping[str, Any]):
-    """Args:
-    sections: computes each section; one that has sections itself gives such an object.
+    """A mapping from the name of a section to its content.
+
+    Args:
+        sections: name -> function that computes the section; a section may be such a mapping itself.
     """
 
     def __init__(self, sections: Mapping[str, Callable[[], Any]]) -> None:

@@ -116,7 +116,9 @@ def _tuned(report: Node) -> Table:
 
 
 def _looks(k: str, found: Node) -> Table:
-    """Returns a table that the paper lacks: what running gates measured, beside the signals of the same groups."""
+    """Returns a table that the paper lacks: the values that running gates computed, beside the signals of the same
+    groups.
+    """
     rows = [
         [when, str(row["groups"]), str(row["zero_variance"]), name]
         + [f"{_number(row[what], 3)} {_range(row[f'{what}_ci95'], 2)}" for what in ("rho", "auroc", "over_d")]
@@ -129,7 +131,7 @@ def _looks(k: str, found: Node) -> Table:
 
 
 def tier_table(tier: Node) -> Table:
-    """Returns T3: what a gate saved."""
+    """Returns T3: how much a gate saved."""
     how = "measured" if tier["measured"] else "replayed on the buffer"
     row = [f"{_percent(tier['saved_pct'], 2)} {_range(tier['ci95'], 2)}", *_counts(tier)]
     headers = [f"{tier['unit']} saved, %", "cut", "TP", "FP", "precision", "recall"]

@@ -1,8 +1,8 @@
 """Computes the offline tables of Selective Rollout (arXiv:2605.05802) from any buffer of groups.
 
-Percentages are 0 to 100, all other numbers are shares; undefined numbers are None. Intervals are 95 %: those of
-``turnwise.reports.gates.counted`` for precision and recall, else a bootstrap over groups. As in the paper, a group also counts as
-cut if all its rollouts had already ended.
+Percentages are from 0 to 100, all other numbers are shares; undefined numbers are None. Intervals are 95 %: those of
+precision and recall come from ``turnwise.reports.gates.counted``, all others from a bootstrap over groups. As in the
+paper, a group whose rollouts had all ended already can still count as cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from turnwise.reports.gates.resample import intervals
 from turnwise.reports.gates.sections import Sections
 
 THRESHOLDS = (0.05, 0.08, 0.10, 0.12, 0.14, 0.18)
-LEAST = 3  # groups of a class: of fewer, resampling groups shows no spread (the paper takes up to two for a single observation)
+# fewest groups of a class: with fewer, resampling shows no spread (the paper also reports a single observation)
+LEAST = 3
 
 
 def thresholds_table(
@@ -48,10 +49,11 @@ def _row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> 
 
 
 def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
-    """Returns what the method presupposes at step ``k``, in percent.
+    """Returns, in percent, the conditions on which the method relies at step ``k``.
 
-    ``zero_variance_pct`` of the groups end alike; ``below_pct`` have d_K below the threshold, as the paper counts; ``live_pct``
-    have, and a rollout is left to stop; ``oracle_pct`` of the turns lie after step ``k`` in groups that end alike.
+    ``zero_variance_pct``: groups whose rewards are all equal. ``below_pct``: groups with d_K below the threshold, as
+    the paper counts them. ``live_pct``: those of them in which a rollout still runs. ``oracle_pct``: turns after step
+    ``k`` in groups whose rewards are all equal.
     """
     below, tails, turns = buffer.values(k, DISTANCE) < threshold, buffer.tails(k), buffer.turns
     columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, turns]
@@ -70,20 +72,22 @@ def _regime(
 
 
 def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
-    """Returns Spearman's rho with the reward variance and the AUROC of "not zero-variance": (..., n) twice -> (..., 2). NaN if
-    undefined."""
+    """Returns Spearman's rho with the reward variance, and the AUROC of "not zero-variance": two inputs (..., n) ->
+    (..., 2). NaN if undefined.
+    """
     return placed_statistics(*places(variances, values))
 
 
 def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
-    """Returns what :func:`placed_statistics` needs of these columns, so that resamples are ranked without sorting: which groups
-    are not zero-variance, and the place of each variance and of each value among the distinct ones; -1 if a value is NaN."""
+    """Returns ranks for :func:`placed_statistics`, with which resamples need no sorting: for each group whether it is
+    not zero-variance, and the place of its variance and of its value among the distinct ones; -1 if a value is NaN.
+    """
     columns = [np.unique(column, return_inverse=True)[1].reshape(column.shape) for column in (variances, *signals)]
     return [np.sqrt(variances) > 1e-6, *(np.where(np.isnan(v), -1, c) for c, v in zip(columns, (variances, *signals)))]
 
 
 def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.ndarray) -> np.ndarray:
-    """Returns :func:`rank_statistics` of each signal in turn, (..., 2 * signals)."""
+    """Returns the result of :func:`rank_statistics` for each signal, one after the other, (..., 2 * signals)."""
     of_variance = _ranks(variances)
     b = of_variance - of_variance.mean(-1, keepdims=True)
     ones = mixed.sum(-1)
@@ -99,7 +103,9 @@ def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.nda
 
 
 def _ranks(column: np.ndarray) -> np.ndarray:
-    """Returns the rank of each place among those of its row, (..., n); equal ones share their mean rank (scipy's rankdata)."""
+    """Returns the rank of each place within its row, (..., n). Equal places share their mean rank, as in scipy's
+    rankdata.
+    """
     rows = column.reshape(-1, column.shape[-1])
     width = int(rows.max(initial=0)) + 1
     cells = np.maximum(rows, 0) + width * np.arange(len(rows))[:, None]
@@ -120,7 +126,8 @@ def _p_value(values: np.ndarray, variances: np.ndarray) -> float | None:
 def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
     """Returns T7 (and the paper's Fig. 2): K -> signal -> rho with its two-sided p, and AUROC.
 
-    ``over_tau`` is its rho minus that of the termination fraction on the same groups, both resampled together.
+    ``over_tau`` is the signal's rho minus that of the termination fraction on the same groups; both are resampled
+    together.
     """
 
     def rows(k: int) -> dict[str, Row]:
@@ -133,9 +140,11 @@ def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
 def rank_rows(
     signals: Mapping[str, np.ndarray], variances: np.ndarray, resamples: int, seed: int, over: tuple[str, str, str]
 ) -> dict[str, Row]:
-    """Returns rho with its two-sided p, and AUROC, of each signal, all of them on the same resamples of the groups.
+    """Returns rho with its two-sided p, and the AUROC, of each signal. All signals use the same resamples of the
+    groups.
 
-    With ``over`` as ``("over_tau", "rho", TERMINATION)`` each row has ``over_tau`` too: its rho minus that of this signal.
+    With ``over`` as ``("over_tau", "rho", TERMINATION)``, each row also has ``over_tau``: its rho minus the rho of this
+    signal.
     """
     names, (beside, which, other) = list(signals), over
     which_of = ("rho", "auroc").index(which)
@@ -158,9 +167,10 @@ def rank_rows(
 
 
 def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
-    """Returns Fig. 5: the largest |rho| of a signal over the steps, and its step ``k``.
+    """Returns the data of Fig. 5: the largest |rho| of a signal over the steps, and the step ``k`` at which it occurs.
 
-    It has no interval, because the largest of several values is above 0 for noise too, and a bootstrap never contains 0.
+    It has no interval: the largest of several values is above 0 even for noise, so that a bootstrap interval would
+    never contain 0.
     """
     columns = {k: buffer.values(k, signal) for k in buffer.steps}
     found = {k: abs(rho) for k, column in columns.items() if (rho := _rho(column, buffer.variances)) is not None}
@@ -173,11 +183,13 @@ def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
 
 
 def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T8: for each kind of task, the AUROC of d_K at step ``k``, and that of the signal and step with the largest |rho|.
+    """Returns T8: for each kind of task the AUROC of d_K at step ``k``, and that of the signal and step with the
+    largest |rho|.
 
-    The paper's caption calls this pair the one with the largest AUROC, but its numbers are those of the largest |rho|. It has no
-    interval, because it is the largest of many. The interval of d_K's AUROC resamples the groups of its kind, and needs ``LEAST``
-    groups of either class. The row ``median`` holds the medians over kinds. The table is empty if no kind of task is known.
+    The paper's caption says that this pair has the largest AUROC, but its numbers are those of the largest |rho|. This
+    AUROC has no interval, because it is the largest of many. The interval of d_K's AUROC resamples the groups of the
+    kind, and requires ``LEAST`` groups of each class. The row ``median`` holds the medians over kinds. The table is
+    empty if no kind of task is known.
     """
     kinds = sorted({group.kind for group in buffer.groups if group.kind is not None})
     table: dict[str, Row] = {}
@@ -210,8 +222,9 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
 
 
 def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T10: medians of d_K and tau_K at step ``k`` by how the groups ended. Intervals resample the groups of a label, and
-    need ``LEAST`` of them."""
+    """Returns T10: medians of d_K and tau_K at step ``k``, by how the groups ended. Intervals resample the groups of a
+    label, and require at least ``LEAST`` of them.
+    """
     table: dict[str, Row] = {}
     for label in LABELS:
         part = buffer.only([i for i, group in enumerate(buffer.groups) if group.label == label])

@@ -1,4 +1,6 @@
-"""Computes what a running gate saved: Selective Rollout's tier 1 (T3) and tier 3 (T5), and the replay of a gate on a buffer."""
+"""Computes how much a running gate saved: tier 1 (T3) and tier 3 (T5) of Selective Rollout, and the estimate from a
+buffer.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from turnwise.reports.gates.resample import intervals
 
 
 def replayed(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> dict[str, Any]:
-    """Returns tier 1 as estimated from a buffer: the turns after step ``k`` that these cuts would save, in percent of all."""
+    """Returns tier 1 as estimated from a buffer: the turns after step ``k`` in the groups that are cut, in percent of
+    all turns.
+    """
     columns = [buffer.tails(k) * cut, buffer.turns]
     (interval,) = intervals(_saved_of_total, columns, resamples, seed)
     return {"unit": "turns", "measured": False, "groups": len(buffer.groups), "k": k} | {
@@ -33,10 +37,12 @@ def _saved_of_total(saved: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def read_tier1(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
-    """Returns T3 from the authors' table: seconds of the same tasks without and with the gate; None if the table is missing.
+    """Returns T3 from the authors' table: the seconds of the same tasks without and with the gate. None if the table is
+    missing.
 
-    A cut is right if the other arm's group, which ran to its end, has equal rewards. ``matched_pct`` is the share of uncut groups
-    with equal turns and mean reward in both arms; with exactly equal draws it would be 100.
+    A cut is correct if the same group in the other arm, which ran to its end, has equal rewards. ``matched_pct`` is the
+    share of groups that were not cut and that have equal turns and mean reward in both arms. With exactly equal draws
+    it would be 100.
 
     Raises:
         InputError: the table lacks a column, or an arm lacks a task.
@@ -80,12 +86,12 @@ def _saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
-    """Returns T5 from the authors' training logs; None if they are missing.
+    """Returns T5 from the authors' training logs; None if the logs are missing.
 
-    Every mean is over seeds, with the sample standard deviation. ``zero_advantage_pct`` is the share of the batch's groups with
-    equal rewards, as a mean over iterations; in the gated arm it is among groups that were not cut. ``as_released`` is the
-    authors' column ``dilution_pct``. Each gives the gradient amplification that dilution alone predicts,
-    (1 - gated) / (1 - baseline) (paper, section 4.4).
+    Every mean is over seeds and has the sample standard deviation beside it. ``zero_advantage_pct`` is the share of the
+    batch's groups with equal rewards, as a mean over iterations; in the gated arm only groups that were not cut count.
+    ``as_released`` is the authors' column ``dilution_pct``. From each of them follows the gradient amplification that
+    dilution alone predicts, (1 - gated) / (1 - baseline) (paper, section 4.4).
 
     Raises:
         InputError: a log lacks a column, or the arms differ in their seeds.
@@ -145,8 +151,9 @@ def _by_seed(path: Path) -> dict[int, dict[str, np.ndarray]]:
 
 
 def _same(log: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the share of uncut groups with equal rewards by iteration. The logs also count cut groups as zero-variance, because
-    their truncated rewards are nearly always all 0."""
+    """Returns, by iteration, the share of groups with equal rewards among those that were not cut. The logs also count
+    cut groups as zero-variance, because their truncated rewards are nearly always all 0.
+    """
     left = log["n_groups"] - log["n_groups_cut"]
     return np.maximum(log["n_zero_variance"] - log["n_groups_cut"], 0) / np.maximum(left, 1)
 

@@ -1,11 +1,12 @@
 """Tunes the thresholds of a gate on a buffer of groups that ran to their end, with a minimum precision.
 
-``fixed`` decides once, ``sequential`` at several steps with one precision over all of them; both save as many turns as the
-minimum precision allows. Their results on the groups that they were tuned on are too optimistic; ``cross_validated`` evaluates
-them on other groups.
+``fixed`` decides at one step, ``sequential`` at several steps with one precision over all of them. Both save as many
+turns as the minimum precision allows. Results on the groups that were used for tuning are too optimistic;
+``cross_validated`` evaluates the schedules on other groups.
 
-``live`` decides what counts as a cut. A running gate does not stop a group whose rollouts have all ended. The paper's tables
-count such a group as cut if its actions agree, which is nearly always right, and so show a higher precision than a running gate.
+``live`` selects what counts as a cut. A running gate does not stop a group whose rollouts have all ended. The paper's
+tables count such a group as cut if its actions agree. That is nearly always correct, so the tables show a higher
+precision than a running gate has.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy as np
 from turnwise.algo.gates.signals import DISTANCE
 from turnwise.reports.gates.groups import Buffer
 
-ROUNDS = 20  # most rounds of coordinate ascent, which ends earlier when nothing improves
-CANDIDATES = 100  # most thresholds that are tried at a step; of more distinct values, quantiles are used
+ROUNDS = 20  # most rounds of coordinate ascent, which ends earlier if a round improves nothing
+CANDIDATES = 100  # most thresholds that are tried at a step; quantiles are used if there are more distinct values
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,10 @@ def precision_floor(loss: float, useful: int, cut: int) -> float:
 
 
 def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule | None:
-    """Returns the threshold at step ``k`` that saves most with a precision of at least ``floor``, or None if none saves anything.
+    """Returns the threshold at step ``k`` that saves most with a precision of at least ``floor``, or None if none saves
+    anything.
 
-    It lies midway between the last value that it cuts and the next one.
+    The threshold is midway between the largest value that is cut and the next one.
     """
     evidence = _Evidence.of(buffer, (k,), live)
     found = evidence.better((0.0,), 0, floor)
@@ -72,7 +74,8 @@ def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule |
 def sequential(buffer: Buffer, steps: Sequence[int], floor: float, live: bool = True) -> Schedule | None:
     """Returns thresholds for decisions at all ``steps``, whose cuts together have a precision of at least ``floor``.
 
-    Coordinate ascent on the saved turns starts from the best fixed gate, so on this buffer it never saves less than that one.
+    Coordinate ascent on the saved turns starts from the best gate with one step, so that on this buffer it never saves
+    less.
     """
     steps = tuple(steps)
     evidence = _Evidence.of(buffer, steps, live)
@@ -91,12 +94,14 @@ def sequential(buffer: Buffer, steps: Sequence[int], floor: float, live: bool = 
 
 
 def score(buffer: Buffer, schedule: Schedule, live: bool = True) -> Score:
-    """Returns what ``schedule`` cuts and saves."""
+    """Returns how much ``schedule`` cuts and saves."""
     return _Evidence.of(buffer, schedule.steps, live).score(schedule.thresholds)
 
 
 def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: bool = True) -> Score:
-    """Returns the score of schedules that are tuned on the other parts of the buffer, pooled over the held-out parts."""
+    """Returns the score of schedules on parts of the buffer that were not used for their tuning, pooled over these
+    parts.
+    """
     order = np.random.default_rng(seed).permutation(len(buffer.groups))
     cut, tp, saved = 0, 0, 0.0
     for part in np.array_split(order, min(folds, len(order))):
@@ -119,7 +124,7 @@ class _Evidence:
     tails: np.ndarray
     uniform: np.ndarray  # (N,)
     turns: float
-    open: np.ndarray  # (M, N) whether the group may be cut at that step
+    open: np.ndarray  # (M, N) whether the group may be cut at this step
 
     @classmethod
     def of(cls, buffer: Buffer, steps: Sequence[int], live: bool) -> _Evidence:
@@ -134,9 +139,9 @@ class _Evidence:
         return Score(int(cut.sum()), int((cut & self.uniform).sum()), float(100 * saved / self.turns))
 
     def better(self, thresholds: tuple[float, ...], i: int, floor: float) -> tuple[float, ...] | None:
-        """Returns ``thresholds`` with the ``i``-th replaced so that more turns are saved at the floor, or None.
+        """Returns ``thresholds`` with the ``i``-th one replaced so that more turns are saved at the floor, or None.
 
-        Of equal savings the more precise one is chosen, and of equal precision the lower threshold.
+        Among equal savings the more precise threshold is chosen, and at equal precision the lower one.
         """
         best, key = None, (self.score(thresholds).saved_pct, 1.0)
         for candidate in [0.0, *_candidates(self.values[i])]:
@@ -148,7 +153,7 @@ class _Evidence:
 
 
 def _candidates(values: np.ndarray) -> list[float]:
-    """Returns thresholds with different cuts: midway between neighbouring values, and above the last."""
+    """Returns thresholds that lead to different cuts: midway between neighbouring values, and one above the largest."""
     distinct = np.unique(values)
     between = (distinct[:-1] + distinct[1:]) / 2
     if len(between) > CANDIDATES:

@@ -63,7 +63,7 @@ def test_it_serves_until_it_is_told_to_end(python: str, tmp_path: Path) -> None:
     ("arguments", "environment", "message"),
     [
         (["--host", "0.0.0.0"], {}, "a token is needed. Set TURNWISE_VLLM_KEY"),
-        (["--host", "0.0.0.0", "--full-weights"], {"TURNWISE_VLLM_KEY": "k"}, "ask for no token"),
+        (["--host", "0.0.0.0", "--full-weights"], {"TURNWISE_VLLM_KEY": "k"}, "do not check a token"),
         (["--python", "/nowhere/python"], {}, "requirements-vllm.txt"),
         (["--lora-rank", "0"], {}, "goes with --full-weights"),
         (["--rows", "0"], {}, "--rows must be at least 1"),

@@ -112,9 +112,9 @@ def test_the_harness_takes_our_command_line(tmp_path):
     ("lines", "options", "said"),
     [
         (None, [], "no such file of patches"),
-        (['{"instance_id": 1}'], [], "x.jsonl:1: no prediction"),
+        (['{"instance_id": 1}'], [], "x.jsonl:1: not a prediction"),
         (["{"], [], "x.jsonl:1: broken JSON"),
-        (['{"instance_id": "a", "model_patch": ""}'] * 2, [], "x.jsonl:2: a stands twice"),
+        (['{"instance_id": "a", "model_patch": ""}'] * 2, [], "x.jsonl:2: a occurs twice"),
         (['{"instance_id": "a", "model_patch": ""}'], ["--workers", "0"], "workers and timeout must be at least 1"),
         (['{"instance_id": "a", "model_patch": ""}'], ["--python", "/nowhere/python"], "cannot be run"),
         ([""], [], "x.jsonl:1: empty line"),
