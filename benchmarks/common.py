@@ -13,7 +13,6 @@ import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,9 @@ from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from turnwise.models.policy import load_policy
+from devices import cpu_model, failure
+from turnwise.models.attention import use_tree_attention
+from turnwise.models.policy import load_policy, with_adapter
 from turnwise.models.shipped import tiny_path
 
 # Published architectures (their configuration files); the weights are random, for speed does not depend on them.
@@ -40,6 +41,12 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 16,
     },
     "qwen3-4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+    "qwen3-dry": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+    },  # ours
 }
 SHARED_SHAPE = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 4096}
 
@@ -90,6 +97,11 @@ def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
     add("--seed", type=int, default=0)
     add("--peers", nargs="*", default=None, metavar="NAME", help="only these peers (default: all that are installed)")
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
+    add(
+        "--keep-going",
+        action="store_true",
+        help="a peer that fails is named under `absent`, and the others are measured",
+    )
     return parser
 
 
@@ -160,12 +172,10 @@ def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: fl
     if shape == "tiny":
         model, _ = load_policy(tiny_path(), dtype, rank, alpha, seed=0)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            plain = model_of(shape, dtype, torch.device("cpu"))
-            plain.save_pretrained(folder)
-            tokenizer_of().save_pretrained(folder)
-            del plain
-            model, _ = load_policy(folder, dtype, rank, alpha, seed=0)
+        plain = use_tree_attention(model_of(shape, dtype, device))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = with_adapter(plain, rank, alpha, 0.0)
     fill_adapter(model)
     return model.to(device)
 
@@ -184,18 +194,26 @@ def chosen(args: argparse.Namespace, name: str) -> bool:
     return args.peers is None or name in args.peers
 
 
-def alternate(contenders: Sequence[Contender], rounds: int) -> None:
-    """Warm every contender, then measure round by round, each contender once a round."""
+def alternate(contenders: list[Contender], rounds: int, absent: dict[str, str] | None = None) -> None:
+    """Warm every contender, then measure round by round, each contender once a round.
+
+    With ``absent``, a contender that fails leaves the list and its reason is kept there, unless it is the first, which is ours.
+    """
     console = Console(stderr=True)
     with console.status("warm-up") as status, redirect_stdout(sys.stderr):
-        for contender in contenders:
-            status.update(f"warm-up: {contender.name}")
-            if contender.warm is not None:
-                contender.warm()
-        for number in range(rounds):
-            for contender in contenders:
-                status.update(f"round {number + 1} of {rounds}: {contender.name}")
-                contender.rounds.append(contender.run(number))
+        for number in range(-1, rounds):
+            for contender in list(contenders):
+                status.update(f"{f'round {number + 1} of {rounds}' if number >= 0 else 'warm-up'}: {contender.name}")
+                try:
+                    if number >= 0:
+                        contender.rounds.append(contender.run(number))
+                    elif contender.warm is not None:
+                        contender.warm()
+                except Exception as error:
+                    if absent is None or contender is contenders[0]:
+                        raise
+                    absent[contender.name] = failure(contender.name, error)
+                    contenders.remove(contender)
 
 
 def synchronize(device: torch.device) -> None:
@@ -225,16 +243,6 @@ def machine() -> dict[str, Any]:
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name(0)
     return found
-
-
-def cpu_model() -> str:
-    """The processor's name as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def ratio(value: float, reference: float) -> float | None:
@@ -272,7 +280,7 @@ def contender_rows(contenders: Sequence[Contender], ours: str) -> list[list[str]
 
 def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], details: Mapping[str, Any]) -> None:
     """Print the last line, one JSON object, and save it where asked for."""
-    skipped = {"json", "vllm_python", "peers", "memory_of"}
+    skipped = {"json", "vllm_python", "peers", "memory_of", "keep_going"}
     setting = {k: v for k, v in sorted(vars(args).items()) if k not in skipped}
     result = {"benchmark": name, **ratios, **details, "setting": setting, "machine": machine()}
     line = json.dumps(result, default=str)

@@ -1,4 +1,4 @@
-"""One optimiser step three ways: ours, padded rows under transformers' own attention, and TRL's loss.
+"""One optimiser step by several ways: ours, padded rows under transformers' own attention, and TRL's loss.
 
 All have the same LoRA weights, samples and AdamW. The padded peer gets its rows ready made and right-padded, so that it runs
 the causal kernel without any mask, with log-probs of the trained tokens only: as strong as the layout allows.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from turnwise.models.head import Head
 from turnwise.models.tensors import selected_logprobs_and_entropy
 from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.training.module import PolicyModule
+from turnwise.training.recompute import recomputing
 from turnwise.types import Credit, RolloutTree
 
 RANK, ALPHA = 16, 32.0  # conf/policy/tiny.yaml
@@ -34,12 +36,19 @@ Credits = Sequence[Credit]
 
 
 class Ours:
-    """Packing and Lightning's ``training_step`` with a bare optimiser in place of the Trainer's wrapper."""
+    """Packing and Lightning's ``training_step`` with a bare optimiser in place of the Trainer's wrapper.
 
-    def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
+    Args:
+        recompute, offload: as ``update.recompute`` and ``update.offload``.
+    """
+
+    def __init__(
+        self, shape: str, dtype: str, device: torch.device, recompute: bool = False, offload: bool = False
+    ) -> None:
         self.device, self.dtype = device, dtype
         self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
-        self.module = PolicyModule(self.model, LOSS, UpdateSettings(RATE, clip_norm=NORM))
+        settings = UpdateSettings(RATE, clip_norm=NORM, recompute=recompute, offload=offload)
+        self.module = PolicyModule(self.model, LOSS, settings)
         (optimizer,), (schedule,) = self.module.configure_optimizers()
         module: Any = self.module
         module.optimizers, module.lr_schedulers = lambda: optimizer, lambda: schedule
@@ -58,9 +67,10 @@ class Ours:
         self.model.zero_grad()
         update = pack(trees, credits, tokens, tokens)
         for batch in update.batches:
-            with casting(self.device, self.dtype):
-                loss = self.module.loss(self.module.loss_inputs(batch, update)).loss
-            loss.backward()
+            with recomputing(self.module.recomputed):
+                with casting(self.device, self.dtype):
+                    loss = self.module.loss(self.module.loss_inputs(batch, update)).loss
+                loss.backward()
         return taken(self.model)
 
     @torch.no_grad()
@@ -72,6 +82,28 @@ class Ours:
         logprobs = torch.cat([part.logprobs_K for part in parts])
         order = torch.argsort(turns, stable=True)
         remember(tree, logprobs[order], seed)
+
+
+class Grouped(Ours):
+    """Our packing under Unsloth's attention over a shared prefix (``grouper.py``); trees that branch once alone."""
+
+    def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
+        step = super().prepare(trees, credits, tokens)
+
+        def grouped() -> None:
+            with self.attending():
+                step()
+
+        return grouped
+
+    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
+        with self.attending():
+            return super().gradients(trees, credits, tokens)
+
+    def attending(self) -> Any:
+        from grouper import GroupedTree
+
+        return patch("turnwise.models.score.plan_of", GroupedTree)
 
 
 class Padded:
@@ -126,7 +158,7 @@ class Padded:
 
 
 class Trl:
-    """TRL's loss on the same samples, all rows in one pass; the tensors are made beforehand."""
+    """TRL's loss on the same samples; the tensors are made beforehand."""
 
     def __init__(self, shape: str, dtype: str, device: torch.device, samples: int) -> None:
         from peers_trl import Loss
@@ -139,24 +171,41 @@ class Trl:
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
+        """The step. ``tokens`` bounds a pass; all have as many rows, over which TRL accumulates gradients."""
         (tree,), (credit,) = trees, credits
-        inputs = trl_inputs(tree, credit, self.device)
+        passes = parts_of(trl_inputs(tree, credit, self.device), tokens)
 
         def step() -> None:
             self.optimizer.zero_grad(set_to_none=True)
-            with casting(self.device, self.dtype):
-                loss = self.loss(inputs)
-            loss.backward()
+            self.backward(passes)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), NORM)
             self.optimizer.step()
 
         return step
 
+    def backward(self, passes: list[dict[str, Tensor]]) -> None:
+        self.loss.trainer.current_gradient_accumulation_steps = len(passes)
+        for inputs in passes:
+            with casting(self.device, self.dtype):
+                loss = self.loss(inputs)
+            loss.backward()
+
     def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
         (tree,), (credit,) = trees, credits
         self.model.zero_grad()
-        self.loss(trl_inputs(tree, credit, self.device)).backward()
+        self.backward(parts_of(trl_inputs(tree, credit, self.device), tokens))
         return taken(self.model)
+
+
+def parts_of(inputs: dict[str, Tensor], tokens: int) -> list[dict[str, Tensor]]:
+    """Returns TRL's tensors cut into passes of equally many rows, each of at most ``tokens`` tokens where a row fits."""
+    rows, width = len(inputs["prompt_ids"]), inputs["prompt_ids"].shape[1] + inputs["completion_ids"].shape[1]
+    fitting = max(1, tokens // width)
+    each = max(n for n in range(1, rows + 1) if rows % n == 0 and n <= fitting)
+    return [
+        {name: value[at : at + each] if value.ndim else value for name, value in inputs.items()}
+        for at in range(0, rows, each)
+    ]
 
 
 def casting(device: torch.device, dtype: str) -> AbstractContextManager[Any]:
