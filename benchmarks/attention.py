@@ -68,7 +68,9 @@ def main() -> None:
         for row in rows
     ]
     notes = [f"not measured: {reason}" for reason in absent.values()]
-    notes.append(f"blocks are no slower than the dense mask from {found} tokens on; LONG in models/score.py is {LONG}")
+    notes.append(
+        f"shortest length from which on blocks are no slower than the dense mask: {found or 'none'}; in use: {LONG}"
+    )
     show(f"Attention, a layer of {args.shape}, {args.dtype}", header, table, notes)
     finish("attention", args, {"threshold": found, "threshold_in_use": LONG}, {"absent": absent, "rows": rows})
 

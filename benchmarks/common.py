@@ -41,12 +41,8 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 16,
     },
     "qwen3-4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
-    "qwen3-dry": {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 8,
-    },  # ours
+    # ours, of two layers, for make gpu DRY=cpu
+    "qwen3-dry": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8},
 }
 SHARED_SHAPE = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 4096}
 
@@ -97,11 +93,7 @@ def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
     add("--seed", type=int, default=0)
     add("--peers", nargs="*", default=None, metavar="NAME", help="only these peers (default: all that are installed)")
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
-    add(
-        "--keep-going",
-        action="store_true",
-        help="a peer that fails is named under `absent`, and the others are measured",
-    )
+    add("--keep-going", action="store_true", help="name peers that fail under `absent`, and measure the others")
     return parser
 
 
@@ -197,7 +189,7 @@ def chosen(args: argparse.Namespace, name: str) -> bool:
 def alternate(contenders: list[Contender], rounds: int, absent: dict[str, str] | None = None) -> None:
     """Warm every contender, then measure round by round, each contender once a round.
 
-    With ``absent``, a contender that fails leaves the list and its reason is kept there, unless it is the first, which is ours.
+    With ``absent``, a contender that fails leaves the list and its reason is kept there, unless it is the first.
     """
     console = Console(stderr=True)
     with console.status("warm-up") as status, redirect_stdout(sys.stderr):
