@@ -153,6 +153,8 @@ def row_of_paper(found: dict[str, Any]) -> str:
         "devices",
     )
     rows = [[key, worded(found.get(key))] for key in keys]
+    rows += [["MiB of the device in use, all processes", mib(found.get("device_bytes"))]]
+    rows += [["MiB planned for the training process", mib(found.get("planned_bytes"))]]
     changed = ", ".join(f"`{item.replace(f'{ROOT}/', '')}`" for item in found["changed"])
     title = f"`sweep={found['sweep']} rows={found['row']} scale=paper`, engine {found['engine']}"
     return "\n\n".join([title, table(["", "median or last"], rows), f"Changed: {changed}."])

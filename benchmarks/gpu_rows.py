@@ -18,6 +18,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -27,8 +28,12 @@ from typing import Any
 import torch
 
 from common import machine, positive
+from devices import free
 from paper_models import model_folder
 from paper_rows import NO_LOCAL, PAPERS, SHRUNK, Row
+from turnwise.config.schema import compose_config
+from turnwise.planning.hours import GPUS, Gpu
+from turnwise.planning.plan import plan
 
 ROOT = Path(__file__).resolve().parents[1]
 VLLM = Path(os.environ.get("TURNWISE_VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
@@ -51,11 +56,46 @@ def main() -> None:
             model_folder(row.family, model, large=cuda, device=args.device)
         changed = changes(args, row, engine)
         places = [f"policy.model={model}", f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}", "name=gpu"]
-        seconds, status, said = train([*row.overrides(changed), *places], args.limit)
+        given = [item for item in row.overrides(changed) if item != NO_LOCAL or engine == "tree"]
+        planned = planned_peak([*given, *places])
+        free()
+        with Watched(cuda) as device:
+            seconds, status, said = train([*given, *places], args.limit)
     done = trained(folder / "run" / "metrics.jsonl")
     if status not in (0, None) or not done:
         sys.exit(f"train.py ended with status {status} after {len(done)} iterations: {said}")
-    print(json.dumps(told(args, row, engine, changed, done, seconds)))
+    found = told(args, row, engine, changed, done, seconds)
+    print(json.dumps(found | {"device_bytes": device.most, "planned_bytes": planned}))
+
+
+class Watched:
+    """The memory of the first device that is in use, asked twice a second: of all processes together, a server's too."""
+
+    def __init__(self, cuda: bool) -> None:
+        self.most: int | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True) if cuda else None
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            room, whole = torch.cuda.mem_get_info(0)
+            self.most = max(self.most or 0, whole - room)
+
+    def __enter__(self) -> Watched:
+        if self._thread:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread:
+            self._thread.join()
+
+
+def planned_peak(overrides: Sequence[str]) -> int | None:
+    """Returns what the planner says of the training process's peak (``scripts/plan.py``); a server is not in it."""
+    memory = plan(compose_config(overrides, ROOT / "conf"), Gpu("h100", *GPUS["h100"])).memory
+    return memory.peak if memory else None
 
 
 def changes(args: argparse.Namespace, row: Row, engine: str) -> list[str]:
@@ -80,7 +120,7 @@ def changes(args: argparse.Namespace, row: Row, engine: str) -> list[str]:
         return [*smaller, "engine=tree"]
     # one device serves and trains; the server takes a share of its memory
     shared = ["engine.local.devices=null", "engine.local.eager=true", f"engine.local.python={VLLM}"]
-    return [*smaller, *shared, "engine.local.arguments=[--gpu-memory-utilization=0.3]"]
+    return [*smaller, *shared, 'engine.local.arguments=["--gpu-memory-utilization=0.3"]']
 
 
 def train(overrides: Sequence[str], limit: float) -> tuple[float, int | None, str]:
