@@ -230,4 +230,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # the part under way is ended on the way out
     sys.exit(main())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,22 +18,26 @@ from result_tables import table
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = ("torch", "transformers", "trl", "peft", "lightning", "triton", "kernels")
 MIB = 2**20
+# In a process of its own, so that the one that starts the parts holds nothing on the device
+DEVICE = """
+import json, torch
+if torch.cuda.is_available():
+    about = torch.cuda.get_device_properties(0)
+    named = {"gpu": about.name, "gpus": torch.cuda.device_count(), "gpu_gb": round(about.total_memory / 1e9, 1)}
+    print(json.dumps({**named, "cuda": torch.version.cuda}))
+"""
 
 
 def told_machine(dry: bool) -> dict[str, Any]:
     """Returns the device, the versions of libraries and the commit."""
-    import torch
-
     found: dict[str, Any] = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    if torch.cuda.is_available() and not dry:
-        about = torch.cuda.get_device_properties(0)
-        found |= {"gpu": about.name, "gpus": torch.cuda.device_count(), "gpu_gb": round(about.total_memory / 1e9, 1)}
-        found["cuda"] = torch.version.cuda
+    if not dry and (about := said(sys.executable, "-c", DEVICE)):
+        found |= json.loads(about)
         found["driver"] = said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()[:1]
     commit = said("git", "rev-parse", "--short=12", "HEAD")
     found["commit"] = (
