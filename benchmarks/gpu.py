@@ -59,10 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     outcomes: list[Outcome] = []
     for part in chosen:
-        kept = None if words.get("again") == "true" else finished(out / part.name, part, machine)
+        again = words.get("again") == "true"
+        kept = None if again else finished(out / part.name, part, machine)
         if kept is None:
             console.print(f"{part.name}: {part.says} (at most {part.limit:.0f} s)", highlight=False)
-        outcome = kept or run(part, out / part.name, machine)
+        outcome = kept or run(part, out / part.name, machine, again)
         outcomes.append(outcome)
         console.print(
             f"{part.name}: {outcome.status}{' before' if kept else ''} {outcome.reason}", highlight=False, markup=False
@@ -136,7 +137,7 @@ def finished(folder: Path, part: Part, machine: dict[str, Any]) -> Outcome | Non
     return kept if kept.machine.get("gpu") == machine.get("gpu") else None
 
 
-def run(part: Part, folder: Path, machine: dict[str, Any]) -> Outcome:
+def run(part: Part, folder: Path, machine: dict[str, Any], again: bool = False) -> Outcome:
     """Runs a part in a process group of its own, which ends at the limit, and keeps what it printed and what became of it."""
     folder.mkdir(parents=True, exist_ok=True)
     command = list(part.command)
@@ -144,7 +145,8 @@ def run(part: Part, folder: Path, machine: dict[str, Any]) -> Outcome:
         return keep(folder, Outcome(part.name, command, "not here", part.lacks, machine=machine))
     began = time.monotonic()
     with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT, env=environment(), start_new_session=True)
+        given = [*command, *(part.fresh if again else ())]
+        process = subprocess.Popen(given, stdout=out, stderr=err, cwd=ROOT, env=environment(), start_new_session=True)
         try:
             status: int | None = process.wait(part.limit)
         except subprocess.TimeoutExpired:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 BENCHMARKS = Path(__file__).resolve().parent
-VLLM = BENCHMARKS.parent / ".venv-vllm" / "bin" / "python"
+VLLM = Path(os.environ.get("TURNWISE_VLLM_PYTHON", BENCHMARKS.parent / ".venv-vllm" / "bin" / "python"))
 DRY = "cpu"
 WHOLE = 28 * 60.0  # s of all parts together: the rest of thirty minutes is for their start
 
@@ -22,6 +23,7 @@ class Part:
         says: what it measures.
         limit: seconds, after which it is ended.
         lacks: why it cannot run here; empty if it can.
+        fresh: further options with which it begins anew where it would go on.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Part:
     command: tuple[str, ...]
     limit: float
     lacks: str = ""
+    fresh: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

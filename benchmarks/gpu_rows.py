@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ import torch
 
 from common import machine, positive
 from devices import free
+from gpu_parts import VLLM
 from paper_models import model_folder
 from paper_rows import NO_LOCAL, PAPERS, SHRUNK, Row
 from turnwise.config.schema import compose_config
@@ -36,7 +36,6 @@ from turnwise.planning.hours import GPUS, Gpu
 from turnwise.planning.plan import plan
 
 ROOT = Path(__file__).resolve().parents[1]
-VLLM = Path(os.environ.get("TURNWISE_VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
 GRACE = 20.0  # s that a run gets to keep what it has
 REPLY = 32  # tokens of a reply on CUDA at most: random weights never end one
 
@@ -55,15 +54,18 @@ def main() -> None:
         if not (model / "config.json").exists():
             model_folder(row.family, model, large=cuda, device=args.device)
         changed = changes(args, row, engine)
-        places = [f"policy.model={model}", f"paths.out={folder / 'run'}", f"paths.cache={folder / 'cache'}", "name=gpu"]
+        place = folder / f"run-{engine}"
+        places = [f"policy.model={model}", f"paths.out={place}", f"paths.cache={folder / 'cache'}", "name=gpu"]
+        places += ["fresh=true"] if args.fresh else []
         given = [item for item in row.overrides(changed) if item != NO_LOCAL or engine == "tree"]
         planned = planned_peak([*given, *places])
         free()
         with Watched(cuda) as device:
             seconds, status, said = train([*given, *places], args.limit)
-    done = trained(folder / "run" / "metrics.jsonl")
+    done = trained(place / "metrics.jsonl")
     if status not in (0, None) or not done:
-        sys.exit(f"train.py ended with status {status} after {len(done)} iterations: {said}")
+        ended = f"ended with status {status}" if status is not None else f"was stopped at its limit of {args.limit} s"
+        sys.exit(f"train.py {ended} after {len(done)} iterations: {said}")
     found = told(args, row, engine, changed, done, seconds)
     print(json.dumps(found | {"device_bytes": device.most, "planned_bytes": planned}))
 
@@ -192,6 +194,7 @@ def parser() -> argparse.ArgumentParser:
     add("--device", choices=["cpu", "cuda"], default="cuda")
     add("--iterations", type=positive, default=10)
     add("--limit", type=positive, default=110, metavar="S", help="the run is stopped after so many seconds (110)")
+    add("--fresh", action="store_true", help="put an earlier run in the folder aside and begin anew")
     add("--folder", type=Path, required=True, help="of data, weights and the run")
     return parser
 

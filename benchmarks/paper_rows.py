@@ -126,8 +126,11 @@ class Retriever(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def retrieval() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Retriever)
+def retrieval(folder: Path) -> Iterator[str]:
+    """A running retriever. Its port is kept in ``folder``, because a run goes on only with the same address."""
+    kept = folder / "port"
+    server = ThreadingHTTPServer(("127.0.0.1", int(kept.read_text()) if kept.exists() else 0), Retriever)
+    kept.write_text(str(server.server_port))
     thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.05), daemon=True)
     thread.start()
     try:
@@ -173,7 +176,7 @@ def trace(folder: Path, large: bool = False) -> Iterator[Row]:
     files = {split: questions(folder / f"{split}.jsonl", budget) for split in ("train", "seen", "unseen")}
     named = ", ".join(f"{split}: {path}" for split, path in files.items())
     critic = model_folder("qwen3", folder / "critic")
-    with retrieval() as url:
+    with retrieval(folder) as url:
         given = (f"env.files={{{named}}}", f"env.retriever={url}")
         smaller = [f"allocator.budget={budget}", f"states.count={budget}", f"predictor.model={critic}"]
         smaller += [f"rollout.states={budget // 2}"] if large else []

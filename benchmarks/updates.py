@@ -48,7 +48,7 @@ class Ours:
         self.device, self.dtype = device, dtype
         self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
         settings = UpdateSettings(RATE, clip_norm=NORM, recompute=recompute, offload=offload)
-        self.module = PolicyModule(self.model, LOSS, settings)
+        self.module = PolicyModule(self.model, LOSS, settings).to(device)  # it remembers the device it was moved to
         (optimizer,), (schedule,) = self.module.configure_optimizers()
         module: Any = self.module
         module.optimizers, module.lr_schedulers = lambda: optimizer, lambda: schedule
