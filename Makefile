@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sandbox compiler escapes test test-fast test-extras properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm tiny docs audit clean
+.PHONY: help setup train sandbox compiler escapes test test-fast test-extras properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -107,6 +107,12 @@ test-vllm: $(VENV)/.dev ## engine=vllm over vLLM itself (TURNWISE_VLLM_PYTHON=..
 test-slurm: $(VENV)/.dev ## jobs of a Slurm of one node that the test starts (apt-get install slurm-wlm munge; minutes)
 	$(BIN)/python -m pytest tests/conformance/test_slurm.py $(ARGS)
 
+# What CUDA brings beside .venv may be missing: the parts that need it say so. DRY=cpu installs nothing more.
+gpu: $(VENV)/.dev $(VENV)/.bfcl ## all that needs a device, in thirty minutes on one (DRY=cpu: tiny, on a CPU); ARGS="parts=attention,update_4b"
+	@test "$(DRY)" = cpu || for place in .venv-vllm .venv-unsloth; do \
+		$(MAKE) --no-print-directory $$place/.done || echo "make gpu: $$place could not be made; what needs it is left out" >&2; done
+	$(BIN)/python benchmarks/gpu.py $(if $(DRY),dry=$(DRY)) $(ARGS)
+
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
 	$(BIN)/python -m recipes.tiny $(ARGS)
 
@@ -130,7 +136,7 @@ audit: .venv-audit/.done ## known holes in the pinned libraries; needs the netwo
 	done
 
 clean: ## remove environments and caches; outputs/ stays
-	rm -rf .venv .venv-alfworld .venv-audit build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache src/*.egg-info
+	rm -rf .venv .venv-alfworld .venv-audit .venv-unsloth build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache src/*.egg-info
 	find . -name __pycache__ -type d -not -path './outputs/*' -prune -exec rm -rf {} +
 
 # Stamps: a file inside the environment, newer than what it was made from.
@@ -176,6 +182,16 @@ $(VENV)/.openenv $(VENV)/.published: $(VENV)/.%: requirements-%.txt
 .venv-audit/.done: | $(BIN)/python
 	$(BIN)/python -m venv .venv-audit
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	@touch $@
+
+.venv-vllm/.done: requirements-vllm.txt requirements-vllm.lock | $(BIN)/python
+	$(BIN)/python -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -r $< -c requirements-vllm.lock
+	@touch $@
+
+# A folder, no environment: one file of the package is read, and nothing of it is imported (benchmarks/grouper.py).
+.venv-unsloth/.done: requirements-unsloth.txt | $(BIN)/python
+	$(PIP) --no-deps --target .venv-unsloth --upgrade -r $<
 	@touch $@
 
 .venv-alfworld/.done: requirements-alfworld.txt | $(BIN)/python

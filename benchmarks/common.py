@@ -1,7 +1,7 @@
-"""Code that all benchmarks share: options, the machine, the model, alternating rounds, the table and the last line.
+"""What the benchmarks share: options, the machine, the model, alternating rounds, the table and the last line.
 
-Every benchmark measures our code and its peers on one machine, in alternating rounds, so that a slow minute of the
-machine affects all of them. A peer that is not installed is reported as null with the reason.
+Every benchmark measures ours and its peers in one process on one machine, one after the other and round by round, so that a
+slow minute of the machine falls on all of them. A peer that is not installed is reported as null with the reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +27,12 @@ from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from turnwise.models.policy import load_policy
+from devices import cpu_model, failure
+from turnwise.models.attention import use_tree_attention
+from turnwise.models.policy import load_policy, with_adapter
 from turnwise.models.shipped import tiny_path
 
-# Architectures from published configuration files. The weights are random, because speed does not depend on them.
+# Published architectures (their configuration files); the weights are random, for speed does not depend on them.
 SHAPES: dict[str, dict[str, int]] = {
     "qwen3-0.6b": {
         "hidden_size": 1024,
@@ -40,13 +41,15 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 16,
     },
     "qwen3-4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+    # ours, of two layers, for make gpu DRY=cpu
+    "qwen3-dry": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8},
 }
 SHARED_SHAPE = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 4096}
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One measured round: its wall-clock time and the amount of work done in it (tokens, samples, updates)."""
+    """One measured round: its wall-clock and how much was done in it (tokens, samples, updates)."""
 
     seconds: float
     units: float = 1.0
@@ -58,7 +61,7 @@ class Round:
 
 @dataclass(slots=True)
 class Contender:
-    """A program to be timed. ``warm`` runs once before the first round and is not counted."""
+    """Something to be timed. ``warm`` runs once before the first round and is not counted."""
 
     name: str
     run: Callable[[int], Round]
@@ -68,7 +71,7 @@ class Contender:
 
     @property
     def rate(self) -> float:
-        """Median units per second."""
+        """Median units a second."""
         return statistics.median(r.rate for r in self.rounds)
 
     @property
@@ -77,24 +80,25 @@ class Contender:
 
 
 def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
-    """Returns a parser with the options that every benchmark has."""
+    """The options that every benchmark has."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("--rounds", type=positive, default=rounds, help=f"measured rounds, of which the median counts ({rounds})")
-    add("--threads", type=positive, default=None, help="threads of every contender (default: torch's choice)")
+    add("--threads", type=positive, default=None, help="threads of every contender (default: as torch finds them)")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--dtype", choices=["float32", "bfloat16"], default="float32")
     add("--shape", choices=["tiny", *SHAPES], default="tiny", help="tiny is the shipped policy; others: random weights")
     add("--seed", type=int, default=0)
     add("--peers", nargs="*", default=None, metavar="NAME", help="only these peers (default: all that are installed)")
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
+    add("--keep-going", action="store_true", help="name peers that fail under `absent`, and measure the others")
     return parser
 
 
 def positive(text: str) -> int:
-    """Returns an integer of at least 1, as a type for argparse."""
+    """An integer of at least 1, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
@@ -102,7 +106,7 @@ def positive(text: str) -> int:
 
 
 def prepare(args: argparse.Namespace) -> torch.device:
-    """Sets threads, seed and device, and silences libraries. Ends the program if the device is missing."""
+    """Threads, seed, device, silence. Ends the program where the device is not there."""
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("--device cuda: torch finds no CUDA device here; use --device cpu")
     if args.threads:
@@ -125,12 +129,12 @@ def prepare(args: argparse.Namespace) -> torch.device:
 
 
 def tokenizer_of() -> Any:
-    """Returns the shipped tokenizer. Larger shapes use it too, because random weights do not read text."""
+    """The shipped tokenizer; larger shapes use it too, since random weights read no text."""
     return AutoTokenizer.from_pretrained(tiny_path())
 
 
 def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdpa") -> Any:
-    """Returns the plain causal language model with transformers' own attention."""
+    """The plain causal LM under transformers' own attention."""
     wanted = getattr(torch, dtype)
     if shape == "tiny":
         model = AutoModelForCausalLM.from_pretrained(tiny_path(), dtype=wanted, attn_implementation=attention)
@@ -145,7 +149,7 @@ def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdp
 
 
 def config_of(shape: str) -> Any:
-    """Returns the configuration of a shape, with the token ids of the shipped tokenizer."""
+    """The configuration of a shape; token ids as in the shipped tokenizer."""
     if shape == "tiny":
         return AutoConfig.from_pretrained(tiny_path())
     ids = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None, "tie_word_embeddings": True}
@@ -153,27 +157,23 @@ def config_of(shape: str) -> Any:
 
 
 def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: float) -> Any:
-    """Returns the policy as a run loads it: with tree attention, and with a LoRA adapter whose two factors are both
-    nonzero.
+    """The policy as a run loads it: under tree attention, with a LoRA adapter whose both factors are not zero.
 
-    PEFT initialises one factor with zeros, so that half of the gradients would vanish. Small random numbers imitate a
-    few updates.
+    PEFT starts one factor at zero, where half of the gradients vanish; small random numbers stand in for a few updates.
     """
     if shape == "tiny":
         model, _ = load_policy(tiny_path(), dtype, rank, alpha, seed=0)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            plain = model_of(shape, dtype, torch.device("cpu"))
-            plain.save_pretrained(folder)
-            tokenizer_of().save_pretrained(folder)
-            del plain
-            model, _ = load_policy(folder, dtype, rank, alpha, seed=0)
+        plain = use_tree_attention(model_of(shape, dtype, device))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = with_adapter(plain, rank, alpha, 0.0)
     fill_adapter(model)
     return model.to(device)
 
 
 def fill_adapter(model: Any) -> None:
-    """Fills every second LoRA factor with the same small random numbers, for any copy of the model."""
+    """The same small random numbers for every second LoRA factor of any copy of the model."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -182,22 +182,30 @@ def fill_adapter(model: Any) -> None:
 
 
 def chosen(args: argparse.Namespace, name: str) -> bool:
-    """Returns whether a peer is to run."""
+    """Whether a peer is to run."""
     return args.peers is None or name in args.peers
 
 
-def alternate(contenders: Sequence[Contender], rounds: int) -> None:
-    """Warms up every contender, then measures round by round, each contender once per round."""
+def alternate(contenders: list[Contender], rounds: int, absent: dict[str, str] | None = None) -> None:
+    """Warm every contender, then measure round by round, each contender once a round.
+
+    With ``absent``, a contender that fails leaves the list and its reason is kept there, unless it is the first.
+    """
     console = Console(stderr=True)
     with console.status("warm-up") as status, redirect_stdout(sys.stderr):
-        for contender in contenders:
-            status.update(f"warm-up: {contender.name}")
-            if contender.warm is not None:
-                contender.warm()
-        for number in range(rounds):
-            for contender in contenders:
-                status.update(f"round {number + 1} of {rounds}: {contender.name}")
-                contender.rounds.append(contender.run(number))
+        for number in range(-1, rounds):
+            for contender in list(contenders):
+                status.update(f"{f'round {number + 1} of {rounds}' if number >= 0 else 'warm-up'}: {contender.name}")
+                try:
+                    if number >= 0:
+                        contender.rounds.append(contender.run(number))
+                    elif contender.warm is not None:
+                        contender.warm()
+                except Exception as error:
+                    if absent is None or contender is contenders[0]:
+                        raise
+                    absent[contender.name] = failure(contender.name, error)
+                    contenders.remove(contender)
 
 
 def synchronize(device: torch.device) -> None:
@@ -206,7 +214,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def timed(work: Callable[[], float], device: torch.device) -> Round:
-    """Times ``work``, which returns how many units of work it did."""
+    """Time ``work``, which answers how many units it did."""
     synchronize(device)
     began = time.perf_counter()
     units = work()
@@ -215,7 +223,7 @@ def timed(work: Callable[[], float], device: torch.device) -> Round:
 
 
 def machine() -> dict[str, Any]:
-    """Returns a description of the machine on which the numbers were measured."""
+    """What the numbers were measured on."""
     found = {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -229,23 +237,13 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def cpu_model() -> str:
-    """Returns the processor's name as the operating system reports it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def ratio(value: float, reference: float) -> float | None:
-    """Returns ``value / reference`` to three digits, or None if there is no reference."""
+    """``value / reference`` to three digits; null where the reference is nothing."""
     return float(f"{value / reference:.4g}") if reference else None
 
 
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> None:
-    """Prints a table on the terminal, with remarks below it."""
+    """A table on the terminal, with remarks below it."""
     console = Console()
     table = Table(title=title, title_justify="left")
     for i, name in enumerate(header):
@@ -258,7 +256,7 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]], no
 
 
 def contender_rows(contenders: Sequence[Contender], ours: str) -> list[list[str]]:
-    """Returns rows of name, median seconds, units per second, fastest and slowest round, and how much faster ours is."""
+    """Rows of name, median seconds, units a second, slowest and fastest round, and how much faster ours is."""
     base = next(c for c in contenders if c.name == ours)
     return [
         [
@@ -273,8 +271,8 @@ def contender_rows(contenders: Sequence[Contender], ours: str) -> list[list[str]
 
 
 def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], details: Mapping[str, Any]) -> None:
-    """Prints the last line, one JSON object, and also writes it to a file if requested."""
-    skipped = {"json", "vllm_python", "peers", "memory_of"}
+    """Print the last line, one JSON object, and save it where asked for."""
+    skipped = {"json", "vllm_python", "peers", "memory_of", "keep_going"}
     setting = {k: v for k, v in sorted(vars(args).items()) if k not in skipped}
     result = {"benchmark": name, **ratios, **details, "setting": setting, "machine": machine()}
     line = json.dumps(result, default=str)
@@ -285,7 +283,7 @@ def finish(name: str, args: argparse.Namespace, ratios: Mapping[str, Any], detai
 
 
 def contender_details(contenders: Sequence[Contender]) -> dict[str, Any]:
-    """Returns every contender's rounds for the JSON result."""
+    """Every contender's rounds, for the record."""
     return {
         "contenders": {
             c.name: {

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 
+from devices import begin_peak
+
 MARK = "peak bytes:"
 
 
@@ -28,13 +30,9 @@ def say_peak(small: Callable[[], None], step: Callable[[], None], device: torch.
     small()
     gc.collect()
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        step()
-        torch.cuda.synchronize(device)
-        peak = torch.cuda.max_memory_allocated(device)
-    elif Path("/proc/self/clear_refs").exists():
+        print(MARK, device_peak(step, device))
+        return
+    if Path("/proc/self/clear_refs").exists():
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the recorded peak
         before = status("VmRSS")
@@ -46,6 +44,15 @@ def say_peak(small: Callable[[], None], step: Callable[[], None], device: torch.
         step()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     print(MARK, max(peak - before, 0))
+
+
+def device_peak(step: Callable[[], None], device: torch.device) -> int:
+    """Returns the bytes on a CUDA device that ``step`` needs at its peak beyond what stands before it, by torch's own record."""
+    begin_peak(device)
+    before = torch.cuda.memory_allocated(device)
+    step()
+    torch.cuda.synchronize(device)
+    return max(torch.cuda.max_memory_allocated(device) - before, 0)
 
 
 def status(name: str) -> int:
@@ -60,9 +67,9 @@ def peak_of_child(script: str, way: str, args: argparse.Namespace) -> int:
     """Runs ``script`` with the same options for one contender only, and returns the bytes that it prints."""
     command = [sys.executable, script, "--memory-of", way]
     for name, value in vars(args).items():
-        if name in ("memory_of", "json", "peers") or value is None:
+        if name in ("memory_of", "json", "peers", "keep_going") or value is None or value is False:
             continue
-        command += [f"--{name.replace('_', '-')}", str(value)]
+        command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     for line in done.stdout.splitlines():
         if line.startswith(MARK):

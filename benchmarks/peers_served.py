@@ -103,7 +103,7 @@ class Continuous:
 class Vllm:
     """vLLM in a Python environment of its own, with JSON lines as its interface (``vllm_worker.py``)."""
 
-    def __init__(self, python: Path, model: Path, work: Work, dtype: str, rows: int) -> None:
+    def __init__(self, python: Path, model: Path, work: Work, dtype: str, rows: int, memory: float = 0.3) -> None:
         threads = torch.get_num_threads()
         environment = {
             **os.environ,
@@ -124,6 +124,7 @@ class Vllm:
             "dtype": dtype,
             "max_length": work.max_length,
             "rows": rows,
+            "memory": memory,
             "max_tokens": work.sampling.max_tokens,
             "temperature": work.sampling.temperature,
             "top_p": work.sampling.top_p,

@@ -1,10 +1,9 @@
-"""Compares rollouts on household episodes, in generated tokens per second: our engine and the alternatives that a user
-has.
+"""Rollouts: generated tokens a second on household episodes, ours beside what a user would pick instead.
 
 python benchmarks/rollout.py
 python benchmarks/rollout.py --tasks 1 --group 4 --horizon 3 --rounds 1 --peers trl generate
 python benchmarks/rollout.py --vllm-python ~/vllm/bin/python
-python benchmarks/rollout.py --device cuda --dtype bfloat16 --shape qwen3-0.6b
+python benchmarks/rollout.py --device cuda --dtype bfloat16 --shape qwen3-0.6b --keep-going
 """
 
 from __future__ import annotations
@@ -36,15 +35,18 @@ from common import (
     timed,
     tokenizer_of,
 )
+from devices import begin_peak, failure, peak_bytes, peak_operations, share
 from floor import Counted, ModelSize, calibrate, count
 from household import Work
 from peers_generate import GenerateEngine
 from peers_served import Continuous, Vllm, serve, vllm_absent
+from planned import planned_sampling
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Engine
 from turnwise.engines.lanes import Lanes
 
+MEMORY_GB = 4.0  # of keys and values that our engine keeps (conf/engine/tree.yaml)
 KEYS = {"trl": "x_trl", "generate": "x_generate", "continuous": "x_continuous", "vllm": "x_vllm_cpu"}
 
 
@@ -57,52 +59,53 @@ def main() -> None:
     model = model_of(args.shape, args.dtype, device)
     counted: list[Counted] = []
     size = ModelSize.of(model)
-    contenders = [ours(args, work, small, model, lambda trees: counted.append(count(trees, size)))]
+    peaks: list[int] = []
+
+    def on_trees(trees: Any, peak: int) -> None:
+        counted.append(count(trees, size))
+        peaks.append(peak)
+
+    contenders = [ours(args, work, small, model, on_trees)]
     absent: dict[str, str] = {}
     closing: list[Callable[[], None]] = []
-    if chosen(args, "trl"):
-        if find_spec("trl") is None:
-            absent["x_trl"] = "trl: not installed; it is in requirements-dev.txt"
-        else:
-            contenders.append(trl(args, work, device))
-    if chosen(args, "generate"):
-        engine = GenerateEngine(model_of(args.shape, args.dtype, device), work.chat.stop_ids, tokenizer.pad_token_id)
-        contenders.append(
-            played("generate", engine, work, small, device, "transformers generate, whole history each turn")
-        )
-    if chosen(args, "continuous"):
-        peer = model_of(args.shape, args.dtype, device)
-        server = Continuous(
-            peer, work, tokenizer.pad_token_id, args.continuous_rows, args.continuous_tokens, args.continuous_block
-        )
-        closing.append(server.close)
-        contenders.append(
-            Contender(
-                "continuous",
-                lambda number: timed(lambda: serve(server, work), device),
-                lambda: serve(server, small),
-                f"transformers continuous batching, {args.continuous_rows} requests and {args.continuous_tokens} tokens a pass",
-            )
-        )
-    if chosen(args, "vllm"):
-        reason = vllm_absent(args.vllm_python)
-        if reason:
-            absent["x_vllm_cpu"] = reason
-        else:
-            contenders.append(vllm(args, work, small, device, closing))
+    made: dict[str, Callable[[], Contender]] = {
+        "trl": lambda: trl(args, work, device),
+        "generate": lambda: generate(args, work, small, device),
+        "continuous": lambda: continuous(args, work, small, device, closing),
+        "vllm": lambda: vllm(args, work, small, device, closing),
+    }
+    for name, make in made.items():
+        if not chosen(args, name):
+            continue
+        if reason := missing(args, name):
+            absent[KEYS[name]] = reason
+            continue
+        try:
+            contenders.append(make())
+        except Exception as error:
+            if not args.keep_going:
+                raise
+            absent[name] = failure(name, error)
     try:
-        alternate(contenders, args.rounds)
+        alternate(contenders, args.rounds, absent if args.keep_going else None)
     finally:
         for close in closing:
             close()
-    report(args, work, contenders, absent, counted, device)
+    report(args, work, contenders, absent, counted, peaks, device)
 
 
-def ours(args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees: Callable[[Any], object]) -> Contender:
-    """Measures the tree engine as a run uses it. Loading the weights is part of the measured time, as in every
-    iteration.
-    """
-    engine = Lanes(work.chat.stop_ids)
+def missing(args: argparse.Namespace, name: str) -> str | None:
+    """Returns why a peer is not measured; None where it is."""
+    if name == "trl" and find_spec("trl") is None:
+        return "trl: not installed; it is in requirements-dev.txt"
+    return vllm_absent(args.vllm_python) if name == "vllm" else None
+
+
+def ours(
+    args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees: Callable[[Any, int], object]
+) -> Contender:
+    """The tree engine as a run uses it. Weights are loaded inside the measured time, as in every iteration."""
+    engine = Lanes(work.chat.stop_ids, memory_gb=MEMORY_GB)
     measured: list[Any] = []
 
     def play(part: Work, number: int) -> float:
@@ -112,15 +115,17 @@ def ours(args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees
         return player.tally.tokens
 
     def run(number: int) -> Round:
+        begin_peak(model.device)
+        before = peak_bytes(model.device) or 0
         done = timed(lambda: play(work, number), model.device)
-        on_trees(measured)
+        on_trees(measured, (peak_bytes(model.device) or 0) - before)
         return done
 
     return Contender("turnwise", run, lambda: play(small, -1), "tree engine, with log-probs")
 
 
 def played(name: str, engine: Engine, work: Work, small: Work, device: torch.device, note: str) -> Contender:
-    """Measures a peer that has the engine's interface and is driven by the same player."""
+    """A peer behind the engine's interface, driven by the same player."""
 
     def play(part: Work, number: int) -> float:
         player = part.player(engine)
@@ -128,6 +133,26 @@ def played(name: str, engine: Engine, work: Work, small: Work, device: torch.dev
         return player.tally.tokens
 
     return Contender(name, lambda number: timed(lambda: play(work, number), device), lambda: play(small, -1), note)
+
+
+def generate(args: argparse.Namespace, work: Work, small: Work, device: torch.device) -> Contender:
+    model = model_of(args.shape, args.dtype, device)
+    engine = GenerateEngine(model, work.chat.stop_ids, tokenizer_of().pad_token_id)
+    return played("generate", engine, work, small, device, "transformers generate, whole history each turn")
+
+
+def continuous(
+    args: argparse.Namespace, work: Work, small: Work, device: torch.device, closing: list[Callable[[], None]]
+) -> Contender:
+    model, sizes = model_of(args.shape, args.dtype, device), (args.continuous_rows, args.continuous_tokens)
+    server = Continuous(model, work, tokenizer_of().pad_token_id, *sizes, args.continuous_block)
+    closing.append(server.close)
+    return Contender(
+        "continuous",
+        lambda number: timed(lambda: serve(server, work), device),
+        lambda: serve(server, small),
+        f"transformers continuous batching, {sizes[0]} requests and {sizes[1]} tokens a pass",
+    )
 
 
 def trl(args: argparse.Namespace, work: Work, device: torch.device) -> Contender:
@@ -148,7 +173,8 @@ def vllm(
     folder = tempfile.TemporaryDirectory()
     model_of(args.shape, args.dtype, device).save_pretrained(folder.name)
     tokenizer_of().save_pretrained(folder.name)
-    server = Vllm(args.vllm_python, Path(folder.name), work, args.dtype, len(work.states) * work.group)
+    rows = len(work.states) * work.group
+    server = Vllm(args.vllm_python, Path(folder.name), work, args.dtype, rows, args.vllm_memory)
     closing += [server.close, folder.cleanup]
 
     def play(part: Work) -> float:
@@ -166,9 +192,10 @@ def report(
     contenders: list[Contender],
     absent: dict[str, str],
     counted: list[Counted],
+    peaks: list[int],
     device: torch.device,
 ) -> None:
-    """Reports the ratios, the floor, the table and the last line."""
+    """Ratios, the floor, the table and the last line."""
     base = contenders[0]
     found = {c.name: c for c in contenders[1:]}
     ratios: dict[str, Any] = {
@@ -199,22 +226,38 @@ def report(
     )
     title = f"Rollouts: {len(work.states)} tasks, G = {work.group}, horizon {work.environment.horizon}, {args.shape}"
     show(title, ["", "seconds", "tokens/s", "slowest to fastest", "ours is"], rows, notes)
-    details = {"absent": absent, "floor": floor, "unit": "generated tokens", **contender_details(contenders)}
+    mean = statistics.fmean(len(state.ids) for state in work.states)
+    longest = mean + work.environment.horizon * work.sampling.max_tokens  # answers of the world not counted
+    planned = planned_sampling(
+        args.shape, args.dtype, len(work.states) * work.group, longest, len(work.states) * work.group,
+        work.sampling.max_tokens, MEMORY_GB,
+    )  # fmt: skip
+    done = statistics.median(c.operations for c in counted)
+    details = {
+        "absent": absent,
+        "floor": floor,
+        "unit": "generated tokens",
+        "mfu": {c.name: share(done, c.seconds, peak_operations(device)) for c in contenders},
+        "peak_bytes": {"turnwise": max(peaks)} if device.type == "cuda" else {},
+        "planned_bytes": planned,
+        **contender_details(contenders),
+    }
     finish("rollout", args, ratios, details)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
+    """The command line."""
     parser = options(__doc__)
     add = parser.add_argument
     add("--tasks", type=positive, default=4)
     add("--group", type=positive, default=16, help="rollouts a task: G")
     add("--horizon", type=positive, default=20, help="turns of an episode")
-    add("--max-tokens", type=positive, default=24, help="most tokens of an action")
-    add("--max-length", type=positive, default=4096, help="most tokens of a history")
-    add("--vllm-python", type=Path, default=None, metavar="FILE", help="Python interpreter that has vllm-cpu")
-    add("--continuous-rows", type=positive, default=16, help="most requests in one pass of continuous batching")
-    add("--continuous-tokens", type=positive, default=256, help="most tokens in one pass of continuous batching")
+    add("--max-tokens", type=positive, default=24, help="tokens of an action at most")
+    add("--max-length", type=positive, default=4096, help="tokens of a history at most")
+    add("--vllm-python", type=Path, default=None, metavar="FILE", help="the Python of an environment with vllm-cpu")
+    add("--vllm-memory", type=float, default=0.3, metavar="SHARE", help="of the GPU's memory that vLLM may take (0.3)")
+    add("--continuous-rows", type=positive, default=16, help="requests of one pass of continuous batching")
+    add("--continuous-tokens", type=positive, default=256, help="tokens of one pass of continuous batching")
     add("--continuous-block", type=positive, default=16, help="tokens of one cache block of continuous batching")
     return parser
 

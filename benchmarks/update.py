@@ -1,14 +1,15 @@
-"""Compares one optimiser step on samples that share a state, and on a branching tree: time, peak memory and gradients.
+"""Updates: one optimiser step on samples that share a state, and on a branching tree; time, peak memory and gradients.
 
 python benchmarks/update.py
 python benchmarks/update.py --state 32 --actions 4 --action 8 --turns 4 --rounds 1
-python benchmarks/update.py --device cuda --dtype bfloat16 --shape qwen3-0.6b
+python benchmarks/update.py --device cuda --dtype bfloat16 --shape qwen3-0.6b --keep-going
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,14 +30,18 @@ from common import (
     show,
     timed,
 )
+from devices import failure, peak_operations, share, share_base
 from floor import ModelSize, calibrate, update_operations
-from memory import peak_of_child, say_peak
+from grouper import grouper_absent
+from memory import device_peak, peak_of_child, say_peak
+from planned import planned_step
 from samples import branching_tree, by_turn, credit, flat_tree
+from turnwise.config.settings import LoraSettings
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
-from updates import Ours, Padded, Trl, difference
+from updates import ALPHA, RANK, Grouped, Ours, Padded, Trl, difference
 
-WAYS = ("turnwise", "padded", "trl")
+WAYS = ("turnwise", "padded", "trl", "trl_trie", "unsloth")
 
 
 def main() -> None:
@@ -46,50 +51,109 @@ def main() -> None:
         say_peak(*steps_for_memory(args, device), device)
         return
     absent: dict[str, str] = {}
-    if find_spec("trl") is None:
-        absent["x_trl"] = "trl: not installed; it is in requirements-dev.txt"
-    ways = [way for way in WAYS if way == "turnwise" or (chosen(args, way) and f"x_{way}" not in absent)]
     flat, tree = samples(args)
-    parties = {way: party(args, device, way) for way in ways}
+    parties: dict[str, Any] = {}
+    for way in WAYS:
+        if reason := missing(args, way):
+            absent |= {f"x_{way}": reason} if reason != "not chosen" else {}
+        elif (made := tried(args, absent, way, partial(party, args, device, way))) is not None:
+            parties[way] = made
+            share_base(made.model, parties["turnwise"].model)
     for work in (flat, tree):
         parties["turnwise"].sampled(*work, seed=args.seed)
-    group, grown = layouts(args, flat, tree, [way for way in ways if way != "turnwise"])
-    errors = {**gradient_errors(parties, group), **gradient_errors(parties, grown)}
-    contenders = [timed_step(name, parties[way].prepare(*work), device) for name, (way, *work) in group.items()]
-    trees = [timed_step(name, parties[way].prepare(*work), device) for name, (way, *work) in grown.items()]
-    alternate(contenders, args.rounds)
-    alternate(trees, args.tree_rounds)
-    peaks = {way: peak_of_child(__file__, way, args) for way in ways}
+    group, grown = layouts(args, flat, tree, [way for way in parties if way != "turnwise"])
+    errors = {**gradient_errors(args, absent, parties, group), **gradient_errors(args, absent, parties, grown)}
+    contenders, trees = (
+        [timed_step(name, parties[way].prepare(*rest), device) for name, (way, *rest) in work.items()]
+        for work in (group, grown)
+    )
+    alternate(contenders, args.rounds, absent if args.keep_going else None)
+    alternate(trees, args.tree_rounds, absent if args.keep_going else None)
     sizes = packed_sizes(args, flat, tree, ModelSize.of(parties["turnwise"].model.get_base_model()))
     rate = calibrate(1e6, getattr(torch, args.dtype), device).operations
-    sizes["utilisation"] = float(f"{sizes['operations'] / contenders[0].seconds / rate:.3g}")
-    report(args, contenders, trees, errors, peaks, absent, sizes)
+    sizes["utilisation"] = share(sizes["operations"], contenders[0].seconds, rate)
+    sizes["mfu"] = {
+        c.name: share(sizes[work], c.seconds, peak_operations(device))
+        for work, several in (("operations", contenders), ("tree_operations", trees))
+        for c in several
+    }
+    sizes["halvings"] = parties["turnwise"].module.halvings
+    report(args, contenders, trees, errors, peaks_of(args, absent, parties, group, contenders), absent, sizes)
+
+
+def peaks_of(
+    args: argparse.Namespace, absent: dict[str, str], parties: dict[str, Any], group: Layouts, measured: list[Contender]
+) -> dict[str, int]:
+    """Peak bytes of each way's step: on CUDA by torch's record, on a CPU in a process of its own."""
+    found: dict[str, int] = {}
+    device = torch.device(args.device)
+    for contender in measured:
+        way, *work = group[contender.name]
+        if device.type == "cuda":
+            peak = tried(args, absent, way, partial(device_peak, parties[way].prepare(*work), device))
+        else:
+            peak = tried(args, absent, way, partial(peak_of_child, __file__, way, args))
+        found |= {} if peak is None else {way: peak}
+    return found
+
+
+def missing(args: argparse.Namespace, way: str) -> str | None:
+    """Returns why a way is not measured; None where it is. What lacks its kernel on a CPU is measured there if it is named."""
+    if way == "turnwise":
+        return None
+    if not chosen(args, way):
+        return "not chosen"
+    if way.startswith("trl") and find_spec("trl") is None:
+        return "trl: not installed; it is in requirements-dev.txt"
+    if way in ("trl_trie", "unsloth") and args.device == "cpu" and args.peers is None:
+        return "not chosen"
+    return grouper_absent(args.device) if way == "unsloth" else None
+
+
+def tried(args: argparse.Namespace, absent: dict[str, str], way: str, make: Callable[[], Any]) -> Any:
+    """Returns what ``make`` answers; with --keep-going None where a peer fails, and the reason under ``absent``."""
+    try:
+        return make()
+    except Exception as error:
+        if not args.keep_going or way == "turnwise":
+            raise
+        absent[way] = failure(way, error)
+        return None
 
 
 def party(args: argparse.Namespace, device: torch.device, way: str) -> Any:
     if way == "trl":
         return Trl(args.shape, args.dtype, device, args.actions)
-    return (Ours if way == "turnwise" else Padded)(args.shape, args.dtype, device)
+    if way == "trl_trie":
+        from peers_trie import TrlTrie
+
+        return TrlTrie(args.shape, args.dtype, device)
+    kinds: dict[str, Any] = {"turnwise": Ours, "unsloth": Grouped, "padded": Padded}
+    return kinds[way](args.shape, args.dtype, device)
 
 
 Sample = tuple[RolloutTree, Credit]
 Layouts = dict[str, tuple[str, list[RolloutTree], list[Credit], int]]
-"""Name of a contender -> its implementation, its trees and credits, and the tokens of a row or pass. Ours is first."""
+"""Name of a contender -> whose way it goes, its trees and credits, and the tokens of a row or pass. Ours comes first."""
 
 
 def layouts(args: argparse.Namespace, flat: Sample, tree: Sample, peers: list[str]) -> tuple[Layouts, Layouts]:
-    """Returns the group at one state and the branching tree in the layout of each contender."""
+    """The group at one state and the branching tree, as each contender gets them."""
     group: Layouts = {"turnwise": ("turnwise", [flat[0]], [flat[1]], args.row_tokens)}
-    group |= {way: (way, [flat[0]], [flat[1]], args.group_tokens) for way in peers}
+    group |= {
+        way: (way, [flat[0]], [flat[1]], args.row_tokens if way == "unsloth" else args.group_tokens) for way in peers
+    }
     grown: Layouts = {"tree, turnwise": ("turnwise", [tree[0]], [tree[1]], args.tree_row_tokens)}
     if "padded" in peers:
         grown["tree, by turn"] = ("padded", *by_turn(*tree), args.tree_tokens)
         grown["tree, by path"] = ("padded", [tree[0]], [tree[1]], args.tree_tokens)
+    if "trl_trie" in peers:
+        grown["tree, trl_trie"] = ("trl_trie", [tree[0]], [tree[1]], args.tree_tokens)
     return group, grown
 
 
 def samples(args: argparse.Namespace) -> tuple[tuple[RolloutTree, Credit], tuple[RolloutTree, Credit]]:
-    """Returns the group at one state, and the branching tree."""
+    """The group at one state, and the branching tree."""
     flat = flat_tree(args.seed, args.state, args.actions, args.action)
     tree = branching_tree(
         args.seed + 1, args.tree_state, args.roots, args.branches, args.turns, args.tree_action, args.tree_observation
@@ -108,24 +172,34 @@ def timed_step(name: str, step: Callable[[], None], device: torch.device) -> Con
     return Contender(name, run, step)
 
 
-def gradient_errors(parties: dict[str, Any], work: Layouts) -> dict[str, float]:
-    """Returns the difference of our gradients from those of each peer, before any step has changed the weights."""
+def gradient_errors(
+    args: argparse.Namespace, absent: dict[str, str], parties: dict[str, Any], work: Layouts
+) -> dict[str, float]:
+    """Ours against each peer, before any step has moved the weights. A peer that fails leaves ``work``."""
     ours, *others = work.items()
     mine = parties[ours[1][0]].gradients(*ours[1][1:])
-    return {name: difference(mine, parties[way].gradients(*rest)) for name, (way, *rest) in others}
+    found: dict[str, float] = {}
+    for name, (way, *rest) in others:
+        theirs = tried(args, absent, name, partial(parties[way].gradients, *rest))
+        parties[way].model.zero_grad(set_to_none=True)
+        if theirs is None:
+            del work[name]
+        else:
+            found[name] = difference(mine, theirs)
+    return found
 
 
 def steps_for_memory(args: argparse.Namespace, device: torch.device) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Returns a smallest step, which loads everything that is loaded lazily, and the step whose peak is measured."""
+    """A smallest step, which loads whatever is loaded lazily, and the step whose peak is asked for."""
     way = party(args, device, args.memory_of)
     small = flat_tree(args.seed, 8, args.actions, 2)
     work = samples(args)[0]
-    tokens = args.row_tokens if args.memory_of == "turnwise" else args.group_tokens
+    tokens = args.row_tokens if args.memory_of in ("turnwise", "unsloth") else args.group_tokens
     return way.prepare([small], [credit(small, 0)], tokens), way.prepare([work[0]], [work[1]], tokens)
 
 
-def packed_sizes(args: argparse.Namespace, flat: Sample, tree: Sample, size: ModelSize) -> dict[str, float]:
-    """Returns the tokens of both works, on their paths and packed, and the number of operations of the group's update."""
+def packed_sizes(args: argparse.Namespace, flat: Sample, tree: Sample, size: ModelSize) -> dict[str, Any]:
+    """Tokens of both works, on their paths and packed, their operations, and what the planner says of the group's peak."""
     group = pack([flat[0]], [flat[1]], args.row_tokens, args.row_tokens)
     grown = pack([tree[0]], [tree[1]], args.tree_row_tokens, args.tree_row_tokens)
     return {
@@ -135,6 +209,8 @@ def packed_sizes(args: argparse.Namespace, flat: Sample, tree: Sample, size: Mod
         "tree_path_tokens": grown.path_tokens,
         "tree_turn_tokens": sum(len(t.state.ids) + len(t.turns[0].action_ids) for t in by_turn(*tree)[0]),
         "operations": update_operations(group, size),
+        "tree_operations": update_operations(grown, size),
+        "planned_bytes": planned_step(args.shape, args.dtype, LoraSettings(RANK, ALPHA), group),
     }
 
 
@@ -145,9 +221,9 @@ def report(
     errors: dict[str, float],
     peaks: dict[str, int],
     absent: dict[str, str],
-    sizes: dict[str, float],
+    sizes: dict[str, Any],
 ) -> None:
-    """Reports the ratios, the table and the last line."""
+    """Ratios, the table and the last line."""
     rate = {c.name: c.rate for c in [*contenders, *trees]}
 
     def faster(ours: str, peer: str) -> float | None:
@@ -156,6 +232,8 @@ def report(
     ratios: dict[str, Any] = {
         "x_padded": faster("turnwise", "padded"),
         "x_trl": faster("turnwise", "trl"),
+        "x_trl_trie": faster("turnwise", "trl_trie"),
+        "x_unsloth": faster("turnwise", "unsloth"),
         "x_tree_unshared": faster("tree, turnwise", "tree, by turn"),
         "x_tree_paths": faster("tree, turnwise", "tree, by path"),
         "memory_ratio": ratio(peaks["padded"], peaks["turnwise"]) if "padded" in peaks else None,
@@ -163,7 +241,7 @@ def report(
     }
     rows = contender_rows(contenders, "turnwise")
     for row in rows:
-        row.append(f"{peaks[row[0]] / 2**20:,.1f}")
+        row.append(f"{peaks[row[0]] / 2**20:,.1f}" if row[0] in peaks else "")
         row.append("" if row[0] == "turnwise" else f"{errors[row[0]]:.1e}")
     for row in contender_rows(trees, "tree, turnwise"):
         rows.append([*row, "", f"{errors[row[0]]:.1e}" if row[0] in errors else ""])
@@ -173,7 +251,10 @@ def report(
         f"{sizes['tree_turn_tokens']:,} tokens in the histories of its turns, {sizes['tree_path_tokens']:,} on its paths, "
         f"{sizes['tree_stored_tokens']:,} once packed"
     )
-    notes.append(f"ours runs at {sizes['utilisation']:.1%} of the rate of a large matrix product")
+    notes.append(
+        f"ours runs at {sizes['utilisation']:.1%} of the rate of a large matrix product; the planner says "
+        f"{sizes['planned_bytes'] / 2**20:,.1f} MiB of its peak"
+    )
     title = f"Updates: state of {args.state} tokens, {args.actions} actions of {args.action}, LoRA, {args.shape}"
     header = ["", "seconds", "updates/s", "slowest to fastest", "ours is", "peak MiB", "gradient error"]
     show(title, header, rows, notes)
@@ -183,37 +264,34 @@ def report(
         "grad_errors": errors,
         "peak_bytes": peaks,
         **sizes,
+        "tokens_per_second": {
+            **{c.name: round(sizes["path_tokens"] / c.seconds, 1) for c in contenders},
+            **{c.name: round(sizes["tree_path_tokens"] / c.seconds, 1) for c in trees},
+        },
         **contender_details([*contenders, *trees]),
     }
     finish("update", args, ratios, details)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
+    """The command line."""
     parser = options(__doc__, rounds=9)
     add = parser.add_argument
     add("--state", type=positive, default=512, help="tokens of the shared state")
     add("--actions", type=positive, default=16)
     add("--action", type=positive, default=32, help="tokens of an action")
-    add("--roots", type=positive, default=4, help="number of rollouts of the tree")
-    add("--branches", type=positive, default=2, help="number of continuations of each rollout")
-    add("--turns", type=positive, default=20, help="number of turns of each path")
+    add("--roots", type=positive, default=4, help="rollouts of the tree")
+    add("--branches", type=positive, default=2, help="continuations of each")
+    add("--turns", type=positive, default=20, help="turns of each path")
     add("--tree-rounds", type=positive, default=3, help="measured rounds of the tree, which take longer")
     add("--tree-state", type=positive, default=256)
     add("--tree-action", type=positive, default=12)
     add("--tree-observation", type=positive, default=36)
-    add("--row-tokens", type=positive, default=2048, help="ours: most tokens of a packed row (conf/train.yaml)")
-    add("--tree-row-tokens", type=positive, default=8192, help="the same for the tree (conf/method/trace.yaml)")
-    add(
-        "--group-tokens",
-        type=positive,
-        default=1 << 30,
-        help="peers: most tokens of a pass (default: all rows in one pass)",
-    )
-    add("--tree-tokens", type=positive, default=16384, help="the same for the tree")
-    add(
-        "--memory-of", choices=WAYS, default=None, help="run one step of this contender alone and print its peak memory"
-    )
+    add("--row-tokens", type=positive, default=2048, help="ours: longest packed row (conf/train.yaml)")
+    add("--tree-row-tokens", type=positive, default=8192, help="ours, of the tree (conf/method/trace.yaml)")
+    add("--group-tokens", type=positive, default=1 << 30, help="peers: tokens of a pass (default: all rows in one)")
+    add("--tree-tokens", type=positive, default=16384, help="peers, of the tree")
+    add("--memory-of", choices=WAYS, default=None, help="run one step of this way alone and print its peak memory")
     return parser
 
 

@@ -1,8 +1,7 @@
-"""One optimiser step in three implementations: ours, padded rows with transformers' own attention, and TRL's loss.
+"""One optimiser step by several ways: ours, padded rows under transformers' own attention, and TRL's loss.
 
-All have the same LoRA weights, samples and AdamW. The padded implementation gets prepared, right-padded rows, so that
-it can use the causal kernel without a mask, and it computes log-probs only of the trained tokens. It is as fast as its
-layout allows.
+All have the same LoRA weights, samples and AdamW. The padded peer gets its rows ready made and right-padded, so that it runs
+the causal kernel without any mask, with log-probs of the trained tokens only: as strong as the layout allows.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -24,30 +24,38 @@ from turnwise.models.head import Head
 from turnwise.models.tensors import selected_logprobs_and_entropy
 from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.training.module import PolicyModule
+from turnwise.training.recompute import recomputing
 from turnwise.types import Credit, RolloutTree
 
-RANK, ALPHA = 16, 32.0  # values of conf/policy/tiny.yaml
+RANK, ALPHA = 16, 32.0  # conf/policy/tiny.yaml
 NORM, RATE = 1.0, 1e-4
-LOSS = Clipped(aggregation="token_mean")  # this aggregation gives the same number however turns are arranged in rows
+LOSS = Clipped(aggregation="token_mean")  # the same number however turns are put into rows
 
 Trees = Sequence[RolloutTree]
 Credits = Sequence[Credit]
 
 
 class Ours:
-    """Packing and Lightning's ``training_step``, with a plain optimiser instead of the Trainer's wrapper."""
+    """Packing and Lightning's ``training_step`` with a bare optimiser in place of the Trainer's wrapper.
 
-    def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
+    Args:
+        recompute, offload: as ``update.recompute`` and ``update.offload``.
+    """
+
+    def __init__(
+        self, shape: str, dtype: str, device: torch.device, recompute: bool = False, offload: bool = False
+    ) -> None:
         self.device, self.dtype = device, dtype
         self.model = policy_of(shape, dtype, device, RANK, ALPHA).train()
-        self.module = PolicyModule(self.model, LOSS, UpdateSettings(RATE, clip_norm=NORM))
+        settings = UpdateSettings(RATE, clip_norm=NORM, recompute=recompute, offload=offload)
+        self.module = PolicyModule(self.model, LOSS, settings).to(device)  # it remembers the device it was moved to
         (optimizer,), (schedule,) = self.module.configure_optimizers()
         module: Any = self.module
         module.optimizers, module.lr_schedulers = lambda: optimizer, lambda: schedule
         module.manual_backward = lambda loss: loss.backward()
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """Returns the step, of which packing is a part. ``tokens`` limits a row and a pass."""
+        """The step: packing is part of it. ``tokens`` bounds a row and a pass."""
 
         def step() -> None:
             with casting(self.device, self.dtype):
@@ -59,14 +67,15 @@ class Ours:
         self.model.zero_grad()
         update = pack(trees, credits, tokens, tokens)
         for batch in update.batches:
-            with casting(self.device, self.dtype):
-                loss = self.module.loss(self.module.loss_inputs(batch, update)).loss
-            loss.backward()
+            with recomputing(self.module.recomputed):
+                with casting(self.device, self.dtype):
+                    loss = self.module.loss(self.module.loss_inputs(batch, update)).loss
+                loss.backward()
         return taken(self.model)
 
     @torch.no_grad()
     def sampled(self, tree: RolloutTree, credit: Credit, seed: int) -> None:
-        """Gives the tree log-probs of a sampler that is close to this policy."""
+        """Give the tree the log-probs of a sampler near this policy."""
         update = pack([tree], [credit], row_tokens=1 << 30, batch_tokens=1 << 30, merge=False)
         parts = [self.module.loss_inputs(batch, update) for batch in update.batches]
         turns = torch.cat([part.turn_K for part in parts])
@@ -75,10 +84,30 @@ class Ours:
         remember(tree, logprobs[order], seed)
 
 
+class Grouped(Ours):
+    """Our packing under Unsloth's attention over a shared prefix (``grouper.py``); trees that branch once alone."""
+
+    def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
+        step = super().prepare(trees, credits, tokens)
+
+        def grouped() -> None:
+            with self.attending():
+                step()
+
+        return grouped
+
+    def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
+        with self.attending():
+            return super().gradients(trees, credits, tokens)
+
+    def attending(self) -> Any:
+        from grouper import GroupedTree
+
+        return patch("turnwise.models.score.plan_of", GroupedTree)
+
+
 class Padded:
-    """One right-padded row for each sample (or path to a leaf). A pass takes all rows of similar length that ``tokens``
-    allows.
-    """
+    """One row a sample (or a leaf's path), right-padded. A pass takes all rows of like length that ``tokens`` allow."""
 
     def __init__(self, shape: str, dtype: str, device: torch.device) -> None:
         self.device, self.dtype = device, dtype
@@ -88,7 +117,7 @@ class Padded:
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
-        """Returns the step. Its rows are prepared beforehand."""
+        """The step; its rows are made beforehand."""
         update = pack(trees, credits, row_tokens=1 << 30, batch_tokens=tokens, merge=False)
 
         def step() -> None:
@@ -129,7 +158,7 @@ class Padded:
 
 
 class Trl:
-    """TRL's loss on the same samples, all rows in one pass. The tensors are prepared beforehand."""
+    """TRL's loss on the same samples; the tensors are made beforehand."""
 
     def __init__(self, shape: str, dtype: str, device: torch.device, samples: int) -> None:
         from peers_trl import Loss
@@ -142,38 +171,55 @@ class Trl:
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=RATE, fused=True)
 
     def prepare(self, trees: Trees, credits: Credits, tokens: int) -> Callable[[], None]:
+        """The step. ``tokens`` bounds a pass; all have as many rows, over which TRL accumulates gradients."""
         (tree,), (credit,) = trees, credits
-        inputs = trl_inputs(tree, credit, self.device)
+        passes = parts_of(trl_inputs(tree, credit, self.device), tokens)
 
         def step() -> None:
             self.optimizer.zero_grad(set_to_none=True)
-            with casting(self.device, self.dtype):
-                loss = self.loss(inputs)
-            loss.backward()
+            self.backward(passes)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), NORM)
             self.optimizer.step()
 
         return step
 
+    def backward(self, passes: list[dict[str, Tensor]]) -> None:
+        self.loss.trainer.current_gradient_accumulation_steps = len(passes)
+        for inputs in passes:
+            with casting(self.device, self.dtype):
+                loss = self.loss(inputs)
+            loss.backward()
+
     def gradients(self, trees: Trees, credits: Credits, tokens: int) -> dict[str, Tensor]:
         (tree,), (credit,) = trees, credits
         self.model.zero_grad()
-        self.loss(trl_inputs(tree, credit, self.device)).backward()
+        self.backward(parts_of(trl_inputs(tree, credit, self.device), tokens))
         return taken(self.model)
 
 
+def parts_of(inputs: dict[str, Tensor], tokens: int) -> list[dict[str, Tensor]]:
+    """Returns TRL's tensors cut into passes of equally many rows, each of at most ``tokens`` tokens where a row fits."""
+    rows, width = len(inputs["prompt_ids"]), inputs["prompt_ids"].shape[1] + inputs["completion_ids"].shape[1]
+    fitting = max(1, tokens // width)
+    each = max(n for n in range(1, rows + 1) if rows % n == 0 and n <= fitting)
+    return [
+        {name: value[at : at + each] if value.ndim else value for name, value in inputs.items()}
+        for at in range(0, rows, each)
+    ]
+
+
 def casting(device: torch.device, dtype: str) -> AbstractContextManager[Any]:
-    """Returns mixed precision for bfloat16, as Lightning's bf16-mixed does."""
+    """Mixed precision where bfloat16 is asked for, as Lightning's bf16-mixed does."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == "bfloat16")
 
 
 def taken(model: Any) -> dict[str, Tensor]:
-    """Returns copies of the gradients of the trained parameters by name."""
+    """Copies of the gradients of what is trained, by name."""
     return {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.requires_grad and p.grad is not None}
 
 
 def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """Returns the largest absolute difference of two gradients, relative to the largest entry of the second."""
+    """Largest absolute difference of two gradients, relative to the largest entry of the second."""
     if a.keys() != b.keys():
         raise ValueError(f"gradients of different parameters: {sorted(a.keys() ^ b.keys())[:3]}")
     largest = max(float(g.abs().max()) for g in b.values())

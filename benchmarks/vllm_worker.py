@@ -26,6 +26,7 @@ def main() -> None:
             dtype=setting["dtype"],
             max_model_len=setting["max_length"],
             max_num_seqs=setting["rows"],
+            gpu_memory_utilization=setting.get("memory", 0.9),  # a CPU takes VLLM_CPU_KVCACHE_SPACE instead
             enable_prefix_caching=True,
             disable_log_stats=True,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from turnwise.config.schema import register
 from turnwise.models.shipped import ASSETS
 
 ROOT = Path(__file__).resolve().parents[2]
+if (
+    str(ROOT / "benchmarks") not in sys.path
+):  # scripts beside one another: their folder is on the path, as when one is run
+    sys.path.insert(0, str(ROOT / "benchmarks"))
 SMALL = [
     "env.horizon=6",
     "data.trajectories=6",

@@ -1,4 +1,4 @@
-"""Models of the papers' families with random weights, small enough for a test: their architecture and chat template.
+"""Models of the papers' families with random weights, small unless a size is given: their architecture and chat template.
 
 The templates say what Qwen's say in the same places; their instructions are shorter.
 """
@@ -117,13 +117,39 @@ FAMILIES: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, Any]
 }
 
 
-def model_folder(family: str, folder: Path) -> Path:
-    """A folder in Hugging Face format: random weights of a family under the shipped vocabulary."""
+LARGE: dict[str, Any] = {  # Qwen3-0.6B's sizes
+    "hidden_size": 1024,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 65536,
+    "vocab_size": 151936,
+}
+LARGE_MORE = {
+    "qwen3": {"head_dim": 128, "tie_word_embeddings": True},
+    "qwen3_instruct": {"head_dim": 128, "tie_word_embeddings": True},
+    "qwen3_moe_thinking": {"head_dim": 128, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768},
+}
+
+
+def model_folder(family: str, folder: Path, large: bool = False, device: str = "cpu") -> Path:
+    """A folder in Hugging Face format: random weights of a family.
+
+    Args:
+        large: of the sizes and the vocabulary of Qwen3-0.6B and in bfloat16; else tiny ones under the shipped vocabulary.
+        device: where the weights are drawn.
+    """
     config, model, more, template = FAMILIES[family]
     tokenizer = AutoTokenizer.from_pretrained(ASSETS)
     tokenizer.chat_template = template
     torch.manual_seed(0)
-    made = config(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id, **SMALL, **more)
-    model(made).save_pretrained(folder)
+    sizes = {"vocab_size": len(tokenizer), **SMALL, **more}
+    if large:
+        sizes = {**LARGE, **more, **LARGE_MORE.get(family, {})}
+    made = config(eos_token_id=tokenizer.eos_token_id, **sizes)
+    with torch.device(device):
+        weights = model(made)
+    (weights.to(torch.bfloat16) if large else weights).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

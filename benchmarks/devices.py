@@ -1,0 +1,77 @@
+"""What a device can do by its data sheet, what it has used, and why a contender could not be measured on it."""
+
+from __future__ import annotations
+
+import gc
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from turnwise.planning.hours import GPUS
+from turnwise.training.memory import out_of_memory
+
+
+def peak_operations(device: torch.device) -> float | None:
+    """Returns the dense bfloat16 operations a second of the data sheet (``planning.hours.GPUS``); None where it is not known."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device).lower()
+    known = [teraflops for gpu, (_, teraflops, _) in GPUS.items() if gpu in name]
+    return known[0] * 1e12 if known else None
+
+
+def share(operations: float, seconds: float, rate: float | None) -> float | None:
+    """Returns operations over seconds as a share of ``rate``, to three digits; None where there is no rate."""
+    return float(f"{operations / seconds / rate:.3g}") if rate else None
+
+
+def failure(name: str, error: BaseException) -> str:
+    """Returns one line that says why ``name`` failed, and gives back the device's memory that nobody holds any more."""
+    short = isinstance(error, RuntimeError | MemoryError) and out_of_memory(error)
+    said = str(error).strip().splitlines()
+    error.__traceback__ = None  # its frames hold tensors
+    free()
+    return f"{name}: {'out of memory' if short else type(error).__name__}: {said[0] if said else 'no message'}"
+
+
+def free() -> None:
+    """Gives back the device's memory that nobody holds."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def begin_peak(device: torch.device) -> None:
+    """Begins a new record of the device's memory; on a CPU nothing is recorded."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Returns the most bytes that tensors held on the device since the record began; None on a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def share_base(model: Any, owner: Any) -> None:
+    """Makes the frozen weights of ``model`` those of ``owner``, so that contenders hold them once.
+
+    Args:
+        model, owner: the same architecture with the same frozen weights and adapters of their own.
+    """
+    for mine, theirs in zip(model.parameters(), owner.parameters(), strict=True):
+        if not mine.requires_grad:
+            mine.data = theirs.data
+    free()
+
+
+def cpu_model() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,101 @@
+"""Attention over packed trees by variable-length kernels: each stretch without a branch reads the keys of its path.
+
+This is how TRL's packed trie attends (``trl.experimental.async_grpo.packing``): the keys and values of every path are gathered
+side by side, and one call of FlashAttention gives each stretch its own. Torch's own variable-length FlashAttention is the kernel
+on CUDA. On a CPU, where there is none, torch's attention is called for one stretch after another: it tests the layout and is no
+measurement.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from turnwise.models.attention import PLAIN, OfTrees, Rules
+
+
+class GatheredTree(OfTrees):
+    """One packed row, without padding (see ``turnwise.models.attention.PackedTree``).
+
+    Args:
+        end_BS: (1, S).
+    """
+
+    def __init__(self, end_BS: Tensor) -> None:
+        if len(end_BS) != 1 or not bool((end_BS > 0).all()):
+            raise ValueError(f"one row without padding is needed, got {tuple(end_BS.shape)}")
+        self.end = end_BS
+        starts, paths = stretches(end_BS[0].tolist())
+        lengths = [0, *(len(path) for path in paths)]
+        device = end_BS.device
+        self.index_K = torch.tensor([place for path in paths for place in path], device=device)
+        self.queries = torch.tensor(starts, dtype=torch.int32, device=device)
+        self.keys = torch.tensor(lengths, device=device).cumsum(0).to(torch.int32)
+        self.longest = max(b - a for a, b in itertools.pairwise(starts)), max(lengths)
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
+    ) -> Tensor:
+        if rules is not PLAIN:
+            raise ValueError("only plain attention is computed here")
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, heads, D)
+        gathered = (k.index_select(0, self.index_K), v.index_select(0, self.index_K))
+        out = variable(q, *gathered, self.queries, self.keys, *self.longest, scaling)
+        return out.transpose(0, 1)[None]
+
+
+def stretches(end: list[int]) -> tuple[list[int], list[list[int]]]:
+    """Returns where each stretch begins, with the end of the last, and the places of the path that each reads, itself included.
+
+    Args:
+        end: one past the last descendant of every token, in depth-first order.
+    """
+    starts: list[int] = []
+    paths: list[list[int]] = []
+    above: list[tuple[int, list[int]]] = []  # end of the subtree and path of every stretch that is still open
+    place = 0
+    while place < len(end):
+        while above and above[-1][0] <= place:
+            above.pop()
+        last = place + 1
+        while last < len(end) and end[last - 1] > last and end[last] == end[place]:
+            last += 1
+        path = [*(above[-1][1] if above else []), *range(place, last)]
+        starts.append(place)
+        paths.append(path)
+        above.append((end[place], path))
+        place = last
+    return [*starts, len(end)], paths
+
+
+def variable(
+    q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, most_q: int, most_k: int, scaling: float
+) -> Tensor:
+    """Returns causal attention of each stretch over the keys of its path, aligned at their ends.
+
+    Args:
+        q: (S, H, D).
+        k, v: (K, H_kv, D), the paths side by side.
+        queries, keys: where stretches and paths begin, with the ends of the last, int32.
+        most_q, most_k: tokens of the longest.
+    """
+    if q.device.type == "cuda":
+        from torch.nn.attention.varlen import varlen_attn
+
+        out: Any = varlen_attn(
+            q.contiguous(), k, v, queries, keys, most_q, most_k,
+            scale=scaling, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],
+        )  # fmt: skip
+        return out  # type: ignore[no-any-return]
+    parts = []
+    bounds = zip(queries.tolist(), queries.tolist()[1:], keys.tolist(), keys.tolist()[1:])
+    for q0, q1, k0, k1 in bounds:
+        seen = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool).tril(k1 - k0 - (q1 - q0))
+        one, other, third = (x.transpose(0, 1)[None] for x in (q[q0:q1], k[k0:k1], v[k0:k1]))
+        answer = F.scaled_dot_product_attention(one, other, third, seen, scale=scaling, enable_gqa=True)
+        parts.append(answer[0].transpose(0, 1))
+    return torch.cat(parts)

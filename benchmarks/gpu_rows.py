@@ -1,0 +1,203 @@
+"""Some iterations of one row of a paper at ``scale=paper``, with random weights, on the devices that there are.
+
+python benchmarks/gpu_rows.py pivotrl --folder outputs/gpu/paper_pivotrl
+python benchmarks/gpu_rows.py trace --device cpu --iterations 2 --folder outputs/gpu-dry/paper_trace
+
+The row is what its sweep composes. Data and servers are made up (paper_rows.py), and the policy has the row's family with random
+weights: of Qwen3-0.6B's sizes on CUDA, tiny on a CPU. What else is changed stands under `changed` in the last line. On CUDA vLLM
+samples if it is installed in an environment of its own, on the same device as the training; else the tree engine does.
+A run that is not through at --limit is stopped by a signal, as a person would, and the same command goes on with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common import machine, positive
+from devices import free
+from gpu_parts import VLLM
+from paper_models import model_folder
+from paper_rows import NO_LOCAL, PAPERS, SHRUNK, Row
+from turnwise.config.schema import compose_config
+from turnwise.planning.hours import GPUS, Gpu
+from turnwise.planning.plan import plan
+
+ROOT = Path(__file__).resolve().parents[1]
+GRACE = 20.0  # s that a run gets to keep what it has
+REPLY = 32  # tokens of a reply on CUDA at most: random weights never end one
+
+
+def main() -> None:
+    args = parser().parse_args()
+    if args.paper == "awpo" and find_spec("bfcl_eval") is None:
+        print(json.dumps({"benchmark": "row", "not_here": "bfcl-eval is not installed; `make bfcl` does it"}))
+        return
+    cuda = args.device == "cuda"
+    engine = "vllm" if cuda and VLLM.exists() else "tree"
+    folder = args.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with PAPERS[args.paper](folder, large=cuda) as row:
+        model = folder / "model"
+        if not (model / "config.json").exists():
+            model_folder(row.family, model, large=cuda, device=args.device)
+        changed = changes(args, row, engine)
+        place = folder / f"run-{engine}"
+        places = [f"policy.model={model}", f"paths.out={place}", f"paths.cache={folder / 'cache'}", "name=gpu"]
+        places += ["fresh=true"] if args.fresh else []
+        given = [item for item in row.overrides(changed) if item != NO_LOCAL or engine == "tree"]
+        planned = planned_peak([*given, *places])
+        free()
+        with Watched(cuda) as device:
+            seconds, status, said = train([*given, *places], args.limit)
+    done = trained(place / "metrics.jsonl")
+    if status not in (0, None) or not done:
+        ended = f"ended with status {status}" if status is not None else f"was stopped at its limit of {args.limit} s"
+        sys.exit(f"train.py {ended} after {len(done)} iterations: {said}")
+    found = told(args, row, engine, changed, done, seconds)
+    print(json.dumps(found | {"device_bytes": device.most, "planned_bytes": planned}))
+
+
+class Watched:
+    """The memory of the first device that is in use, asked twice a second: of all processes together, a server's too."""
+
+    def __init__(self, cuda: bool) -> None:
+        self.most: int | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True) if cuda else None
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            room, whole = torch.cuda.mem_get_info(0)
+            self.most = max(self.most or 0, whole - room)
+
+    def __enter__(self) -> Watched:
+        if self._thread:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread:
+            self._thread.join()
+
+
+def planned_peak(overrides: Sequence[str]) -> int | None:
+    """Returns what the planner says of the training process's peak (``scripts/plan.py``); a server is not in it."""
+    memory = plan(compose_config(overrides, ROOT / "conf"), Gpu("h100", *GPUS["h100"])).memory
+    return memory.peak if memory else None
+
+
+def changes(args: argparse.Namespace, row: Row, engine: str) -> list[str]:
+    """Returns the overrides that shrink a row to what is here."""
+    # random weights are rewarded alike in every group, and an update without such groups would be empty
+    always = [f"trainer.max_epochs={args.iterations}", "advantage.zero_variance=keep"]
+    if args.device == "cpu":
+        return [*(item for item in SHRUNK if not item.startswith("trainer.max_epochs")), *always]
+    devices = torch.cuda.device_count()
+    smaller = [
+        *always,
+        f"rollout.sampling.max_tokens={REPLY}",
+        "eval.tasks=2",
+        "eval.attempts=1",
+        "eval.items=1",
+        "eval.every=0",
+    ]
+    smaller += ["trainer.num_nodes=1", f"trainer.devices={devices}"] + (
+        [] if devices > 1 else ["trainer.strategy=auto"]
+    )
+    if engine == "tree":
+        return [*smaller, "engine=tree"]
+    # one device serves and trains; the server takes a share of its memory
+    shared = ["engine.local.devices=null", "engine.local.eager=true", f"engine.local.python={VLLM}"]
+    return [*smaller, *shared, 'engine.local.arguments=["--gpu-memory-utilization=0.3"]']
+
+
+def train(overrides: Sequence[str], limit: float) -> tuple[float, int | None, str]:
+    """Runs train.py; returns its seconds, its exit status (None if the limit stopped it) and its last lines."""
+    began = time.monotonic()
+    command = [sys.executable, str(ROOT / "train.py"), *overrides]
+    process = subprocess.Popen(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    stopped = False
+    try:
+        _, text = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        stopped = True
+        process.send_signal(signal.SIGINT)
+        try:
+            _, text = process.communicate(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, text = process.communicate()
+    print(text, file=sys.stderr)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return time.monotonic() - began, None if stopped else process.returncode, " / ".join(lines[-3:])
+
+
+def trained(path: Path) -> list[dict[str, Any]]:
+    """Returns the logged training iterations."""
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [row for row in rows if row["phase"] == "train"]
+
+
+def told(
+    args: argparse.Namespace, row: Row, engine: str, changed: Sequence[str], done: list[dict[str, Any]], seconds: float
+) -> dict[str, Any]:
+    """Returns the last line."""
+    rollouts, updates = ([item.get(f"seconds/{name}", 0.0) for item in done] for name in ("rollout", "update"))
+    last = done[-1]
+    found = {
+        "benchmark": "row",
+        "paper": args.paper,
+        "sweep": row.sweep,
+        "row": row.name,
+        "engine": engine,
+        "iterations": len(done),
+        "asked": args.iterations,
+        "rollout_seconds": round(statistics.median(rollouts), 3),
+        "update_seconds": round(statistics.median(updates), 3),
+        "tokens": last.get("rollout/tokens"),
+        "stored_tokens": last.get("train/stored_tokens"),
+        "mismatch_max": last.get("train/mismatch_max"),
+        "halvings": last.get("train/halvings"),
+        "seconds": round(seconds, 1),
+        "devices": torch.cuda.device_count() if args.device == "cuda" else 0,
+        "changed": [*changed, *(item for item in row.smaller if item != NO_LOCAL or engine == "tree")],
+        "machine": machine(),
+    }
+    if len(done) < args.iterations:
+        found["unfinished"] = (
+            f"{len(done)} of {args.iterations} iterations within {args.limit} s; the same command goes on"
+        )
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("paper", choices=list(PAPERS))
+    add("--device", choices=["cpu", "cuda"], default="cuda")
+    add("--iterations", type=positive, default=10)
+    add("--limit", type=positive, default=110, metavar="S", help="the run is stopped after so many seconds (110)")
+    add("--fresh", action="store_true", help="put an earlier run in the folder aside and begin anew")
+    add("--folder", type=Path, required=True, help="of data, weights and the run")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
