@@ -69,7 +69,10 @@ def test_goals_differ_by_kind():
         ({"objects": {"mug 1": "desk 1"}}, "'desk 1', which the scene does not have"),
         ({"objects": {"Mug 1": "cabinet 1"}}, "not an ALFWorld name"),
         ({"objects": {"mug": "cabinet 1"}}, "not an ALFWorld name"),
-        ({"sentence": "put a mug in {__import__('os').getcwd()}"}, "is not a task"),  # the engine's grammar would run it
+        (
+            {"sentence": "put a mug in {__import__('os').getcwd()}"},
+            "is not a task",
+        ),  # the engine's grammar would run it
         ({"sentence": "put a #mug# in cabinet"}, "is not a task"),
         ({"sentence": 7}, "is not a task"),
         ({"goal": {"object": "{1 + 1}", "receptacle": "cabinet"}}, "not a type in a goal"),
