@@ -2,7 +2,7 @@
 
 Training has three stretches: imitation of an expert mixed with toy skills; reading drills, mixed with a little of the
 rest so that this is not forgotten; imitation of an expert that errs more, at a falling learning rate. Imitation alone
-did not teach this model to read a list of the household within its 1,200 steps (docs/results.md).
+did not teach this model to read a list of the household within its 1,200 steps (docs/results/found.md).
 """
 
 from __future__ import annotations
