@@ -61,7 +61,7 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
     names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
     for place in places:
         arms = tuple(folder for name in names if _is_recorded(folder := place / name))
-        if len(arms) == len(names):  # without the gated arm, the sweep's K and threshold would be unknown
+        if arms and arms[0] == place / names[0]:
             words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
             words += [f"{name}={value}" for name, value in (asked_of(arms[1]) if len(arms) > 1 else {}).items()]
             return Groups(_read(arms), arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {' '.join(words)}",))
