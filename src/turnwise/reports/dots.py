@@ -97,9 +97,23 @@ def _draw(figure: Drawing, axes: Any, side: Side, rows: int) -> None:
         at, heights = [spot.at for spot in spots], [rows - 1 - spot.row for spot in spots]
         drawn += axes.plot(at, heights, mark, color=colour, label=label(series), ls="")
         figure.belongs(series, colour, *drawn)
+    _bound(axes, side.spots)
     axes.set_title(side.title)
-    axes.set_xlabel(label(side.axis, 44))
+    axes.set_xlabel(label(side.axis, 36))
     if side.zero:
         axes.axvline(0, color=MUTED, lw=1.1)
     if side.legend:
         axes.legend(loc="best", fontsize=8.5)
+
+
+def _bound(axes: Any, spots: Sequence[Spot]) -> None:
+    """Cuts intervals at the edge that are far longer than the others, such as those of two seeds that differ much.
+
+    Otherwise one of them would push the points of all rows into one place.
+    """
+    points = [value for spot in spots for value in (spot.at, *spot.seeds.values())]
+    lengths = sorted(spot.high - spot.low for spot in spots if spot.low is not None and spot.high is not None)
+    if lengths:
+        room = max(max(points) - min(points), lengths[len(lengths) // 2])
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, min(points) - room), min(high, max(points) + room))

@@ -105,6 +105,16 @@ def test_rows_that_have_a_number_are_drawn_beside_the_papers(entry: Entry) -> No
     assert not change.wide and "Base 0, Ours & more 30." in change.alt  # the paper has no column for it
 
 
+def test_one_long_interval_leaves_the_points_of_the_other_rows_apart() -> None:
+    """Of two seeds that differ by thirty points Student's interval is hundreds of points long."""
+    spots = [Spot(row, 40.0 + row, "s", "ours", 35.0 + row, 45.0 + row) for row in range(4)]
+    spots.append(Spot(4, 40.0, "s", "ours", -140.0, 220.0, {0: 26.0, 1: 54.0}))
+    drawn = dots("T", "k", "a", ["a", "b", "c", "d", "e"], [Side("", spots)])
+    ticks = [float(text.replace("\u2212", "-")) for text in re.findall(r">([\u2212-]?[\d.]+)</text>", drawn.svg)]
+    assert ticks and min(ticks) >= -2 and max(ticks) <= 82  # the points' own spread of 28 on either side
+
+
+
 def test_marks_say_what_the_table_says_and_names_are_whole(entry: Entry) -> None:
     after, _ = entry_figures(entry, mean_interval)
     for drawing in (after.svg, after.narrow):
