@@ -113,7 +113,7 @@ def _bound(axes: Any, spots: Sequence[Spot]) -> None:
     """
     points = [value for spot in spots for value in (spot.at, *spot.seeds.values())]
     lengths = sorted(spot.high - spot.low for spot in spots if spot.low is not None and spot.high is not None)
-    if lengths:
-        room = max(max(points) - min(points), lengths[len(lengths) // 2])
+    room = max(max(points) - min(points), lengths[len(lengths) // 2]) if lengths else 0.0
+    if room > 0:
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, min(points) - room), min(high, max(points) + room))
