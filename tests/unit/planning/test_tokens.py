@@ -99,7 +99,7 @@ def test_a_file_says_itself_how_many_trajectories_it_has(composed, tmp_path) -> 
     cfg = composed("method=sft", f"data.file={tmp_path}/demos.jsonl")
     assert trajectories(cfg) == 3
     found, why = lengths(cfg, None, {})
-    assert why == "" and found.demonstrated == 1 and found.source["opening"].startswith("at most, by demonstrations in")
+    assert why == "" and found.demonstrated == 1 and found.source["opening"].startswith("at most, from demonstrations")
     assert trajectories(composed("method=sft", "data.trajectories=7")) == 7
 
 

@@ -104,7 +104,7 @@ def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
     [
         ("tiny", "household", None, None),
         ("tiny_tools", "terminal", "tiny", None),
-        ("tiny_tools", "terminal", "full", "level=tiny alone"),
+        ("tiny_tools", "terminal", "full", "only at level=tiny"),
         ("tiny", "terminal", "tiny", "base=tiny_tools was"),
         ("tiny_tools", "household", None, "base=tiny was"),
         ("tiny", "tau2", None, "policy.model="),

@@ -153,7 +153,7 @@ def test_a_server_that_comes_back_empty_gets_its_adapter_again(
     engine_thread: list[list[Sample]] = []
     thread = threading.Thread(target=lambda: engine_thread.append(engine.sample([node], SAMPLING, [1])))
     thread.start()
-    until(lambda: any("is away" in line for line in engine.said))
+    until(lambda: any("does not answer" in line for line in engine.said))
     with served.serve(port=port) as again:
         thread.join(timeout=30)
         assert again.adapters.keys() == {name}
