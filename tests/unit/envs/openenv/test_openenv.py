@@ -114,7 +114,7 @@ def test_failures_of_a_server_are_faults_and_settings_are_told(url: str) -> None
         session().step("break")
     with pytest.raises(EnvironmentFault, match=r"correct env\.shows"):
         session(shows=["answer"])
-    with pytest.raises(InputError, match="no experts"):
+    with pytest.raises(InputError, match="no expert"):
         OpenenvEnv(url).demonstrate(OpenenvEnv(url).tasks("train", 1)[0])
     with pytest.raises(InputError, match="is not set"):
         session(key_variable="TURNWISE_NO_SUCH_VARIABLE")
