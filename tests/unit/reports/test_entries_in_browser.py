@@ -13,7 +13,7 @@ from tests.unit.reports.conftest import write_run
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
-ENTRIES = ("pivotrl_tab1", "trace_tab1", "selective_tab7", "pivotrl_fig2")
+ENTRIES = ("pivotrl_tab1", "pivotrl_text", "selective_tab7", "pivotrl_fig2")
 KEPT = ROOT / "results"
 
 
@@ -75,18 +75,18 @@ def test_an_entry_fits_a_phone(chromium: Any, entries: Path, name: str) -> None:
         if name in ENTRIES:
             assert page.tab.locator(".narrower svg").first.is_visible()
             words = page.tab.locator("td .word").all_inner_texts()
-            assert words and set(words) <= {"holds", "fails", "undecided", "not run"}
+            assert words and set(words) <= {"holds", "fails", "undecided", "untestable", "not run"}
 
 
 def test_a_mark_says_what_the_table_says_by_mouse_finger_and_keyboard(chromium: Any, entries: Path) -> None:
-    with Page(chromium, entries / "trace_tab1.html") as page:
+    with Page(chromium, entries / "pivotrl_text.html") as page:
         head = page.tab.locator(
-            "th[scope=row]", has_text=re.compile("^uniform roots, uniform prefixes$")
+            "th[scope=row]", has_text=re.compile("^Random turns and strict reward$")
         )  # no claim on it
         table = page.tab.locator("table", has=head).first
         cell = table.locator("tbody tr").first.locator("td").nth(1).inner_text()
         figure = page.tab.locator("figure").first
-        tip, wanted = figure.locator(".tip"), f"uniform roots, uniform prefixes: {cell}, mean of 3 seeds"
+        tip, wanted = figure.locator(".tip"), f"Random turns and strict reward: {cell}, mean of 3 seeds"
         assert not tip.is_visible()
         mark = figure.locator(f'.scrollfig .mark[aria-label="{wanted}"]')
         mark.scroll_into_view_if_needed()
@@ -107,7 +107,7 @@ def test_a_mark_says_what_the_table_says_by_mouse_finger_and_keyboard(chromium: 
         page.tab.keyboard.press("Escape")
         assert not tip.is_visible()
         assert figure.locator('.scrollfig .mark[tabindex="0"]').count() == 1  # one stop a figure
-    with Page(chromium, entries / "trace_tab1.html", viewport={"width": 390, "height": 800}, has_touch=True) as page:
+    with Page(chromium, entries / "pivotrl_text.html", viewport={"width": 390, "height": 800}, has_touch=True) as page:
         mark = page.tab.locator(f'.narrower .mark[aria-label="{wanted}"]').first
         mark.scroll_into_view_if_needed()
         box = mark.bounding_box()
@@ -142,7 +142,7 @@ def test_series_are_hidden_and_shown(chromium: Any, entries: Path) -> None:
 
 
 def test_tables_are_sorted_by_keyboard_with_numbers_as_numbers(chromium: Any, entries: Path) -> None:
-    with Page(chromium, entries / "trace_tab1.html") as page:
+    with Page(chromium, entries / "pivotrl_text.html") as page:
         table = page.tab.locator("table").first
         heads = table.locator("thead th")
         column = [text.strip() for text in heads.all_inner_texts()].index("ours")
@@ -181,6 +181,6 @@ def test_seeds_lead_to_runs_and_without_script_everything_is_there(chromium: Any
         page.tab.locator("td a", has_text="1").first.click()
         page.tab.wait_for_load_state()
         assert page.tab.url.endswith("/seed1/result.json")
-    with Page(chromium, entries / "trace_tab1.html", java_script_enabled=False) as page:
+    with Page(chromium, entries / "pivotrl_text.html", java_script_enabled=False) as page:
         assert page.tab.locator("figure .mark title").count() > 20  # the browser's own way to say it
         assert page.tab.locator("thead button").count() == page.tab.locator(".tip").count() == 0
