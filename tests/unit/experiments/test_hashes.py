@@ -13,7 +13,7 @@ import pytest
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.experiments import hashes as module
 from turnwise.experiments.hashes import CODE, RowHashes
-from turnwise.experiments.jobs import ask, job_of, jobs
+from turnwise.experiments.jobs import ask, job_of, jobs, of_pilots, played
 from turnwise.experiments.table import sweep_names
 from turnwise.runs.identity import config_hash
 from turnwise.runs.keep import finished
@@ -142,8 +142,10 @@ def test_configurations_that_share_what_was_read_share_no_node() -> None:
 def test_every_kept_run_is_of_the_configuration_that_its_row_is_now() -> None:
     hashes, changed = RowHashes(CONF), []
     left = set(finished([RESULTS]))
-    for arguments in [*([f"sweep={name}"] for name in sweep_names(CONF)), *BESIDE]:
-        for job in jobs(ask(arguments, CONF)):
+    every = [ask(arguments, CONF) for arguments in [*([f"sweep={name}"] for name in sweep_names(CONF)), *BESIDE]]
+    every += [played(of_pilots(asked)) for asked in every if asked.sweep.pilots is not None]
+    for asked in every:
+        for job in jobs(asked):
             folder = RESULTS / job.name / f"seed{job.seed}"
             if folder in left:
                 left.remove(folder)
