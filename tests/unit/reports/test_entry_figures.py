@@ -114,7 +114,6 @@ def test_one_long_interval_leaves_the_points_of_the_other_rows_apart() -> None:
     assert ticks and min(ticks) >= -2 and max(ticks) <= 82  # the points' own spread of 28 on either side
 
 
-
 def test_marks_say_what_the_table_says_and_names_are_whole(entry: Entry) -> None:
     after, _ = entry_figures(entry, mean_interval)
     for drawing in (after.svg, after.narrow):

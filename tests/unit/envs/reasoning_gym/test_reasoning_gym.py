@@ -174,7 +174,7 @@ class TestScores:
         env = ReasoningGymEnv(SUMS)
         (task,) = env.tasks("train", 1)
         for data in ({"dataset": "gcd"}, {"settings": {"min_terms": 2}}, {"settings": None}, {"settings": [1]}):
-            with pytest.raises(InputError, match="not among this run.s data sets"):
+            with pytest.raises(InputError, match="is not among this run's data sets"):
                 env.reset(Task(task.env, task.id, task.split, {**task.data, **data}))
 
     def test_every_module_that_evaluates_text_is_known(self) -> None:
