@@ -23,7 +23,7 @@ from yaml import YAMLError
 from turnwise.config.check import check_config
 from turnwise.config.help import help_text
 from turnwise.config.hydra_errors import explain
-from turnwise.config.launchers import refuse_launcher, refuse_processes, took_no_job
+from turnwise.config.launchers import is_sweep, refuse_launcher, refuse_processes, took_no_job
 from turnwise.config.machine import check_machine
 from turnwise.config.schema import ConfigError, register
 from turnwise.config.secrets import refuse_secrets
@@ -39,7 +39,7 @@ CONF = Path(__file__).resolve().parent / "conf"
 def job(cfg: DictConfig) -> None:
     """Executes one run. No slow library is imported before the configuration has been accepted."""
     try:
-        check_config(cfg)
+        check_config(cfg, HydraConfig.get().overrides.task)
         check_machine(cfg)
         with claim(cfg) as folder:
             if folder.finished:
@@ -107,7 +107,7 @@ def main() -> None:
     try:
         refuse_secrets(sys.argv[1:])
         refuse_launcher(sys.argv[1:], CONF)
-        if any(argument.startswith("sweep=") for argument in sys.argv[1:]):
+        if is_sweep(sys.argv[1:]):
             from turnwise.experiments.arguments import for_hydra  # imported here because it is slow to import
 
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)

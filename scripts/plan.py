@@ -31,11 +31,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
+from turnwise.config.launchers import is_sweep
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.console import number, sized, unwritten
 from turnwise.errors import InputError, refuse_twice
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.arguments import is_sweep
 from turnwise.experiments.jobs import ask, jobs, played
 from turnwise.files import atomic_write
 from turnwise.planning.assumptions import Given, parsed

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from rich.progress import track
 
+from turnwise.config.launchers import is_sweep
 from turnwise.console import Terminal, sized, until_stopped, unwritten
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.arguments import is_sweep
 from turnwise.experiments.hashes import RowHashes
 from turnwise.experiments.jobs import Asked, ask
 from turnwise.experiments.table import sweep_names

@@ -117,6 +117,14 @@ def test_a_row_that_fails_is_told_and_kept_and_its_folder_given_back(tmp_path: P
     assert not (note.parent / "seed0").exists()
 
 
+def test_a_part_that_needs_torch_is_refused_beside_other_mistakes(tmp_path: Path) -> None:
+    """Nothing has imported torch in that process; one message names all mistakes all the same."""
+    for other, place in (("data.good=3", "data:"), ("+foo=1", "foo:")):
+        run = train("loss.clip_low=-1", other, cwd=tmp_path)
+        assert run.returncode == 2
+        assert "loss: clip_low" in run.stderr and place in run.stderr
+
+
 def test_help_says_what_can_be_chosen(tmp_path: Path) -> None:
     run = train("--help", cwd=tmp_path)
     assert run.returncode == 0

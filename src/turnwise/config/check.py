@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -29,15 +28,22 @@ _UNSET = "???"
 _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy", "engine", "trainer", "eval")
 
 
-def check_config(cfg: DictConfig, refused: bool = False) -> None:
+_Waiting = tuple[dict[str, Any], str, Signature]  # a part that is not built yet, its path, and its constructor
+
+
+def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refused: bool = False) -> None:
     """Refuses a configuration that cannot run.
 
     Every ``_target_``, at any depth, is compared with its constructor: unknown and missing parameters, types,
     ``Literal`` values. Dataclasses of Turnwise are also built once, so that their range checks run. Incompatible
-    combinations of parts are checked last. Parts that need torch are only built if there is no other mistake, because
-    importing torch takes two seconds.
+    combinations of parts are checked last.
+
+    Importing torch takes two seconds. If ``overrides`` are known, parts that need torch are therefore built only if an
+    override names them, or if there is no other mistake. The parts that no override names are those of the
+    configuration files.
 
     Args:
+        overrides: the overrides on the command line, or None if they are not known; then every part is built.
         refused: whether the caller has already found a mistake.
 
     Raises:
@@ -51,14 +57,16 @@ def check_config(cfg: DictConfig, refused: bool = False) -> None:
         raise ConfigError(secrets)
     mistakes = [*_unknown_or_missing(tree), *bad_name(tree.get("name"))]
     mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
-    slow: list[tuple[dict[str, Any], str, Signature]] = []
+    slow: list[_Waiting] = []
     mistakes += _walk(tree, "", slow)
     reported = {mistake.split(":")[0] for mistake in mistakes}
     later = impossible_trainer(tree) + lost_checkpoints(tree) + too_large(tree) + impossible_combinations(tree)
     later += impossible_execution(tree)
     mistakes += [mistake for mistake in later if mistake.split(":")[0] not in reported]
-    if not mistakes and not refused:
-        mistakes = [mistake for node, path, signature in slow for mistake in _ranges(node, path, signature)]
+    keys = None if overrides is None else [override.lstrip("+~").partition("=")[0] for override in overrides]
+    for part in sorted(slow, key=lambda part: not _named(part[1], keys)):
+        if _named(part[1], keys) or not (mistakes or refused):
+            mistakes += _ranges(*part)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))  # two checks may report the same mistake
 
@@ -90,7 +98,14 @@ def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
     return mistakes
 
 
-def _walk(node: Any, path: str, slow: list[tuple[dict[str, Any], str, Signature]]) -> list[str]:
+def _named(path: str, keys: Sequence[str] | None) -> bool:
+    """Returns whether one of the override keys sets the part at ``path``, something in it, or a group that holds it."""
+    if keys is None:
+        return True
+    return any(f"{path}.".startswith(f"{key}.") or key.startswith(f"{path}.") for key in keys)
+
+
+def _walk(node: Any, path: str, slow: list[_Waiting]) -> list[str]:
     """Returns the mistakes of a node and of all nodes below it. Parts that need torch to be built are added to
     ``slow``.
     """
@@ -109,9 +124,7 @@ def _children(node: Any) -> Iterator[tuple[str | int, Any]]:
         yield from enumerate(node)
 
 
-def _check_call(
-    node: Mapping[str, Any], path: str, sound: bool, slow: list[tuple[dict[str, Any], str, Signature]]
-) -> list[str]:
+def _check_call(node: Mapping[str, Any], path: str, sound: bool, slow: list[_Waiting]) -> list[str]:
     target = str(node["_target_"])
     try:
         signature = signature_of(target)
@@ -130,7 +143,7 @@ def _check_call(
         later = [name for name, p in signature.parameters.items() if p.required and node.get("_partial_")]
         kept = {key: value for key, value in node.items() if str(key) not in wrong and key != "_partial_"}
         given = dict.fromkeys(later) | kept
-        if imports_torch(target) and "torch" not in sys.modules:
+        if imports_torch(target):
             slow.append((given, path, signature))
         else:
             mistakes += _ranges(given, path, signature)

@@ -57,7 +57,7 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
         mistakes.append(_in_a_file(in_a_file, folder))
     elif cfg is not None:
         try:
-            check_config(cfg, refused=True)
+            check_config(cfg, overrides, refused=True)
         except ConfigError as more:
             mistakes += more.mistakes
     return ConfigError(mistakes or [_line(error)])

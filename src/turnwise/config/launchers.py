@@ -5,7 +5,7 @@ and Slurm.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +24,11 @@ _NUMBERS = """
     SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS
 """  # variables with which a launcher tells each process its rank and the number of processes
 _LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
+
+
+def is_sweep(arguments: Iterable[str]) -> bool:
+    """Returns whether a command line asks for a sweep."""
+    return any(argument.startswith("sweep=") for argument in arguments)
 
 
 def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
@@ -45,7 +50,7 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
         raise ConfigError(
             [f"hydra/launcher={given[-1]}: needs {package}, which is not installed here; pip install {package}"]
         )
-    launches = any(a in ("-m", "--multirun") or a.startswith("sweep=") for a in arguments)
+    launches = any(a in ("-m", "--multirun") for a in arguments) or is_sweep(arguments)
     if found == "submitit_slurm" and launches and not _LOOKS_ONLY & set(arguments) and shutil.which("srun") is None:
         raise ConfigError(
             [

@@ -11,11 +11,6 @@ from turnwise.experiments.jobs import ask
 _HELD = "hydra.sweeper.arguments=["
 
 
-def is_sweep(arguments: Sequence[str]) -> bool:
-    """Returns whether a command line asks for a sweep."""
-    return any(argument.startswith("sweep=") for argument in arguments)
-
-
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
     """Returns the arguments for Hydra: its own arguments unchanged, all others as arguments of the sweeper.
 

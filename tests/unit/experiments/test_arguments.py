@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turnwise.experiments.arguments import for_hydra, is_sweep, typed
+from turnwise.config.launchers import is_sweep
+from turnwise.experiments.arguments import for_hydra, typed
 
 
 def test_hydra_keeps_its_own_arguments(conf: Path) -> None:
