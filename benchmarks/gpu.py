@@ -141,8 +141,6 @@ def run(part: Part, folder: Path, machine: dict[str, Any], again: bool = False) 
     """Runs a part in a process group of its own, which ends at the limit, and keeps what it printed and what became of it."""
     folder.mkdir(parents=True, exist_ok=True)
     command = list(part.command)
-    if part.lacks:
-        return keep(folder, Outcome(part.name, command, "not here", part.lacks, machine=machine))
     began = time.monotonic()
     with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
         given = [*command, *(part.fresh if again else ())]

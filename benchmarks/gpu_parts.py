@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,13 @@ class Part:
     Attributes:
         says: what it measures.
         limit: seconds, after which it is ended.
-        lacks: why it cannot run here; empty if it can.
-        fresh: further options with which it begins anew where it would go on.
+        fresh: further options with which it starts again instead of going on (`again=true`).
     """
 
     name: str
     says: str
     command: tuple[str, ...]
     limit: float
-    lacks: str = ""
     fresh: tuple[str, ...] = ()
 
 
@@ -101,9 +99,9 @@ def parts_of(dry: bool, out: Path) -> list[Part]:
     on = ["--device", "cpu", "--shape", "qwen3-dry"] if dry else ["--device", "cuda", "--dtype", "bfloat16"]
     vllm = ["--vllm-python", str(VLLM)] if VLLM.exists() and not dry else []
 
-    def part(name: str, says: str, script: str, options: Sequence[str], lacks: str = "") -> Part:
+    def part(name: str, says: str, script: str, options: Sequence[str]) -> Part:
         command = (sys.executable, str(BENCHMARKS / script), *options)
-        return Part(name, says, command, DRY_LIMIT if dry else float(LIMITS[name]), lacks)
+        return Part(name, says, command, DRY_LIMIT if dry else float(LIMITS[name]))
 
     def update(name: str, shape: str) -> Part:
         sizes = DRY_UPDATE if dry else f"--shape {shape} {UPDATE[shape]}"
@@ -120,9 +118,8 @@ def parts_of(dry: bool, out: Path) -> list[Part]:
         count = ["--iterations", "2" if dry else "10"]
         limit = ["--limit", str(int(DRY_LIMIT if dry else LIMITS[name]) - STOP)]
         where = ["--device", "cpu" if dry else "cuda", "--folder", str(out / name)]
-        return part(
-            name, f"iterations of one row of {word}, scale=paper", "gpu_rows.py", [word, *where, *count, *limit]
-        )
+        says = f"iterations of one row of {word}, scale=paper"
+        return replace(part(name, says, "gpu_rows.py", [word, *where, *count, *limit]), fresh=("--fresh",))
 
     lengths = ["--lengths", "160", "320", "--rounds", "1"] if dry else []
     rows = ["--rows", "2", "--row", "64", "--rounds", "1"] if dry else ["--shape", "qwen3-4b"]

@@ -12,8 +12,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from turnwise.config.check import check_config
+from turnwise.config.launchers import is_sweep
 from turnwise.config.schema import compose_config
-from turnwise.experiments.arguments import is_sweep
 from turnwise.experiments.jobs import ask, jobs
 
 ROOT = Path(__file__).parents[2]

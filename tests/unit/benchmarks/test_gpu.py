@@ -37,8 +37,8 @@ def test_the_parts_fit_into_their_time_and_their_scripts_are_there(tmp_path: Pat
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, Path]]:
     """Runs make gpu over parts that are programs of one line."""
 
-    def run(*words: str, limit: float = 20, lacks: str = "", **programs: str) -> tuple[int, Path]:
-        parts = [Part(name, name, (sys.executable, "-c", text), limit, lacks) for name, text in programs.items()]
+    def run(*words: str, limit: float = 20, **programs: str) -> tuple[int, Path]:
+        parts = [Part(name, name, (sys.executable, "-c", text), limit) for name, text in programs.items()]
         monkeypatch.setattr(gpu, "parts_of", lambda dry, out: parts)
         return gpu.main(["dry=cpu", f"out={tmp_path}", *words]), tmp_path
 
@@ -94,9 +94,20 @@ def test_a_finished_part_is_not_run_again_but_one_of_another_command_is(
     assert (tmp_path / "runs").read_text() == "xxx"
 
 
-def test_a_part_that_lacks_something_is_no_failure(made: Callable[..., Any]) -> None:
-    status, folder = made(absent="raise SystemExit(1)", lacks="no server")
-    assert status == 0 and statuses(folder) == {"absent": ("not here", "no server")}
+def test_again_starts_the_rows_of_papers_again(
+    made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A row continues where it was stopped; with again=true it does not."""
+    assert {part.name: part.fresh for part in parts_of(True, tmp_path) if part.fresh} == {
+        f"paper_{paper}": ("--fresh",) for paper in ("pivotrl", "trace", "selective", "awpo")
+    }
+    told = Part(
+        "told", "told", (sys.executable, "-c", "import sys, json; print(json.dumps({'a': sys.argv[1:]}))"), 20, ("-x",)
+    )
+    monkeypatch.setattr(gpu, "parts_of", lambda dry, out: [told])
+    for words, given in (((), []), (("again=true",), ["-x"])):
+        assert gpu.main(["dry=cpu", f"out={tmp_path}", *words]) == 0
+        assert json.loads((tmp_path / "results.json").read_text())[0]["result"] == {"a": given}
 
 
 def test_parts_that_were_not_chosen_stay_in_the_report(made: Callable[..., Any]) -> None:

@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 
 from turnwise.config.check import check_config
+from turnwise.config.launchers import is_sweep
 from turnwise.config.schema import compose_config
-from turnwise.experiments.arguments import is_sweep
 from turnwise.experiments.jobs import ask, jobs
 from turnwise.experiments.table import read_sweep, sweep_names
 from turnwise.planning import missing

@@ -34,6 +34,22 @@ NOISY = {"outcome": [0, 0, 1, 1], "reasoning": [0, 1, 0, 1]}
 TOP = {"outcome": [2, 2, 2, 1.9], "reasoning": [1, 0, 1, 0]}
 
 
+LEAF = st.tuples(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0]), st.sampled_from([0.0, 0.25, 1.0]))
+
+
+@given(st.lists(st.lists(LEAF, min_size=2, max_size=6), min_size=1, max_size=4))
+def test_behind_a_solved_group_the_saturation_indicator_changes_nothing(
+    groups: list[list[tuple[float, float]]],
+) -> None:
+    """At the greatest possible outcome a group at the peak does not vary, so its rho of 1 shuts the gate by itself (Eq. 21)."""
+    rewards: list[Rewards] = [
+        {"outcome": [outcome for outcome, _ in group], "reasoning": [judged for _, judged in group]} for group in groups
+    ]
+    with_it, without = (over(Awpo(saturation=saturation), *rewards, memory={PEAK: 2.0}) for saturation in (True, False))
+    assert [credit.advantage for credit in with_it.credits] == [credit.advantage for credit in without.credits]
+    assert with_it.metrics["mix_weight"] == without.metrics["mix_weight"]
+
+
 def test_a_group_below_the_peak_by_hand() -> None:
     found = over(Awpo(**EXACT), NOISY, memory={PEAK: 2.0})
     rho = math.sqrt(0.5) / (0.5 + math.sqrt(0.5))
