@@ -27,6 +27,7 @@ from rich.table import Table
 from turnwise.config.schema import build
 from turnwise.envs.household import verifier as oracle
 from turnwise.envs.household.environment import HouseholdEnv
+from turnwise.files import read_yaml
 
 KINDS = ("kept", "mixed, not kept", "no signal")
 
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     counts: Counter[tuple[str, ...]] = Counter()
     for run in runs:
-        env = build(OmegaConf.load(run / "config.yaml"), "env")
+        env = build(OmegaConf.create(read_yaml(run / "config.yaml")), "env")
         if not isinstance(env, HouseholdEnv):
             print(f"{run}: a run in {env.name}; only household has a verifier that knows the task", file=sys.stderr)
             return 2
@@ -71,7 +72,8 @@ def marks(env: HouseholdEnv, profile: list[dict[str, Any]]) -> Iterator[tuple[st
         session = env.reset(task)
         said = env.demonstrate(task, quality, int(seed)).messages  # type: ignore[arg-type]
         for turn, action in enumerate(m["content"] for m in said if m["role"] == "assistant"):
-            if (row := rows.get(turn)) is not None:
+            if turn in rows:
+                row = rows[turn]
                 kind = KINDS[0] if row["kept"] else KINDS[1] if row["variance"] > 0 else KINDS[2]
                 yield kind, "turn", _word(oracle.accepts(session, action))
                 for sample, reward in zip(row["actions"], row["rewards"], strict=True):
