@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -39,12 +38,10 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
     """
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"wilson needs 0 <= successes <= trials and a trial, got {successes} of {trials}")
-    share, z = successes / trials, float(special.ndtri(0.5 + confidence / 2))
-    whole = 2 * (trials + z**2)
-    centre = (2 * trials * share + z**2) / whole
-    half = z / whole * sqrt(4 * trials * share * (1 - share) + z**2)
-    low, high = centre - half if successes else 0.0, centre + half if successes < trials else 1.0
-    return Estimate(share, low, high, trials)
+    from scipy import stats
+
+    low, high = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    return Estimate(successes / trials, float(low), float(high), trials)
 
 
 def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:

@@ -38,10 +38,11 @@ def test_wilson_holds_the_share_and_never_collapses(case):
 
 
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.sampled_from([0.9, 0.95]))
-def test_wilson_is_that_of_scipy(case, confidence):
-    theirs = stats.binomtest(*case).proportion_ci(confidence, method="wilson")
-    ours = wilson(*case, confidence)
-    assert (ours.low, ours.high) == (theirs.low, theirs.high)  # to the last bit
+def test_the_ends_of_wilson_are_where_the_score_test_rejects(case, confidence):
+    """At an end p of the interval the share lies z sqrt(p (1 - p) / n) away from p."""
+    found, z = wilson(*case, confidence), stats.norm.ppf(0.5 + confidence / 2)
+    for end in (found.low, found.high):
+        assert abs(found.mean - end) == pytest.approx(z * np.sqrt(max(0.0, end * (1 - end)) / case[1]), abs=1e-9)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=40), st.sampled_from([0.9, 0.95]))
