@@ -86,12 +86,14 @@ def _random(
     from scipy import stats
 
     n = tails.shape[-1]
-    fired, useful = either.sum(-1)[..., None], (~uniform).sum(-1)[..., None]
+    counts = np.stack([either.sum(-1), (~uniform).sum(-1)], -1)
+    pairs, of = np.unique(counts.reshape(-1, 2), axis=0, return_inverse=True)  # many resamples have the same two counts
+    fired, useful = pairs[:, :1], pairs[:, 1:]
     kept = np.arange(n + 1)
     chances = stats.hypergeom.pmf(kept, n, useful, n - fired)
     norm = np.where(useful > 0, np.sqrt(kept / np.maximum(useful, 1)), 1.0)
     saved = 100 * either.mean(-1) * tails.sum(-1) / turns.sum(-1)
-    return np.stack([saved, 100 * (chances * norm).sum(-1)], -1)
+    return np.stack([saved, 100 * (chances * norm).sum(-1)[of].reshape(saved.shape)], -1)
 
 
 def _saved(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.ndarray:
