@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from turnwise.algo.gates.divergence import Divergence
 from turnwise.algo.gates.either import Either
@@ -109,6 +111,14 @@ def test_either_clause_stops(grow: Grow) -> None:
     assert tree.looks[0].values["termination_fraction"] == 0.5
     assert gate(grow(ALIKE, 3), 3)
     assert not gate(grow(APART, 3), 3)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=2, max_size=9), st.integers(1, 4))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_second_clause_stops_no_group_of_less_than_ten_at_its_default(
+    grow: Grow, rollouts: list[str], k: int
+) -> None:
+    assert Either(k=k)(grow(rollouts, k), k) == Divergence(k=k)(grow(rollouts, k), k)
 
 
 def test_random_cuts_are_named_by_seed_state_and_version(grow: Grow) -> None:
