@@ -4,10 +4,10 @@ python benchmarks/attention.py --device cuda --dtype bfloat16
 python benchmarks/attention.py --lengths 64 128 --rounds 1
 
     dense      a mask of all pairs (models/attention.py)
-    blocks     flex attention by blocks (models/blocks.py): CUDA; a CPU has no gradient of it, and answers alone are timed
+    blocks     flex attention by blocks (models/attention_gpu.py): CUDA; a CPU has no gradient of it, and answers alone are timed
     gathered   variable-length FlashAttention over the keys of each path, as in TRL's packed trie (gathered.py)
     unsloth    Unsloth's kernel for one prefix and its answers, where it is installed: CUDA (grouper.py)
-    runs       torch's CPU kernel, piece by piece (models/runs.py): a CPU
+    runs       torch's CPU kernel, piece by piece (models/attention_cpu.py): a CPU
 
 Every plan answers the same query, keys and values; `apart` is the largest difference to the dense answer. The threshold is the
 shortest length from which on blocks are never slower than the dense mask, to stand beside LONG in models/score.py.
@@ -29,8 +29,8 @@ from gathered import GatheredTree
 from grouper import GroupedTree, grouper_absent
 from samples import branching_tree, credit, flat_tree
 from turnwise.models.attention import PackedTree, Plan
-from turnwise.models.blocks import BlockTree
-from turnwise.models.runs import RunTree
+from turnwise.models.attention_cpu import RunTree
+from turnwise.models.attention_gpu import BlockTree
 from turnwise.models.score import LONG
 from turnwise.rollouts.pack import pack
 

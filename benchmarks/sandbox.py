@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox.folder_value import File, tree_of
 from turnwise.sandbox.sandbox import Limits, PythonState, Sandbox
-from turnwise.sandbox.tree import File, tree_of
 from turnwise.sandbox.watch import descendants
 from turnwise.training.outcome import machine
 

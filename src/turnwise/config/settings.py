@@ -11,7 +11,7 @@ from turnwise.data.thinking import Thinking
 from turnwise.data.toolcalls.formats import Format
 from turnwise.data.toolcalls.overlap import MOST
 from turnwise.engines.engine import Sampling
-from turnwise.rollouts.anchored import Anchored, Kind
+from turnwise.rollouts.demonstrated_reply import Anchored, Kind
 
 MOST_TASKS = 10**6  # most tasks of an evaluation; all are drawn before the first one is run
 WIDEST = 4096  # largest rank of an adapter; a larger one exceeds the width of most layers
@@ -85,8 +85,8 @@ class DataSettings:
         good: share of trajectories by the good expert; the clumsy expert generates the rest.
         strict: whether the run stops at the first bad trajectory. Otherwise bad ones are counted, listed and left out.
         held_out: share of the dialogues that is never trained on and used for evaluation.
-        verifier: kind of :class:`turnwise.rollouts.anchored.Anchored`.
-        similarity, word_overlap: thresholds of :class:`turnwise.rollouts.anchored.Anchored`.
+        verifier: kind of :class:`turnwise.rollouts.demonstrated_reply.Anchored`.
+        similarity, word_overlap: thresholds of :class:`turnwise.rollouts.demonstrated_reply.Anchored`.
         pass_rates: whether the pass rates of a file's pivot rows take the place of their first profile.
         thinking: what becomes of the thinking of earlier turns in the history of a demonstrated reply: kept as rollouts keep it,
             or dropped. None: as the chat template does.

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from turnwise.data.encoding import ChatTemplateError, encoded, rendered
 from turnwise.data.markers import disarming
-from turnwise.data.spines import EACH, Spine, compared, rewritten
 from turnwise.data.templates import TemplateLimitError, rendering
 from turnwise.data.thinking import REASONING, Thinking, without_thinking
+from turnwise.data.trajectory_ids import EACH, Spine, compared, rewritten
 from turnwise.types import Message
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from turnwise.data.chat import ChatTokens
+from turnwise.data.disk_list import DiskList, Names
 from turnwise.data.records import UnusableError
-from turnwise.data.shelf import Names, Shelf
-from turnwise.data.spines import Spine
 from turnwise.data.trajectories import used_twice
+from turnwise.data.trajectory_ids import Spine
 from turnwise.types import Trajectory
 
 Check = Callable[[Sequence[str]], None]
@@ -35,18 +35,18 @@ class Demonstrations:
 
     Args:
         chat: renders and tokenises them, once, when they are added.
-        folder: see :class:`turnwise.data.shelf.Shelf`.
+        folder: see :class:`turnwise.data.disk_list.DiskList`.
     """
 
     def __init__(self, chat: ChatTokens, folder: Path | None = None) -> None:
         self.chat = chat
         self.names = Names(folder)
-        self._shelf: Shelf[Demonstration] = Shelf(folder)
+        self._kept: DiskList[Demonstration] = DiskList(folder)
         self._starts = array("Q", [0])  # number of turns before each trajectory, and last the number of all turns
         self.histories = array("I")  # number of tokens before each turn
         self.ends = array("I")  # number of tokens up to the end of each turn
         self.number = lru_cache(maxsize=_NEAR)(self.names.place)
-        self._near = lru_cache(maxsize=_NEAR)(self._shelf.__getitem__)
+        self._near = lru_cache(maxsize=_NEAR)(self._kept.__getitem__)
 
     def add(self, trajectory: Trajectory, shown: Trajectory | None = None, check: Check | None = None) -> None:
         """Adds a trajectory.
@@ -78,13 +78,13 @@ class Demonstrations:
         if check is not None:
             check([self.chat.decode(spine.ids[start:stop]) for spine in spines for start, stop in spine.turns])
         self.names.append(trajectory.id)
-        self._shelf.append(Demonstration(trajectory, spines))
+        self._kept.append(Demonstration(trajectory, spines))
         self.histories.extend(start for spine in spines for start, _ in spine.turns)
         self.ends.extend(stop for spine in spines for _, stop in spine.turns)
         self._starts.append(len(self.histories))
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._kept)
 
     def __getitem__(self, number: int) -> Demonstration:
         return self._near(number)

@@ -16,8 +16,8 @@ from torch import Tensor
 from turnwise.engines.carried import steps
 from turnwise.engines.store import CLOSE, Kept, Store, pick_rows
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
+from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import States, pick
-from turnwise.models.runs import merge, seen
 
 FEW = 2  # rows of a trunk per row in use from which on the rows in use are copied out and read alone
 COLUMNS = 32  # number of twigs of a row that are attended together, because each sees no more than the longest of them

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from turnwise.engines.store import Store, pick_rows
 from turnwise.models.attention import PLAIN, Rules, attended
+from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import Flow
-from turnwise.models.runs import merge, seen
 
 STEP = 256  # tokens of a segment that are attended together if a layer has rules of its own
 SHORT = 64  # up to this length of a segment, one call with a mask is faster than two calls that are merged

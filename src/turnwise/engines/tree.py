@@ -27,9 +27,9 @@ from turnwise.engines.rows import Rows, StoredRow
 from turnwise.engines.schedule import Named, check_schedule
 from turnwise.engines.store import Store
 from turnwise.models.attention import use_tree_attention
+from turnwise.models.cache_layout import Needs, needs_of
+from turnwise.models.fast_llama import forward_of
 from turnwise.models.head import Head
-from turnwise.models.kept import Needs, needs_of
-from turnwise.models.lean import forward_of
 from turnwise.models.policy import plain_copy
 
 

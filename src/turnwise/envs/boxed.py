@@ -15,8 +15,8 @@ from typing import Any
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.remembered import ENTRY, Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
+from turnwise.sandbox.folder_value import File, Link, Tree
 from turnwise.sandbox.sandbox import CallResult, Limits, Sandbox, SandboxFault, Stop
-from turnwise.sandbox.tree import File, Link, Tree
 
 STOPPED: Mapping[Stop, str] = {
     "time": "timed out",

@@ -11,7 +11,7 @@ from turnwise.envs.environment import Level
 from turnwise.envs.experts import Chances, S
 from turnwise.envs.tool_env import ToolEnv, check_shown
 from turnwise.envs.tool_session import ToolSession
-from turnwise.sandbox.tree import Tree
+from turnwise.sandbox.folder_value import Tree
 from turnwise.types import Message, Task
 
 
@@ -62,7 +62,7 @@ class WorkspaceSession(ToolSession):
     share it.
 
     Args:
-        tree: the content of the folder at the start (``turnwise.sandbox.tree``).
+        tree: the content of the folder at the start (``turnwise.sandbox.folder_value``).
         box: the sandbox.
         shown: maximum length of an observation in characters.
         rules: the text of the system message before the list of tools.

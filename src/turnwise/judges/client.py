@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session, retry_after
-from turnwise.judges.tally import Fault, Tally
+from turnwise.judges.usage import Fault, Tally
 from turnwise.text import parse_json, said
 
 logger = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from turnwise.endpoints import Background, key_from
 from turnwise.errors import InputError
 from turnwise.judges.cache import Cache, CacheError, key_of
 from turnwise.judges.client import ChatClient, ChatFault
-from turnwise.judges.fence import new_code
 from turnwise.judges.judge import Candidate, gather
 from turnwise.judges.prompt import AnswerError, Structured, question, read_score, repair, response_format
 from turnwise.judges.rubric import Rubric, load_rubric, snap
+from turnwise.judges.untrusted_text import new_code
 from turnwise.text import said
 
 logger = logging.getLogger(__name__)

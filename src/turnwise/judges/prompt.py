@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from turnwise.judges.fence import fenced
 from turnwise.judges.judge import Candidate
 from turnwise.judges.rubric import Rubric
+from turnwise.judges.untrusted_text import fenced
 from turnwise.text import once
 from turnwise.types import Message, ToolCall
 

@@ -15,8 +15,8 @@ from typing import Any
 from turnwise.data.trajectories import write_trajectories
 from turnwise.judges.cache import Cache, key_of
 from turnwise.judges.client import ChatClient, ChatFault
-from turnwise.judges.fence import fenced, new_code
 from turnwise.judges.prompt import tools_text, transcript
+from turnwise.judges.untrusted_text import fenced, new_code
 from turnwise.types import Message, Trajectory
 
 VERSION = "rationale-v1"

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from turnwise.models.attention import PackedTree, Plan, backbone
-from turnwise.models.blocks import BlockTree
+from turnwise.models.attention_cpu import RunTree
+from turnwise.models.attention_gpu import BlockTree
 from turnwise.models.head import Head
-from turnwise.models.runs import RunTree
 
 LONG = 1024  # row length in tokens from which on attention in blocks is faster than a dense mask
 

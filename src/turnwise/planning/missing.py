@@ -12,12 +12,12 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.architectures import Architecture
+from turnwise.planning.cluster_steps import at_step
 from turnwise.planning.hours import Gpu
 from turnwise.planning.lengths import Lengths
 from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.nested import settings_of
 from turnwise.planning.shape import Shape
-from turnwise.planning.steps import at_step
 
 _FILES = {"files", "corpus", "games", "data"}  # settings of environments that hold a file, or one file for each split
 SMALLEST_STEP = 2.0**-9  # smallest relative step that is not lost when a bfloat16 weight is rounded

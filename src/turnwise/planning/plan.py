@@ -11,12 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config.settings import LoraSettings
 from turnwise.errors import InputError
 from turnwise.planning.architectures import Architecture, architecture
+from turnwise.planning.cluster_steps import at_step, steps_in
 from turnwise.planning.hours import Gpu, Work, work
 from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
 from turnwise.planning.memory import Memory, gpus_of, memory
 from turnwise.planning.missing import missing
 from turnwise.planning.shape import Shape, shape_of
-from turnwise.planning.steps import at_step, steps_in
 from turnwise.planning.tokens import Around, Tokens, around, collections, iteration
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from turnwise.planning.cluster_steps import PAGE, steps_in
 from turnwise.planning.hours import Gpu
 from turnwise.planning.plan import RunPlan
-from turnwise.planning.steps import PAGE, steps_in
 from turnwise.reports.tables import Table
 
 PARTS = (

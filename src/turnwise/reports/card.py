@@ -14,7 +14,9 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.constants import HF_HUB_CACHE
 
-from turnwise.reports.headline import (
+from turnwise.reports.markdown import cell, facts, table
+from turnwise.reports.portable import Cleaner, cleaner
+from turnwise.reports.sentences import (
     held_out_sentence,
     interval,
     judged_on_dialogues,
@@ -23,8 +25,6 @@ from turnwise.reports.headline import (
     scale_sentence,
     signed,
 )
-from turnwise.reports.markdown import cell, facts, table
-from turnwise.reports.portable import Cleaner, cleaner
 from turnwise.reports.views import domain_rows, reply_rows
 from turnwise.runs.record import read_record
 from turnwise.runs.result import Comparison, Result, read_result

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from turnwise.reports.curves import Panel, band, lines_figure
-from turnwise.reports.headline import judged_on_dialogues
 from turnwise.reports.measured import Measured
+from turnwise.reports.sentences import judged_on_dialogues
 from turnwise.reports.svg import Figure
 
 

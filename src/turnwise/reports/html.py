@@ -17,13 +17,13 @@ from markupsafe import Markup
 
 from turnwise.files import atomic_write
 from turnwise.reports import headline
-from turnwise.reports.alike import task_notes
 from turnwise.reports.boxes import Runs, box, tally, with_verdicts
 from turnwise.reports.compare import FinishedRuns, Interval, RunRow
 from turnwise.reports.figures import comparison, run_figures
 from turnwise.reports.newest import so_far
 from turnwise.reports.overlay import overlays
 from turnwise.reports.run import ReportedRun, read_run
+from turnwise.reports.same_tasks import task_notes
 from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
 from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views

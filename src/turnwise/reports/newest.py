@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from turnwise.reports.headline import percent
 from turnwise.reports.run import ReportedRun
+from turnwise.reports.sentences import percent
 
 NEWEST = {
     "train/reward_mean": ("mean reward, last iteration", "{:.2f}"),

@@ -9,12 +9,12 @@ from math import floor, log10
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
-from turnwise.reports.alike import task_notes
 from turnwise.reports.compare import Estimate, FinishedRuns, Interval, RunRow
-from turnwise.reports.headline import all_on_dialogues, count, duration, scale_sentence, signed
-from turnwise.reports.headline import interval as bounds_text
 from turnwise.reports.labels import words
 from turnwise.reports.paper import PaperTable, pairs
+from turnwise.reports.same_tasks import task_notes
+from turnwise.reports.sentences import all_on_dialogues, count, duration, scale_sentence, signed
+from turnwise.reports.sentences import interval as bounds_text
 from turnwise.runs.result import Result
 
 INTERVALS = (

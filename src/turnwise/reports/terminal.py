@@ -9,7 +9,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from turnwise.console import Terminal
-from turnwise.reports.headline import (
+from turnwise.reports.sentences import (
     cost_sentence,
     gate_sentence,
     held_out_sentence,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.reports.headline import result_verdict
+from turnwise.reports.sentences import result_verdict
 from turnwise.runs.lines import json_object
 from turnwise.runs.result import ResultError, read_result
 from turnwise.runs.status import progress, read_status, remaining

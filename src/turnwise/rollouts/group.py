@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.schedule import Schedule
 from turnwise.rollouts.branch import Branch
-from turnwise.rollouts.room import Room
+from turnwise.rollouts.live_limit import Room
 from turnwise.types import RolloutTree
 
 Start = Callable[[RolloutTree, int, int], Sequence[Branch]]

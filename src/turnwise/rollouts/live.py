@@ -16,7 +16,7 @@ from turnwise.envs.environment import EnvironmentFault, Step, environment_of, to
 from turnwise.rollouts.answers import Answers
 from turnwise.rollouts.branch import Branch
 from turnwise.rollouts.group import Group
-from turnwise.rollouts.room import Room
+from turnwise.rollouts.live_limit import Room
 from turnwise.types import RolloutTree, State, Turn
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from turnwise.envs.environment import environment_of
-from turnwise.rollouts.anchored import Anchored
+from turnwise.rollouts.demonstrated_reply import Anchored
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.guard import guarded
 from turnwise.types import State, Turn

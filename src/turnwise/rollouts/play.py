@@ -16,7 +16,7 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.environment import Environment
-from turnwise.rollouts.anchored import Anchored
+from turnwise.rollouts.demonstrated_reply import Anchored
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.live import Live, OnReply, run
 from turnwise.rollouts.local import Verdicts, Verifier

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree import TreeEngine
 from turnwise.models.attention import NAME, Plan, backbone, unwrapped
-from turnwise.models.cut import cut, narrowed
 from turnwise.models.deltas import KIND
 from turnwise.models.head import Head
 from turnwise.models.score import plan_of, score
+from turnwise.models.shortened import cut, narrowed
 from turnwise.rollouts.pack import Packed, pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
@@ -138,7 +138,10 @@ class Example:
 
 
 def _tokens(config: Any) -> Tokens:
-    """Returns a trunk and two observations of different tokens, none of which the configuration names as special."""
+    """Returns token ids of a shared prefix and of two observations, which have no token in common.
+
+    None of the tokens is a special token of the configuration.
+    """
     named = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
     vocabulary = min(config.vocab_size, VOCABULARY)
     free = [token for token in range(vocabulary // 8, vocabulary) if token not in named]

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from turnwise.sandbox import leash
-from turnwise.sandbox.door import Door, Passage
+from turnwise.sandbox import cleanup
+from turnwise.sandbox.bwrap_arguments import DISKS, command_walls, interpreter, refused, server_walls, shown
+from turnwise.sandbox.folder_value import Tree, opened, read_tree, write_tree
 from turnwise.sandbox.python import PythonServer
 from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, SandboxFault
 from turnwise.sandbox.seccomp import broker, confined, connected
-from turnwise.sandbox.tree import Tree, opened, read_tree, write_tree
-from turnwise.sandbox.walls import DISKS, command_walls, interpreter, refused, server_walls, shown
+from turnwise.sandbox.socket_forward import Door, Passage
 from turnwise.sandbox.watch import Watched, children, descendants, readable, watch
 
 NOBODY = 65534
@@ -65,7 +65,7 @@ class Bubblewrap:
         self._filter, self._server_filter = confined(), broker()
         self._server: PythonServer | None = None
         self._mark = ""  # a word on the command line of every process of this sandbox
-        self._leash: subprocess.Popen[bytes] | None = None
+        self._cleanup: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
@@ -108,21 +108,21 @@ class Bubblewrap:
     def close(self) -> None:
         """Ends the Python server. Commands leave no processes behind."""
         with self._lock:
-            if self._leash is not None:
-                self._leash.stdin.close()  # type: ignore[union-attr]
-                self._leash.wait()
-                self._leash = None
+            if self._cleanup is not None:
+                self._cleanup.stdin.close()  # type: ignore[union-attr]
+                self._cleanup.wait()
+                self._cleanup = None
             if self._server is not None:
                 self._server.close()
                 self._server = None
 
     def _marked(self) -> str:
-        """Returns the mark of this sandbox's processes. Starts the leash first, which ends them if this process dies."""
+        """Returns the mark of this sandbox's processes. Starts the process first that ends them if this one dies."""
         with self._lock:
-            if self._leash is None:
+            if self._cleanup is None:
                 self._mark = f"turnwise-{secrets.token_hex(8)}"
-                self._leash = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(Path(leash.__file__)), self._mark],
+                self._cleanup = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(Path(cleanup.__file__)), self._mark],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """The host's side of the Python server. On the host, a Python state is a value: a snippet that runs in it gives
 a new state and leaves the old one as it was.
 
-The server's own side is in ``state.py``, ``kernel.py`` and ``server.py``.
+The server's own side is in ``state.py``, ``processes.py`` and ``server.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from turnwise.sandbox.seccomp import alone
 from turnwise.sandbox.state import DESCRIPTORS
 from turnwise.sandbox.watch import children, readable
 
-STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "kernel.py", "server.py"))
+STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "processes.py", "server.py"))
 STATES = 480  # maximum number of states kept at once; each is a process and a socket
 COPIES = 32  # maximum number of copies of states that are made in advance
 KEPT_MIB = 4096  # memory limit of all kept states together, not counting the size of an empty state

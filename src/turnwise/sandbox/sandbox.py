@@ -1,6 +1,6 @@
 """The interface of a sandbox: it runs a shell command in a folder, or a Python snippet in a state, with limits.
 
-States are values. A command maps a :class:`~turnwise.sandbox.tree.Tree` (the files of a work folder) to another tree,
+States are values. A command maps a :class:`~turnwise.sandbox.folder_value.Tree` (the files of a work folder) to another tree,
 and a snippet maps a :class:`PythonState` to another state. Neither changes the value from which it started. So rollouts
 can branch by starting twice from the same value. Code that a model wrote runs only in a sandbox. If none works,
 :class:`NoSandboxError` says what to install.
@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from turnwise.errors import InputError
-from turnwise.sandbox.tree import Tree
+from turnwise.sandbox.folder_value import Tree
 
 if TYPE_CHECKING:
-    from turnwise.sandbox.door import Door
+    from turnwise.sandbox.socket_forward import Door
 
 Stop = Literal["", "time", "memory", "processes", "output", "disk"]
 """The limit that ended a call; empty if the call ended by itself."""
@@ -111,7 +111,7 @@ class Sandbox(Protocol):
 
         Returns the result and the folder's content afterwards.
 
-        With a ``door``, the command reaches a server of the host on the door's port of 127.0.0.1 (``door.py``). When
+        With a ``door``, the command reaches a server of the host on the door's port of 127.0.0.1 (``socket_forward.py``). When
         this method returns, every process that the command started has ended.
 
         Raises:

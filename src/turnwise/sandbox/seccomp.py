@@ -83,7 +83,7 @@ def broker() -> bytes:
 
 
 def connected() -> bytes:
-    """Returns the filter for a command with a door (``door.py``).
+    """Returns the filter for a command with a door (``socket_forward.py``).
 
     It allows TCP sockets in the sandbox's own network, and pairs of sockets.
 

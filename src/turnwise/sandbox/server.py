@@ -1,4 +1,4 @@
-"""The Python server: process 1 of its own sandbox, sent as text after ``state.py`` and ``kernel.py``.
+"""The Python server: process 1 of its own sandbox, sent as text after ``state.py`` and ``processes.py``.
 
 This file imports only the standard library. A state is a waiting process. A snippet runs in a copy of it, which then
 waits as the next state; the original stays the state before. Between calls or during one, copies are made in advance of
@@ -28,8 +28,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # in the sandbox there are no files to import
-    from turnwise.sandbox.kernel import PROCESSES, bare, ended, enter, lets_go
-    from turnwise.sandbox.kernel import pair, receive, report, resident, stop_all, take
+    from turnwise.sandbox.processes import PROCESSES, bare, ended, enter, lets_go
+    from turnwise.sandbox.processes import pair, receive, report, resident, stop_all, take
     from turnwise.sandbox.state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
 TICK = 0.02  # seconds between two checks of what a snippet uses

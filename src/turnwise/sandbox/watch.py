@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from turnwise.sandbox.kernel import resident, take
+from turnwise.sandbox.processes import resident, take
 from turnwise.sandbox.sandbox import Limits, Stop
 
 _TICK = 0.025  # seconds between two checks of the counts

@@ -15,7 +15,7 @@ from typing import Any
 
 from turnwise.rollouts.collect import Memory
 from turnwise.rollouts.play import Player, Tally
-from turnwise.training.earlier import become, remembered
+from turnwise.training.earlier_policies import become, remembered
 from turnwise.training.module import PolicyModule
 from turnwise.training.overlap import Overlap
 from turnwise.training.recorder import Gathered

@@ -28,7 +28,7 @@ from turnwise.errors import Stopped
 from turnwise.rollouts.pack import Packed, Update
 from turnwise.rollouts.split import smaller
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.memory import out_of_memory
+from turnwise.training.out_of_memory import out_of_memory
 from turnwise.training.passes import Passes
 from turnwise.training.recompute import enable_recompute, recomputing
 from turnwise.training.scoring import Scoring
@@ -78,7 +78,7 @@ class PolicyModule(Scoring):
         self.staleness = 0  # number of updates that the current update's rollouts are behind
         self.earlier: list[
             dict[str, Any]
-        ] = []  # policies of the collections ahead (training/earlier.py); saved in the checkpoint
+        ] = []  # policies of the collections ahead (training/earlier_policies.py); saved in the checkpoint
         self.last_metrics: dict[str, float] = {}  # of the last collection
         self.evaluate: Callable[[int], None] | None = None  # set by the run, because it needs engine and environment
         self._parts: list[list[dict[str, Mean | Max]]] = []  # metrics of each step on the current collection

@@ -38,7 +38,7 @@ from turnwise.rollouts.judged import Judged
 from turnwise.rollouts.predictors.online import OnlinePredictor, load_predictor
 from turnwise.training.call_format import call_format, in_format
 from turnwise.training.exactness import check_backbone, check_policy
-from turnwise.training.own import dialect_for
+from turnwise.training.user_file import dialect_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,10 @@ class Phases:
         """Returns the status of a phase with the estimated time left.
 
         Args:
-            done, paced: the number of completed steps, and of those that took the time ``elapsed``.
+            elapsed: seconds since the first of the ``paced`` steps began.
+            done: number of completed steps, those of an earlier process included.
+            paced: number of steps completed within ``elapsed``, from which the time per step is estimated.
+            total: number of steps of the phase.
         """
         if paced <= 0:
             return Status(phase=name, done=done, total=total)

@@ -25,7 +25,7 @@ from turnwise.envs.environment import environments_of
 from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
 from turnwise.training.held_out import HeldOut, called_tools
-from turnwise.training.own import OwnFile
+from turnwise.training.user_file import OwnFile
 from turnwise.types import State, Task
 
 Report = Callable[[int, int], None]

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from turnwise.data import templates
 from turnwise.data.chat import ChatTemplateError, ChatTokens
-from turnwise.data.spines import EACH, compared
+from turnwise.data.trajectory_ids import EACH, compared
 from turnwise.models.shipped import tiny_path
 
 NESTED = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3

@@ -19,8 +19,8 @@ from turnwise.envs.software import SoftwareEnv
 from turnwise.envs.terminal import TerminalEnv
 from turnwise.errors import InputError
 from turnwise.sandbox import bubblewrap
+from turnwise.sandbox.folder_value import File, Link, tree_of
 from turnwise.sandbox.sandbox import Limits, SandboxFault
-from turnwise.sandbox.tree import File, Link, tree_of
 
 
 def test_a_command_is_run_once_for_each_folder(box: Box) -> None:

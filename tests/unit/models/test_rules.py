@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from turnwise.models.attention import PackedTree, Rules, depth_of
-from turnwise.models.blocks import BlockTree
-from turnwise.models.runs import RunTree
+from turnwise.models.attention_cpu import RunTree
+from turnwise.models.attention_gpu import BlockTree
 from turnwise.rollouts.trie import Trie
 
 H, H_KV, D, SCALING = 4, 2, 8, 0.3

@@ -19,7 +19,7 @@ from turnwise.config.schema import compose_config
 from turnwise.experiments.jobs import ask, jobs
 from turnwise.experiments.table import read_sweep, sweep_names
 from turnwise.planning import missing
-from turnwise.planning.steps import PAGE, steps_in
+from turnwise.planning.cluster_steps import PAGE, steps_in
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")

@@ -105,7 +105,7 @@ def test_the_page_says_what_the_result_says(report, run_folder):
     for words in (
         f"Held-out success rose from 33.9 % to {result.in_domain.after:.1f} %",
         "over 192 tasks",
-        "A tiny model shows a mechanism, never a paper's score.",
+        "A tiny model can show how a method works, but not reach a paper's scores.",
         "translation 66.5 % 63.0 % -3.5 [-6.5, -0.3]",
         "20,480",
         "7 min 37 s",

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from turnwise.evaluation.stats import mean_interval
-from turnwise.reports.alike import task_notes
 from turnwise.reports.compare import collect
-from turnwise.reports.headline import all_on_dialogues
 from turnwise.reports.html import comparison_page
 from turnwise.reports.labels import words
 from turnwise.reports.overlay import ACCEPTED, SUCCESS, logged, over_seeds, overlays
+from turnwise.reports.same_tasks import task_notes
+from turnwise.reports.sentences import all_on_dialogues
 from turnwise.reports.tables import run_table
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.sandbox.folder_value import File, tree_of
 from turnwise.sandbox.sandbox import Sandbox
-from turnwise.sandbox.tree import File, tree_of
 
 
 def alive(mark: str) -> list[int]:

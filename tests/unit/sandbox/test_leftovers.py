@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from turnwise.sandbox import bubblewrap, leash
+from turnwise.sandbox import bubblewrap, cleanup
 from turnwise.sandbox.bubblewrap import Bubblewrap
+from turnwise.sandbox.folder_value import File
 from turnwise.sandbox.sandbox import Limits, Sandbox
-from turnwise.sandbox.tree import File
 from turnwise.sandbox.watch import Watched
 
 
@@ -46,13 +46,13 @@ def test_a_tree_that_is_too_large_is_the_outcome_of_a_full_folder() -> None:
 
 TRAINER = """
 import sys, threading, time
-from turnwise.sandbox import leash
+from turnwise.sandbox import cleanup
 from turnwise.sandbox.sandbox import Limits
 from turnwise.sandbox.bubblewrap import Bubblewrap
 sandbox = Bubblewrap(Limits(seconds=60))
 for _ in range(3):
     threading.Thread(target=sandbox.shell, args=("sleep 60", {}), daemon=True).start()
-while len(leash.held(sandbox._mark)) < 3 or not sandbox._mark:
+while len(cleanup.held(sandbox._mark)) < 3 or not sandbox._mark:
     time.sleep(0.01)
 print(sandbox._mark, flush=True)
 time.sleep(60)
@@ -76,7 +76,7 @@ def test_nothing_of_a_killed_trainer_stays(stuck: bool, monkeypatch: pytest.Monk
         trainer.kill()
         trainer.communicate()
         deadline = time.monotonic() + 20
-        while leash.held(mark):
+        while cleanup.held(mark):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
@@ -88,9 +88,9 @@ def test_a_sandbox_that_is_closed_leaves_no_process_and_can_be_used_again() -> N
         assert sandbox.shell("pwd", {})[0].output == "/box\n"
         sandbox.python()
         marks.append(sandbox._mark)
-        assert leash.held(marks[-1])
+        assert cleanup.held(marks[-1])
         sandbox.close()
-        assert not leash.held(marks[-1])
+        assert not cleanup.held(marks[-1])
     assert marks[0] != marks[1]
 
 
@@ -125,7 +125,7 @@ def test_the_host_looks_at_a_folder_only_when_nothing_runs_there(monkeypatch: py
         return seen
 
     def read(*rest: Any) -> Any:
-        assert not leash.held(sandbox._mark)
+        assert not cleanup.held(sandbox._mark)
         return read_tree(*rest)
 
     for name in ("scandir", "chmod", "lstat", "readlink"):

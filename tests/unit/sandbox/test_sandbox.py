@@ -18,8 +18,8 @@ from turnwise.errors import InputError
 from turnwise.sandbox import bubblewrap, python
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
+from turnwise.sandbox.folder_value import File, tree_of
 from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox, SandboxFault
-from turnwise.sandbox.tree import File, tree_of
 from turnwise.sandbox.watch import Watched, children, descendants
 
 

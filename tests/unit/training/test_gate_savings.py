@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.reports.headline import gate_sentence
+from turnwise.reports.sentences import gate_sentence
 from turnwise.rollouts.collect import Experience
 from turnwise.runs.result import Result
 from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result

@@ -17,8 +17,8 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.errors import Stopped
 from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.rollouts.split import smaller, split
-from turnwise.training.memory import explained_memory, out_of_memory
 from turnwise.training.module import PolicyModule
+from turnwise.training.out_of_memory import explained_memory, out_of_memory
 from turnwise.types import RolloutTree, State, Task, Turn
 
 MakeModel = Callable[..., Any]

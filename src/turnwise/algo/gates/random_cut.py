@@ -18,9 +18,9 @@ class RandomCut(AtStep):
     resumed.
 
     Attributes:
-        share: the probability; 0.2 is about what d_10 < 0.12 stops.
+        share: the probability that a tree is stopped. The gate d_10 < 0.12 stops about 20 % of the trees.
         k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
-        seed: of the draws.
+        seed: seed of the random draws.
     """
 
     share: float = 0.2

@@ -11,9 +11,9 @@ from typing import Any
 from turnwise.engines.engine import Sample
 from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.faults import Fault, ServerError
-from turnwise.engines.vllm.holding import Holding
 from turnwise.engines.vllm.local import SERVED, Process
 from turnwise.engines.vllm.patience import Patience
+from turnwise.engines.vllm.weight_calls import Holding
 from turnwise.engines.vllm.weights import Snapshot
 from turnwise.engines.vllm.wire import sample_of
 
@@ -125,7 +125,7 @@ class Server:
             except Fault as fault:
                 if fault.kind in ("rejected", "missing") or attempt == self.patience.attempts:
                     raise ServerError(
-                        f"vLLM at {self.connection.url} does not work as a run needs it ({fault}). {_MUST_RUN}"
+                        f"vLLM at {self.connection.url} does not meet the requirements of a run: {fault}. {_MUST_RUN}"
                     ) from None
                 await asyncio.sleep(self.patience.pause(attempt, fault.after))
                 if fault.kind == "unreachable":  # the server went away during the check

@@ -25,7 +25,7 @@ from turnwise.envs.environment import (
 from turnwise.envs.replay import Opening, ReplayedEnv, ReplayedSession
 from turnwise.envs.tools import check_format, read_calls
 from turnwise.errors import InputError
-from turnwise.sandbox.tree import Tree, laid_over, read_folder
+from turnwise.sandbox.folder_value import Tree, laid_over, read_folder
 from turnwise.types import Task, Trajectory
 
 

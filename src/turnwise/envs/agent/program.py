@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from turnwise.envs.agent.gateway import Desk, Gateway
-from turnwise.sandbox.door import HOST, Door
+from turnwise.sandbox.folder_value import Tree
 from turnwise.sandbox.sandbox import CallResult, Sandbox
-from turnwise.sandbox.tree import Tree
+from turnwise.sandbox.socket_forward import HOST, Door
 
 PORT = 8000  # the gateway's port inside the sandbox, where no other program listens
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.data.records import UnusableError, read_records
 from turnwise.errors import InputError
-from turnwise.sandbox.tree import File, Tree, tree_of
+from turnwise.sandbox.folder_value import File, Tree, tree_of
 from turnwise.types import Task
 
 TASK = "task.json"

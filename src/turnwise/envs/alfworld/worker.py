@@ -162,7 +162,9 @@ class Engine(PddlEnv):
 
 
 def _content(game: str | dict[str, str]) -> dict[str, Any]:
-    """Returns a game file's content, or a problem with the domain and grammar that the alfworld package ships."""
+    """Returns the content of a game: that of a file, or of a PDDL problem together with the domain and grammar that the
+    alfworld package ships.
+    """
     if isinstance(game, str):
         return json.loads(Path(game).read_text(encoding="utf-8"))
     shipped = importlib.resources.files("alfworld") / "data"

@@ -208,7 +208,7 @@ class State:
         return HELP_TEXT
 
     def _object(self, world: World, o: int) -> str:
-        """Returns the description of an object, as in ALFWorld the first one that matches.
+        """Returns the description of an object. If several descriptions match, the first one is used, as in ALFWorld.
 
         A cooled object is called "cool" beside another adjective, but "cold" alone.
         """

@@ -203,7 +203,7 @@ async def _listed(client: Any) -> list[dict[str, Any]]:
         cursor = page.next_cursor
         if not cursor:
             return found
-    raise ValueError(f"its list of tools has more than {_PAGES} pages")
+    raise ValueError(f"the list of tools of the MCP server has more than {_PAGES} pages")
 
 
 def _stop(held: _Held, owner: int) -> None:

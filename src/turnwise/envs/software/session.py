@@ -12,7 +12,7 @@ from turnwise.envs.calls import Calls, refusal, tool
 from turnwise.envs.environment import Step
 from turnwise.envs.software.tasks import TEST
 from turnwise.envs.workspace import WorkspaceSession
-from turnwise.sandbox.tree import File, tree_of
+from turnwise.sandbox.folder_value import File, tree_of
 from turnwise.types import Task, ToolCall
 
 TOOLS = (

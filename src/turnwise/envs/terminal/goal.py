@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnwise.envs.terminal.tasks import after
-from turnwise.sandbox.tree import File, Tree, tree_of
+from turnwise.sandbox.folder_value import File, Tree, tree_of
 
 
 class Goal:

@@ -11,8 +11,8 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Asked, job_of, picked, played
 from turnwise.files import read_yaml
-from turnwise.reports.gates.arms import recordings
 from turnwise.reports.gates.report import Settings, gate_sections
+from turnwise.reports.gates.tier1 import recordings
 from turnwise.runs.keep import finished
 from turnwise.runs.result import Result, read_result
 

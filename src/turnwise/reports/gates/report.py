@@ -10,14 +10,13 @@ from typing import Any
 from turnwise.algo.gates.signals import DISTANCE
 from turnwise.errors import InputError
 from turnwise.reports.gates import tuning
-from turnwise.reports.gates.arms import read_arms, recordings
 from turnwise.reports.gates.groups import Buffer
 from turnwise.reports.gates.looks import looks_table
-from turnwise.reports.gates.printed import compare
+from turnwise.reports.gates.paper_numbers import compare
 from turnwise.reports.gates.recorded import read_recorded
-from turnwise.reports.gates.references import arms_table
 from turnwise.reports.gates.released import FEATURES, is_released, read_features
 from turnwise.reports.gates.sections import Sections, whole
+from turnwise.reports.gates.table12 import arms_table
 from turnwise.reports.gates.tables import (
     THRESHOLDS,
     labels_table,
@@ -27,6 +26,7 @@ from turnwise.reports.gates.tables import (
     thresholds_table,
     types_table,
 )
+from turnwise.reports.gates.tier1 import read_arms, recordings
 from turnwise.reports.gates.tiers import read_tier1, read_tier3, replayed
 
 
@@ -72,7 +72,7 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
     folder.
 
     ``gated`` names recordings of the same runs with a gate, from which its saving is measured
-    (``turnwise.reports.gates.arms``).
+    (``turnwise.reports.gates.tier1``).
 
     Raises:
         InputError: there is no data, or the data cannot be used.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.reports.gates.printed import half_up
+from turnwise.reports.gates.paper_numbers import half_up
 from turnwise.reports.tables import Table
 
 Node = Mapping[str, Any]

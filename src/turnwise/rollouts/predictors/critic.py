@@ -8,7 +8,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from turnwise.models.lean import Forward, forward_of_body, own_forward
+from turnwise.models.fast_llama import Forward, forward_of_body, own_forward
 from turnwise.models.score import plan_of
 from turnwise.rollouts.predictors.rows import Histories
 

@@ -12,8 +12,8 @@ from turnwise.envs.terminal import Slips, TerminalEnv, TerminalSession
 from turnwise.envs.terminal.goal import Goal
 from turnwise.envs.terminal.tasks import KINDS, split_of
 from turnwise.envs.terminal.verifier import normalised
+from turnwise.sandbox.folder_value import File
 from turnwise.sandbox.sandbox import Limits
-from turnwise.sandbox.tree import File
 from turnwise.types import Task
 
 FILES = {"desk/a.txt": "cup\nfork\ncup\n", "desk/b.txt": "lamp\nmug\n", "shelf/c.txt": "egg\n"}

@@ -10,7 +10,7 @@ import pytest
 from turnwise.config.schema import build, compose_config
 from turnwise.runs.identity import config_hash
 from turnwise.training import durations
-from turnwise.training.opening import opening_lines
+from turnwise.training.first_lines import opening_lines
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnwise.models.attention import PackedTree
-from turnwise.models.runs import RunTree, pieces_of
+from turnwise.models.attention_cpu import RunTree, pieces_of
 from turnwise.rollouts.trie import Trie
 
 

@@ -23,8 +23,8 @@ from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
 from turnwise.runs.identity import config_hash
 from turnwise.training.held_out import negative_log_likelihood
-from turnwise.training.own import OwnFile
 from turnwise.training.sources import Steps, Turns, hold_out
+from turnwise.training.user_file import OwnFile
 from turnwise.types import RolloutTree, Task, Turn
 
 ROOT = Path(__file__).parents[3]

@@ -31,7 +31,7 @@ def command_walls(owner: int | None, python: str, folders: Sequence[str], limits
         python: the interpreter whose folder is first on the PATH.
         folders: folders of the host that can be read in the sandbox, besides /usr.
         limits: the limits of the call; the work folder gets the size of the largest tree that is kept.
-        mark: a word by which the leash finds these processes.
+        mark: a word by which the process of ``cleanup.py`` finds these processes.
     """
     size = (limits.folder_mib << 20) + limits.files * PAGE
     return [

@@ -132,7 +132,7 @@ def _check_inside(path: str, tree: Tree) -> None:
     """Refuses paths that lead out of the folder. Paths come from a data file or a model, and the host writes them."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise ValueError(f"files: {path!r} is not a path inside a folder; write it as a/b.txt")
+        raise ValueError(f"files: {path!r} must be a relative path without . or .. in it, such as a/b.txt")
     above = "/".join(parts[:-1])
     if above and tree.get(above, _NOTHING) is not None:
         raise ValueError(f"files: {path!r} lies in {above!r}, which is not a folder")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnwise.models.attention import PackedTree
-from turnwise.models.blocks import BlockTree, blocks_of
+from turnwise.models.attention_gpu import BlockTree, blocks_of
 
 
 @st.composite

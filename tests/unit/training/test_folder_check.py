@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import Stopped
-from turnwise.training.present import StillThere
+from turnwise.training.folder_check import StillThere
 
 
 def test_a_folder_that_is_removed_or_replaced_ends_the_run(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.judges.fence import PREFIX, fenced, neutral, new_code
+from turnwise.judges.untrusted_text import PREFIX, fenced, neutral, new_code
 
 HOSTILE = st.text() | st.text(alphabet="<>|[]/INSTsbeos_ \n\r\x0b\u2028\u200b\uff5cBEGINEND reply0a")
 

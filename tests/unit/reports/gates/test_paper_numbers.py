@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.reports.gates.printed import Cell, compare, half_up, printed_figures
+from turnwise.reports.gates.paper_numbers import Cell, compare, half_up, printed_figures
 
 
 @pytest.mark.parametrize(

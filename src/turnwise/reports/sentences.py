@@ -9,7 +9,7 @@ from typing import Literal
 from turnwise.runs.result import Comparison, Nats, Result
 
 SCALE_NOTES = {
-    "tiny": "A tiny model shows a mechanism, never a paper's score.",
+    "tiny": "A tiny model can show how a method works, but not reach a paper's scores.",
     "paper": "The paper's models, data and settings.",
 }
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.reports.gates.test_tables import ROWS
 
 from turnwise.reports.gates.groups import Buffer
-from turnwise.reports.gates.references import arms_table, kept_norm
+from turnwise.reports.gates.table12 import arms_table, kept_norm
 
 Make = Callable[..., Buffer]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.training.judging import Proof
+from turnwise.training.check_judge import Proof
 
 
 class Process:

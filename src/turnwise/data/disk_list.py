@@ -20,7 +20,7 @@ T = TypeVar("T")
 _RECENT = 65536  # number of names that an index may hold unsorted
 
 
-class Shelf(Sequence[T], Generic[T]):
+class DiskList(Sequence[T], Generic[T]):
     """A sequence of pickled values in an unnamed file, which the system removes when the process ends.
 
     Each access returns a new, equal object. Only this process writes the file, so unpickling it is safe; forked processes may
@@ -36,7 +36,7 @@ class Shelf(Sequence[T], Generic[T]):
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = Path(folder or tempfile.gettempdir())
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - it lives as long as the shelf
+        self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - it lives as long as the list
         self._ends = array("Q", [0])  # the start of the first value, then the byte at which each value ends
         self._written = 0  # bytes already in the file; the rest is still in the buffer
 
@@ -74,7 +74,7 @@ class Names:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._names: Shelf[str] = Shelf(folder)
+        self._names: DiskList[str] = DiskList(folder)
         self._digests, self._places = np.empty(0, np.uint64), np.empty(0, np.int64)  # both sorted by digest
         self._recent: dict[int, list[int]] = {}
 

@@ -7,7 +7,8 @@ import io
 import pytest
 
 from turnwise.console import Terminal
-from turnwise.reports.headline import (
+from turnwise.reports.html import write_report
+from turnwise.reports.sentences import (
     cost_sentence,
     duration,
     held_out_sentence,
@@ -19,7 +20,6 @@ from turnwise.reports.headline import (
     verdict,
     verifier_sentence,
 )
-from turnwise.reports.html import write_report
 from turnwise.reports.terminal import print_summary, summary_lines
 from turnwise.runs.result import Comparison, Result, write_result
 
@@ -80,7 +80,7 @@ def test_summary_lines(make):
         "Out-of-domain mean change: -0.5 points, 95 % interval [-1.6, +0.7] over 8 suites (1,600 items); "
         "from translation -3.5 to choice_b +1.5.",
         "20,480 rollout turns and 225,280 tokens sampled for training, 7 min 37 s in all.",
-        "Scale: tiny. A tiny model shows a mechanism, never a paper's score.",
+        "Scale: tiny. A tiny model can show how a method works, but not reach a paper's scores.",
         "Report: outputs/pivotrl/seed0/report.html",
     ]
 

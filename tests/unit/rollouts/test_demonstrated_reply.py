@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.rollouts.anchored import Anchored, similarity
+from turnwise.rollouts.demonstrated_reply import Anchored, similarity
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.local import Verdicts
 from turnwise.types import Pivot, State, Task, Turn

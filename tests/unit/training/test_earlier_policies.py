@@ -6,7 +6,7 @@ import torch
 
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
-from turnwise.training.earlier import become, remembered
+from turnwise.training.earlier_policies import become, remembered
 from turnwise.training.module import PolicyModule
 
 

@@ -1,6 +1,6 @@
 """Ends the sandboxes that a killed trainer leaves behind.
 
-``python leash.py MARK`` waits until its standard input is closed.
+``python cleanup.py MARK`` waits until its standard input is closed.
 
 bubblewrap ends with its parent, except for a moment after its start: if the parent dies then, bubblewrap's inner
 process waits for its outer process for ever. So when the trainer has ended, this process kills every bwrap with the

@@ -15,7 +15,7 @@ from turnwise.console import Terminal
 from turnwise.runs.status import NAME, Status, write_status
 from turnwise.training import distributed, progress
 from turnwise.training.distributed import label_of
-from turnwise.training.live import Live
+from turnwise.training.live_page import Live
 from turnwise.training.progress import Phases
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from turnwise.models.attention import PLAIN, Rules, backbone
-from turnwise.models.lean import FAMILIES
+from turnwise.models.fast_llama import FAMILIES
 from turnwise.models.recurrence import Flow
 
 

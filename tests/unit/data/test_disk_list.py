@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.data import shelf
-from turnwise.data.shelf import Names, Shelf
+from turnwise.data import disk_list
+from turnwise.data.disk_list import DiskList, Names
 
 
 def handles() -> int:
@@ -18,7 +18,7 @@ def handles() -> int:
 
 
 def test_values_come_back_in_order_also_between_writes(tmp_path: Path) -> None:
-    kept: Shelf[object] = Shelf(tmp_path)
+    kept: DiskList[object] = DiskList(tmp_path)
     for value in ("a", (1, 2), {"b": [3.5]}):
         kept.append(value)
     assert [kept[0], kept[-1], kept[1:]] == ["a", {"b": [3.5]}, [(1, 2), {"b": [3.5]}]]
@@ -28,9 +28,9 @@ def test_values_come_back_in_order_also_between_writes(tmp_path: Path) -> None:
         kept[4]
 
 
-def test_the_file_has_no_name_and_its_handle_goes_with_the_shelf(tmp_path: Path) -> None:
+def test_the_file_has_no_name_and_its_handle_goes_with_the_list(tmp_path: Path) -> None:
     before = handles()
-    kept: Shelf[int] = Shelf(tmp_path / "made")
+    kept: DiskList[int] = DiskList(tmp_path / "made")
     kept.append(1)
     assert kept[0] == 1 and not list((tmp_path / "made").iterdir())
     del kept
@@ -38,7 +38,7 @@ def test_the_file_has_no_name_and_its_handle_goes_with_the_shelf(tmp_path: Path)
 
 
 def test_names_are_found_whether_sorted_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "_RECENT", 16)
+    monkeypatch.setattr(disk_list, "_RECENT", 16)
     names = Names(tmp_path)
     for number in range(100):
         names.append(f"n{number}")
@@ -47,8 +47,8 @@ def test_names_are_found_whether_sorted_or_not(tmp_path: Path, monkeypatch: pyte
 
 
 def test_two_names_of_one_digest_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "_digest", len)
-    monkeypatch.setattr(shelf, "_RECENT", 2)
+    monkeypatch.setattr(disk_list, "_digest", len)
+    monkeypatch.setattr(disk_list, "_RECENT", 2)
     names = Names(tmp_path)
     for name in ("aa", "bb", "c", "dd", "aa"):
         names.append(name)
@@ -56,7 +56,7 @@ def test_two_names_of_one_digest_are_told_apart(tmp_path: Path, monkeypatch: pyt
 
 
 def test_memory_does_not_grow_with_what_the_values_are(tmp_path: Path) -> None:
-    kept: Shelf[str] = Shelf(tmp_path)
+    kept: DiskList[str] = DiskList(tmp_path)
     names = Names(tmp_path)
     tracemalloc.start()
     try:

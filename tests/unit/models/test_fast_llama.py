@@ -10,7 +10,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.models.attention import Plan, backbone, use_tree_attention
-from turnwise.models.lean import Lean, forward_of
+from turnwise.models.fast_llama import Lean, forward_of
 from turnwise.models.score import plan_of
 
 
