@@ -16,7 +16,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from turnwise.files import atomic_write
-from turnwise.reports import headline
+from turnwise.reports import sentences
 from turnwise.reports.boxes import Runs, box, tally, with_verdicts
 from turnwise.reports.compare import FinishedRuns, Interval, RunRow
 from turnwise.reports.figures import comparison, run_figures
@@ -73,9 +73,9 @@ def render(run: ReportedRun) -> str:
         status=status,
         live=bool(status and status.running),
         so_far=so_far(run),
-        verdict=headline.result_verdict(result) if result else None,
+        verdict=sentences.result_verdict(result) if result else None,
         rows=domain_rows(result) if result else [],
-        dialogues=bool(result and headline.judged_on_dialogues(result)),
+        dialogues=bool(result and sentences.judged_on_dialogues(result)),
         replies=reply_rows(result.held_out) if result and result.held_out else [],
         figures=run_figures(run),
         trees=trees,
@@ -198,20 +198,20 @@ def environment() -> Environment:
         loader=DictLoader(sources), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     for name in ("percent", "signed", "interval", "count", "duration", "nats"):
-        env.filters[name] = getattr(headline, name)
+        env.filters[name] = getattr(sentences, name)
     env.filters["drawing"] = Markup  # may only be used for the SVG of reports.svg, which escapes its text
     env.globals.update(
         **script("figures.js"),
         progress=progress,
         remaining=remaining,
         clock=lambda seconds: strftime("%Y-%m-%d %H:%M:%S", localtime(seconds)),
-        ood_sentence=headline.ood_sentence,
-        cost_sentence=headline.cost_sentence,
-        gate_sentence=headline.gate_sentence,
-        judge_sentence=headline.judge_sentence,
-        verifier_sentence=headline.verifier_sentence,
-        scale_sentence=headline.scale_sentence,
-        held_out_sentence=headline.held_out_sentence,
+        ood_sentence=sentences.ood_sentence,
+        cost_sentence=sentences.cost_sentence,
+        gate_sentence=sentences.gate_sentence,
+        judge_sentence=sentences.judge_sentence,
+        verifier_sentence=sentences.verifier_sentence,
+        scale_sentence=sentences.scale_sentence,
+        held_out_sentence=sentences.held_out_sentence,
     )
     return env
 
