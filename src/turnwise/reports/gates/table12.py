@@ -9,7 +9,7 @@ import numpy as np
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION
 from turnwise.reports.gates.counted import Row, counts
 from turnwise.reports.gates.groups import Buffer
-from turnwise.reports.gates.resample import Statistic, intervals
+from turnwise.reports.gates.resample import intervals
 
 COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")
 
@@ -36,11 +36,9 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
         "either": either,
         "divergence+dapo": distance < threshold,
     }
-    shared = [buffer.tails(k), buffer.turns, buffer.energies, buffer.uniform, either]
-    table = {
-        name: counts(cut, buffer.uniform) | _measured(_compared, [cut, *shared], COLUMNS, resamples, seed)
-        for name, cut in cuts.items()
-    }
+    columns = [*cuts.values(), buffer.tails(k), buffer.turns, buffer.energies, buffer.uniform, either]
+    measured = _measured(columns, [*cuts, "random"], resamples, seed)
+    table = {name: counts(cut, buffer.uniform) | measured[name] for name, cut in cuts.items()}
     n, fired, share = len(buffer.groups), int(either.sum()), float(buffer.uniform.mean())
     table["random"] = {
         "cut": fired,
@@ -48,36 +46,37 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
         "fp": fired * (1 - share),
         "precision": share if fired else None,
         "recall": fired / n if buffer.uniform.any() else None,
-        **_measured(_random, shared, COLUMNS[:2], resamples, seed),
+        **measured["random"],
     }
     return table
 
 
-def _measured(
-    statistic: Statistic, columns: Sequence[np.ndarray], names: Sequence[str], resamples: int, seed: int
-) -> Row:
-    found = statistic(*columns).tolist()
-    bounds = intervals(statistic, columns, resamples, seed)
-    return dict(zip(names, found, strict=True)) | {f"{name}_ci95": b for name, b in zip(names, bounds, strict=True)}
+def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int, seed: int) -> dict[str, Row]:
+    """Returns the columns of each arm with their intervals; random cuts have the first two alone."""
+    found = _compared(*columns).tolist()
+    bounds = intervals(_compared, columns, resamples, seed)
+    rows: dict[str, Row] = {arm: {} for arm in arms}
+    places = [(arm, name) for arm in arms for name in (COLUMNS[:2] if arm == "random" else COLUMNS)]
+    for (arm, name), value, bound in zip(places, found, bounds, strict=True):
+        rows[arm] |= {name: value, f"{name}_ci95": bound}
+    return rows
 
 
-def _compared(
-    cut: np.ndarray,
-    tails: np.ndarray,
-    turns: np.ndarray,
-    energies: np.ndarray,
-    uniform: np.ndarray,
-    either: np.ndarray,
-) -> np.ndarray:
-    """Returns the columns of an arm, (..., n) -> (..., 4)."""
-    saved, kept = _saved(cut, tails, turns), kept_norm(cut, energies)
-    at_random = _random(tails, turns, energies, uniform, either)
-    return np.stack([saved, kept, _saved(uniform, tails, turns) - saved, kept - at_random[..., 1]], -1)
+def _compared(*columns: np.ndarray) -> np.ndarray:
+    """Returns the columns of every arm one after the other, at last those of random cuts: inputs (..., n) -> (..., m).
+
+    All arms are computed in one call, so that a resample is drawn and its random cuts are computed once for all.
+    """
+    *cuts, tails, turns, energies, uniform, either = columns
+    at_random, most = _random(tails, turns, uniform, either), _saved(uniform, tails, turns)
+    found = []
+    for cut in cuts:
+        saved, kept = _saved(cut, tails, turns), kept_norm(cut, energies)
+        found += [saved, kept, most - saved, kept - at_random[..., 1]]
+    return np.concatenate([np.stack(found, -1), at_random], -1)
 
 
-def _random(
-    tails: np.ndarray, turns: np.ndarray, energies: np.ndarray, uniform: np.ndarray, either: np.ndarray
-) -> np.ndarray:
+def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: np.ndarray) -> np.ndarray:
     """Returns what random cuts of as many groups as ``either`` save and keep on average, (..., n) -> (..., 2).
 
     Useful groups are assumed to have equal norms, which is exact unless a rollout was lost. Of m useful groups, H are
@@ -86,14 +85,12 @@ def _random(
     from scipy import stats
 
     n = tails.shape[-1]
-    counts = np.stack([either.sum(-1), (~uniform).sum(-1)], -1)
-    pairs, of = np.unique(counts.reshape(-1, 2), axis=0, return_inverse=True)  # many resamples have the same two counts
-    fired, useful = pairs[:, :1], pairs[:, 1:]
+    fired, useful = either.sum(-1)[..., None], (~uniform).sum(-1)[..., None]
     kept = np.arange(n + 1)
     chances = stats.hypergeom.pmf(kept, n, useful, n - fired)
     norm = np.where(useful > 0, np.sqrt(kept / np.maximum(useful, 1)), 1.0)
     saved = 100 * either.mean(-1) * tails.sum(-1) / turns.sum(-1)
-    return np.stack([saved, 100 * (chances * norm).sum(-1)[of].reshape(saved.shape)], -1)
+    return np.stack([saved, 100 * (chances * norm).sum(-1)], -1)
 
 
 def _saved(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.ndarray:
