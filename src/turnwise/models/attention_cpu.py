@@ -1,11 +1,11 @@
-"""Attention over packed trees on a CPU, computed only where a query sees a key.
+"""Computes attention over packed trees on a CPU, only for pairs of a query and a key that the tree's mask allows.
 
-In depth-first order a tree falls into *runs*, stretches without a branch. The tokens of a run see each other causally,
-and everything below a run sees the whole run. So the ancestor mask is a triangle for each run and a rectangle below it,
-each over contiguous tokens. Small neighbouring subtrees are computed together under a small mask. The results of the
-pieces are merged by their log-sum-exps, so the result is exact, and no mask over the whole sequence is ever in memory.
-A sliding window cuts the pieces further. Sinks are treated as keys without a value that every query has seen before the
-first piece.
+In depth-first order, a tree consists of *runs*: stretches of tokens without a branch. The tokens of a run attend to
+each other causally, and all descendants of a run attend to the whole run. So the ancestor mask is cut into pieces: a
+triangle for each run, and a rectangle for the descendants of the run. Both cover contiguous tokens. Small neighbouring
+subtrees form one piece with a small mask. The results of the pieces are merged by their log-sum-exps. The result is
+therefore exact, and no mask over the whole sequence is in memory. A sliding window cuts the pieces further. Attention
+sinks are treated as keys without values, which are included before the first piece.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 
 from turnwise.models.attention import HIDDEN, PLAIN, OfTrees, PackedTree, Rules, depth_of
 
-SMALL = 128  # greatest number of tokens of neighbouring subtrees that are computed together under one mask
-STEP = 512  # number of queries of a piece that is cut by a window
+SMALL = 128  # greatest total number of tokens of neighbouring subtrees that form one piece with a mask
+STEP = 512  # greatest number of queries of a piece under a sliding window
 
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -29,17 +29,19 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 def seen(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, causal: bool = False, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Returns attention and its log-sum-exps on a CPU, from torch's kernel, because the public function lacks these.
+    """Computes attention and the log-sum-exps of its scores on a CPU.
+
+    It calls torch's internal kernel, because the public function does not return log-sum-exps.
 
     Args:
-        query: (B, H, q, D).
-        key, value: (B, H_kv, k, D); each of their heads serves H / H_kv query heads.
-        scaling: factor of the scores.
-        causal: whether a query sees only the keys up to its own place.
-        mask: added to the scores; (B or 1, H or 1, q, k).
+        query: queries (B, H, q, D).
+        key, value: keys and values (B, H_kv, k, D); each key-value head serves H / H_kv query heads.
+        scaling: factor by which the scores are multiplied.
+        causal: whether query i attends only to the keys up to i.
+        mask: tensor (B or 1, H or 1, q, k) that is added to the scores; None: no mask.
 
     Returns:
-        (B, H, q, D) and (B, H, q).
+        The attention output (B, H, q, D) and the log-sum-exps (B, H, q).
     """
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, causal, attn_mask=mask, scale=scaling
@@ -48,11 +50,13 @@ def seen(
 
 
 def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
-    """Merges attention over further keys into a result, in place.
+    """Merges attention over additional keys into an attention result, in place.
 
     Args:
-        out, part: (..., q, D).
-        mass, lse: (..., q), the log-sum-exps over the keys that each of them has seen; -inf for no key.
+        out: the result so far (..., q, D), which is updated.
+        mass: log-sum-exps (..., q) of the scores that belong to ``out``, which are updated; -inf if there are none.
+        part: attention output (..., q, D) over the additional keys.
+        lse: log-sum-exps (..., q) of the scores that belong to ``part``.
     """
     total = torch.logaddexp(mass, lse)
     out.mul_((mass - total).exp_()[..., None]).addcmul_(part, (lse - total).exp_()[..., None].to(part.dtype))
@@ -61,7 +65,10 @@ def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Queries ``q0 .. q1`` and keys ``k0 .. k1``: all pairs are seen, or those of a causal or given mask."""
+    """A rectangular part of the ancestor mask: queries ``q0`` to ``q1 - 1`` and keys ``k0`` to ``k1 - 1``.
+
+    Each of these queries attends to all of these keys, unless ``causal`` or ``mask`` excludes some.
+    """
 
     q0: int
     q1: int
@@ -75,11 +82,11 @@ def pieces_of(end: Sequence[int], small: int = SMALL) -> list[Piece]:
     """Cuts the ancestor mask of one packed row into pieces.
 
     Args:
-        end: for each token in depth-first order, one past its last descendant.
-        small: see ``SMALL``.
+        end: for each token in depth-first order, the index one past its last descendant.
+        small: greatest total number of tokens of neighbouring subtrees that form one piece with a mask.
 
     Returns:
-        Pieces that contain every pair of a token and an ancestor (or itself) exactly once.
+        Pieces that together contain every pair of a token and one of its ancestors (or itself) exactly once.
     """
     found: list[Piece] = []
     waiting = [(0, len(end))]
@@ -104,7 +111,7 @@ def pieces_of(end: Sequence[int], small: int = SMALL) -> list[Piece]:
 
 
 def _together(end: Sequence[int], start: int, stop: int) -> Piece:
-    """Returns one piece for one or more whole subtrees."""
+    """Returns one piece for one or more whole subtrees, which consist of the tokens ``start`` to ``stop - 1``."""
     end_T = torch.tensor(end[start:stop])
     if bool((end_T == stop).all()):
         return Piece(start, stop, start, stop, causal=True)
@@ -115,18 +122,18 @@ def _together(end: Sequence[int], start: int, stop: int) -> Piece:
 
 
 def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]:
-    """Returns the pairs of ``pieces`` whose key is less than ``window`` tokens before its query on their path.
+    """Restricts pieces to a sliding window: each key must be less than ``window`` tokens before its query on the path.
 
     Args:
-        pieces: the pieces of one row.
-        depth: (S,) number of ancestors of each token.
+        pieces: the pieces of one packed row.
+        depth: number of ancestors (S,) of each token.
         window: size of the sliding window in tokens.
     """
     found: list[Piece] = []
     for whole in pieces:
         for q0 in range(whole.q0, whole.q1, STEP):
             q1 = min(q0 + STEP, whole.q1)
-            k1 = min(whole.k1, q1)  # keys come before the queries that see them
+            k1 = min(whole.k1, q1)  # a query attends only to earlier keys
             away = depth[q0:q1, None] - depth[None, whole.k0 : k1]
             near = (away < window).any(0)
             if not near.any():
@@ -144,10 +151,10 @@ def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]
 
 
 class RunTree(OfTrees):
-    """A batch of packed trees (see ``models.attention.PackedTree``). Padding has end 0, and its result is zeros.
+    """An attention plan for packed trees on a CPU (see ``models.attention.PackedTree``).
 
     Args:
-        end_BS: (B, S), on the CPU.
+        end_BS: the ends of the tokens' subtrees (B, S), on the CPU. Padding has end 0, and its output is zero.
     """
 
     def __init__(self, end_BS: Tensor) -> None:
@@ -174,7 +181,10 @@ class RunTree(OfTrees):
 
 
 class _Attend(torch.autograd.Function):
-    """Maps query (B, H, S, D), key and value (B, H_kv, S, D) and sinks (H,) or None to (B, H, S, D)."""
+    """Differentiable attention over the pieces of packed trees.
+
+    It maps query (B, H, S, D), key and value (B, H_kv, S, D), and sinks (H,) or None to the output (B, H, S, D).
+    """
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -187,7 +197,8 @@ class _Attend(torch.autograd.Function):
         sinks: Tensor | None,
     ) -> Tensor:
         out = torch.zeros_like(query)
-        mass = query.new_full(query.shape[:3], -torch.inf)  # log-sum-exp over the keys that each query has seen so far
+        # Log-sum-exp of each query's scores so far. The kernel computes it in float32 also for bfloat16.
+        mass = query.new_full(query.shape[:3], -torch.inf, dtype=torch.promote_types(query.dtype, torch.float32))
         if sinks is not None:
             mass.copy_(sinks[None, :, None])
         for b, pieces in enumerate(rows):
@@ -209,7 +220,7 @@ class _Attend(torch.autograd.Function):
             row = slice(b, b + 1)
             for p in pieces:
                 q, k = (row, slice(None), slice(p.q0, p.q1)), (row, slice(None), slice(p.k0, p.k1))
-                # given the total log-sum-exp and the total output, each piece's part of the gradient is independent
+                # Given the total log-sum-exp and output, the gradients of the pieces can be computed independently.
                 parts = _backward(
                     grad_out[q],
                     query[q],
@@ -226,7 +237,7 @@ class _Attend(torch.autograd.Function):
                     grad[at] += part
         grad_sinks = None
         if sinks is not None and ctx.needs_input_grad[5]:
-            # a sink has no value, so a larger share of the softmax for it only scales the output down
+            # A sink has no value. So a greater softmax weight of the sink only scales the output down.
             lost = (grad_out * out).sum(-1) * (sinks[None, :, None] - mass).exp()
             grad_sinks = -lost.sum((0, 2)).to(sinks.dtype)
         return *grads, None, None, grad_sinks
