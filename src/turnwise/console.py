@@ -1,5 +1,5 @@
-"""What all command-line programs of this project share: a console that prints data literally, and readers of numeric
-options.
+"""Functions for all command-line programs of this project: a console that prints strings literally, a parser of numeric
+options, and the handling of Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from turnwise.text import plain
 
 
 class Terminal(Console):
-    """A Rich console that prints strings literally, also in tables and titles: without markup, emoji names or automatic
-    colours.
+    """A Rich console that prints strings literally, also in tables and titles. It does not interpret markup or emoji
+    names and adds no colours.
 
     Rich would read ``[/red]`` in a string as markup, and would fail if there is no tag to close. A caller that wants a
     style passes ``style=``.
@@ -27,12 +27,14 @@ class Terminal(Console):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
-        """Converts every string that is printed, without reading it as markup."""
+        """Converts a string to Rich text without interpreting markup. Rich calls this method for every string that it
+        prints.
+        """
         return super().render_str(plain(text), **options)
 
 
 def number(least: float, most: float, whole: bool = False) -> Callable[[str], Any]:
-    """Returns a ``type`` for an ``argparse`` option that accepts a number from ``least`` to ``most``."""
+    """Returns a function for the ``type`` of an ``argparse`` option that accepts a number from ``least`` to ``most``."""
 
     def parse(text: str) -> Any:
         try:
@@ -47,13 +49,13 @@ def number(least: float, most: float, whole: bool = False) -> Callable[[str], An
 
 
 def unwritten(error: OSError) -> str:
-    """Returns a one-line message about a file that a program could not write."""
+    """Returns a one-line message that names the file that could not be written, and the reason."""
     return f"{error.filename or 'a file'}: cannot be written ({error.strerror or error}); name another place"
 
 
 def until_stopped(main: Callable[[], int]) -> int:
-    """Runs ``main`` and returns its exit status, or 130 after Ctrl-C, for which one line is printed instead of a
-    traceback.
+    """Runs ``main`` and returns its exit status. After Ctrl-C, it prints one line instead of a traceback and returns
+    130.
     """
     try:
         return main()
@@ -63,8 +65,6 @@ def until_stopped(main: Callable[[], int]) -> int:
 
 
 def sized(width: int) -> Terminal:
-    """Returns a console on standard output. If that is a file or a pipe, which has no width of its own, ``width`` is
-    used.
-    """
+    """Returns a console on standard output. If standard output is a file or a pipe, the console has the given width."""
     console = Terminal()
     return console if console.is_terminal else Terminal(width=width)

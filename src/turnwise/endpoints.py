@@ -1,5 +1,7 @@
-"""Shared code of the clients of HTTP services: checks of addresses, keys, a limit on the size of an answer and on the
-pause that a server may ask for, and an event loop in a thread, so that requests proceed while the caller computes.
+"""Shared code of the clients of HTTP services.
+
+It checks addresses, reads API keys, limits the size of an answer and the pause that a server may ask for, and runs an
+event loop in a thread, so that requests proceed while the caller computes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-MAX_PAUSE = 60.0  # longest pause in seconds that is waited when a server sends a Retry-After header
+MAX_PAUSE = 60.0  # longest time in seconds that a client waits when a server sends a Retry-After header
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ def check_url(url: str, key_variable: str) -> None:
     """Refuses a URL that is not the base address of an API, or that contains a secret.
 
     Raises:
-        ValueError: the message names ``url`` and the remedy. It does not repeat a password or a query.
+        ValueError: the URL is refused. The message says how to correct it and does not repeat a password or a query.
     """
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("url must hold no spaces and no control characters")
@@ -44,12 +46,14 @@ def check_url(url: str, key_variable: str) -> None:
 
 
 def is_local(url: str) -> bool:
-    """Returns whether an address belongs to this machine."""
+    """Returns whether the host of a URL is this machine."""
     return urlsplit(url).hostname in _LOCAL
 
 
 def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientSession:
-    """Returns a session whose requests carry the key. Proxies set in the environment are only used for other machines."""
+    """Returns an HTTP session whose requests carry the API key. Proxies from environment variables are used only if the
+    URL is on another machine.
+    """
     return aiohttp.ClientSession(
         headers={"Authorization": f"Bearer {key}"} if key else None,
         connector=aiohttp.TCPConnector(limit=connections),
@@ -59,11 +63,11 @@ def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientS
 
 
 class TooLargeError(ValueError):
-    """An answer has more bytes than the client is willing to read."""
+    """The answer of a server has more bytes than the client accepts."""
 
 
 async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Returns the body of an answer.
+    """Returns the body of a server's answer, if it is not too large.
 
     Raises:
         TooLargeError: the body has more than ``most`` bytes.
@@ -78,13 +82,13 @@ async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 def key_from(variable: str) -> str | None:
-    """Returns the key in an environment variable, or None if the variable is unset or empty."""
+    """Returns the API key in an environment variable, or None if the variable is unset or empty."""
     return os.environ.get(variable) or None
 
 
 def retry_after(value: str | None) -> float | None:
-    """Returns the seconds that a Retry-After header asks for, in either of its two forms, at most ``MAX_PAUSE``. None
-    if the header holds nothing usable.
+    """Returns how many seconds a Retry-After header asks to wait, at most ``MAX_PAUSE``, or None if the header is not
+    usable. The header may give a number of seconds or a date.
     """
     if not value:
         return None
@@ -99,7 +103,7 @@ def retry_after(value: str | None) -> float | None:
 
 
 class Background:
-    """Runs coroutines in a daemon thread, so that a process that ends does not wait for them."""
+    """Runs coroutines in a daemon thread. When the process ends, it does not wait for this thread."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,4 +1,6 @@
-"""Errors that a user can correct, and ends of a run that are not bugs. All other errors keep their traceback."""
+"""Exceptions for errors that a user can correct and for runs that end early without a bug. They are shown without a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from turnwise.text import plain
 
 
 class InputError(ValueError):
-    """A configuration, file or folder cannot be used. The message names the item and the remedy, and no traceback is
+    """A configuration, file or folder cannot be used. The message names it and says how to correct it. No traceback is
     shown.
 
     Quotations from a file are escaped and shortened, so that the message can be printed.
@@ -34,12 +36,12 @@ def refuse_twice(arguments: Iterable[str]) -> None:
 
 
 class RowsFailed(RuntimeError):
-    """Some runs of a sweep did not finish. The table that the sweep prints shows which runs, and why."""
+    """Some runs of a sweep did not finish. The table that the sweep prints shows which runs did not finish, and why."""
 
 
 class Stopped(RuntimeError):
-    """A run cannot continue, because its numbers are not usable or its machine failed. The message is complete without
-    a traceback, and everything saved so far is kept.
+    """A run cannot continue, because its numbers are not usable or its machine failed. The message explains it without
+    a traceback. Everything saved so far is kept.
     """
 
 

@@ -1,4 +1,4 @@
-"""Writes files atomically, and names the file and the remedy when the operating system refuses to write or read."""
+"""Writes files atomically, and makes clear messages of operating-system errors in reading and writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 
 from turnwise.errors import InputError
 
-# ending of a file that is still being written; one that a killed process left behind may be deleted
+# ending of a file that is still being written; if a killed process left such a file behind, it may be deleted
 PART = ".part"
 
 _REMEDY = {
@@ -35,12 +35,12 @@ _OUT_OF_REACH = {
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to, which replaces ``path`` when the block ends and is removed if the block
-    fails.
+    """Yields a temporary path to write to. When the block ends, the temporary file replaces ``path``; if the block
+    fails, it is removed.
 
-    Whatever happens (a concurrent reader, a kill, a full disk), ``path`` is either the old file or the complete new
-    one. The temporary file lies in the same folder as ``path``, because a file can only be renamed in one step within a
-    file system.
+    So ``path`` is always either the old file or the complete new one, even if the process is killed or the disk is
+    full. The temporary file lies in the same folder as ``path``, because a file can only be renamed atomically within
+    one file system.
 
     Raises:
         OSError: the file cannot be written; ``filename`` is ``path``.
@@ -60,10 +60,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def refuse_same(out: Path, read: Iterable[Path]) -> None:
-    """Checks that a program does not overwrite a file that it reads.
+    """Refuses an output file that is also one of the input files of a program.
 
     Raises:
-        InputError: ``out`` is one of the files that are read.
+        InputError: ``out`` is one of the files in ``read``.
     """
     if out.exists() and any(path.exists() and out.samefile(path) for path in read):
         raise InputError(f"{out}: this file is read, so that it must not be overwritten; name another")
@@ -74,7 +74,7 @@ def read_yaml(path: Path) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: see :func:`parse_yaml`.
+        ValueError: the content is not valid YAML (see :func:`parse_yaml`).
     """
     return parse_yaml(path.read_bytes())
 
@@ -95,11 +95,12 @@ def parse_yaml(text: str | bytes) -> Any:
 def append(path: Path, text: str) -> None:
     """Appends lines to a file, either all of them or none.
 
-    If the file ends in an incomplete line, as after a kill, that line is ended first, so that the new lines stay
+    If the last line of the file is incomplete, as after a kill, a line break is added first, so that the new lines stay
     readable.
 
     Raises:
-        OSError: the disk is full; ``filename`` is ``path``, and the file is unchanged.
+        OSError: the text cannot be written, for example because the disk is full. ``filename`` is ``path``, and the
+            file is unchanged.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,11 +123,10 @@ def append(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Sets the file name of every operating-system error that is raised in this block to ``path``, whichever library
-    raised it.
+    """Sets the file name of every operating-system error that is raised in this block to ``path``.
 
-    Libraries that are not written in Python raise such errors as exceptions of their own, whose text contains the error
-    number.
+    Libraries that are not written in Python raise exceptions of their own types, whose text contains the number of the
+    operating-system error. They are replaced by an OSError with this number.
     """
     try:
         yield
@@ -141,16 +141,18 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def no_room(error: OSError, folder: str | Path) -> str | None:
-    """Returns a one-line message with the file and the remedy if ``error`` means that nothing more can be written, else
-    None.
+    """Returns a one-line message with the file and the remedy if ``error`` means that a disk, quota or file size limit
+    is exhausted, else None.
 
-    ``folder`` is named if the error comes from a library and names no file.
+    The message names ``folder`` if the error itself names no file.
     """
     remedy = _REMEDY.get(error.errno or 0)
     return remedy and f"{error.filename or folder}: {remedy} and run the same command again: it resumes"
 
 
 def out_of_reach(error: OSError) -> str | None:
-    """Returns a one-line message with the path and the reason if ``error`` means that a path cannot be used, else None."""
+    """Returns a one-line message with the path and the reason if ``error`` means that a path cannot be used (for
+    example because of its permissions), else None.
+    """
     why = _OUT_OF_REACH.get(error.errno or 0)
     return f"{error.filename}: {why}; correct it, or name another place" if why and error.filename else None

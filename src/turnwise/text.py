@@ -1,5 +1,5 @@
-"""Makes text from other sources safe for a terminal and for a message: without control characters and secrets, and
-shortened.
+"""Makes untrusted text safe to print in a terminal or a message: it escapes control characters, masks secrets and
+shortens the text.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-LINE = 2000  # most characters of one line of a message; longer lines are cut
+LINE = 2000  # largest length in characters of one line of a message; longer lines are cut
 
 # These characters are escaped: control characters, which terminals obey; bidirectional marks, which change the order in
 # which a line is read; and single halves of a surrogate pair, which no stream can encode. Newline and tab are kept.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_SAID = 4096  # number of bytes of a server's answer that are examined
+_SAID = 4096  # number of bytes of a server's answer that are read for a message
 _MASK = "[masked]"
 _SECRETS = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -29,7 +29,7 @@ _SECRETS = tuple(
 
 
 class TwiceError(ValueError):
-    """A JSON object holds a key twice. Python's JSON reader would silently drop the first value."""
+    """A JSON object has the same key twice. Python's JSON reader would silently drop the first value."""
 
     def __init__(self, key: str) -> None:
         super().__init__("an object names a key twice")
@@ -37,7 +37,8 @@ class TwiceError(ValueError):
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object of these pairs. It serves as ``object_pairs_hook`` of a JSON reader.
+    """Returns a dictionary of key-value pairs, after checking that no key occurs twice. It is used as
+    ``object_pairs_hook`` of a JSON reader.
 
     Raises:
         TwiceError: a key occurs twice.
@@ -54,10 +55,10 @@ def plain(text: str, most: int = LINE) -> str:
 
 
 def said(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
-    """Returns what a server answered as one line for a message.
+    """Returns the answer of a server as one line for a message.
 
-    Everything that looks like a credential is masked, and so are the ``secrets``, because a server may repeat what it
-    was sent.
+    Everything that looks like a credential is masked. The ``secrets`` are masked too, because a server may repeat what
+    was sent to it.
 
     Args:
         body: the body of the answer, or one of its headers.
@@ -81,7 +82,7 @@ def _line(text: str, most: int) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns the value of JSON from another source, with texts that can be written and shown.
+    """Returns the value of an untrusted JSON text, after checking that all strings in it can be written as UTF-8.
 
     Raises:
         ValueError: the text is not JSON, contains NaN or an infinity, is nested too deeply, or holds half of a

@@ -1,9 +1,9 @@
-"""The data types that pass from expert trajectories to the update.
+"""The data types of the training pipeline, from expert trajectories to the update.
 
-    Trajectory -> State -> RolloutTree (of Turns) -> Credit -> Batch
+    Trajectory -> State -> RolloutTree (of Turns) -> Credit -> Packed (rollouts.pack) -> LossInputs (algo.losses.loss)
 
-Suffixes of names give the axes: ``_S`` states, ``_G`` group, ``_N`` turns of a tree, ``_T`` tokens. Every
-log-probability uses the natural logarithm and belongs to the token at the same index of the ids.
+The suffix of a name gives the axis of an array: ``_S`` states, ``_G`` rollouts of a group, ``_N`` turns of a tree,
+``_T`` tokens. Every log-probability uses the natural logarithm and belongs to the token at the same index of the ids.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Describes an episode to its environment. ``data`` is JSON-serialisable and sufficient: the same task gives the
-    same episode.
+    """A task of an environment. ``data`` is JSON-serialisable and describes the episode completely: the same task
+    always starts the same episode.
     """
 
     env: str
@@ -33,10 +33,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Pivot:
-    """Marks a trajectory as a single place to act: only its last reply is a candidate, and the earlier turns are its
+    """Marks a trajectory that gives only one training state: the state before its last reply. The earlier turns are the
     history.
 
-    Each row of a pivot file is such a dialogue. Its pass rate counts the samples that were drawn at this place earlier.
+    Each row of a pivot file is such a trajectory. ``passed`` and ``total`` count actions that were sampled at this
+    state before, and give its pass rate.
     """
 
     passed: int = 0  # number of samples that were accepted
@@ -45,7 +46,9 @@ class Pivot:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A demonstrated episode: the opening messages, then assistant messages and observation messages in alternation."""
+    """A demonstrated episode. It has the first messages of the task, then assistant messages and observation messages
+    in alternation.
+    """
 
     id: str
     messages: tuple[Message, ...]
@@ -57,8 +60,8 @@ class Trajectory:
 
     @property
     def acts(self) -> list[int]:
-        """Indices in ``messages`` of the candidate replies: all replies of the assistant, or only the last one of a
-        pivot.
+        """Returns the indices in ``messages`` of the replies at which the policy can be trained: all replies of the
+        assistant, or only the last reply if the trajectory is a pivot.
         """
         places = [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
         return places[-1:] if self.pivot else places
@@ -74,7 +77,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A place to act: s_t. ``id`` identifies the group; it is made of trajectory and turn and not of the prompt's text."""
+    """A state s_t in which the policy acts next. All rollouts from it form one group, which ``id`` identifies. ``id``
+    names the trajectory or task and the turn.
+    """
 
     id: str
     task: Task
@@ -94,10 +99,10 @@ class Turn:
 
     parent: int  # index of the previous turn in the same tree; -1 means the root state
     action_ids: list[int]
-    logprobs: list[float]  # of action_ids, under the policy and the sampling settings that produced them
+    logprobs: list[float]  # log-probs of action_ids, under the policy and the sampling settings that produced them
     text: str = ""  # the action as text, which the environment received
     observation_ids: list[int] = field(default_factory=list)  # not in the loss; empty if the episode ended
-    # whether ``observation_ids`` begin a new conversation: turns below this one do not see the tokens before them
+    # whether ``observation_ids`` begin a new conversation: later turns do not see the tokens before them
     anew: bool = False
     observation: str = ""
     done: bool = False  # whether the environment ended the episode here
@@ -108,21 +113,25 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """The signals that a gate computed for a tree at one step, and its decision to stop the group or not."""
+    """A gate's decision about a tree at one step: whether to stop its rollouts, and the signals from which the gate
+    decided.
+    """
 
-    step: int  # turns since the root
+    step: int  # number of turns since the root
     values: Mapping[str, float]  # signal -> value; empty if the gate computes no signal
     stop: bool
 
 
 @dataclass(slots=True)
 class RolloutTree:
-    """A root state and the turns that were played from it. In ``turns``, every parent comes before its children."""
+    """All rollouts from one root state, stored as a tree of turns. In ``turns``, every parent comes before its
+    children.
+    """
 
     state: State
     turns: list[Turn] = field(default_factory=list)
     stopped: bool = False  # whether a gate stopped this tree; no turn of a stopped tree is trained on
-    # leaves whose environment failed: left out of all statistics and of training
+    # leaves whose environment failed; they are left out of all statistics and of training
     invalid: set[int] = field(default_factory=set)
     version: int = 0  # the version of the policy that sampled the tree
     looks: list[GateDecision] = field(default_factory=list)  # the gate's decisions in order
@@ -133,8 +142,8 @@ class RolloutTree:
         return [i for i in range(len(self.turns)) if i not in parents]
 
     def children(self) -> dict[int, list[int]]:
-        """Returns for each turn the indices of its children, in the order in which they were sampled. The key -1 is the
-        root.
+        """Returns for each turn the indices of its children, in the order in which they were sampled. The key -1 stands
+        for the root.
         """
         children: dict[int, list[int]] = {i: [] for i in range(-1, len(self.turns))}
         for i, turn in enumerate(self.turns):
@@ -150,7 +159,7 @@ class RolloutTree:
         return path[::-1]
 
     def first_leaves(self) -> list[int]:
-        """Returns for each turn the first leaf below it. For a leaf that is the leaf itself."""
+        """Returns for each turn the index of the first leaf below it. For a leaf, this is the leaf itself."""
         first = list(range(len(self.turns)))
         for i in range(len(self.turns) - 1, -1, -1):
             parent = self.turns[i].parent
@@ -159,7 +168,7 @@ class RolloutTree:
         return first
 
     def history(self, turn: int) -> list[int]:
-        """Returns the tokens that the policy sees when it continues after ``turn`` (-1: at the root)."""
+        """Returns the token ids that the policy sees when it continues after ``turn``, where -1 means the root."""
         ids = list(self.state.ids)
         for each in map(self.turns.__getitem__, self.path(turn)):
             ids = [] if each.anew else ids + each.action_ids
@@ -169,13 +178,14 @@ class RolloutTree:
 
 @dataclass(slots=True)
 class Credit:
-    """The advantages and weights that an advantage rule gives to the turns of one tree. The loss reads only this.
+    """The advantages and weights that an advantage rule gives to the turns of one tree. The loss reads nothing else
+    from the rule.
 
-    All lists are ``_N``, aligned with ``RolloutTree.turns``. A turn with weight 0 is left out of the loss and of every
-    count. ``clip_low`` and ``clip_high`` replace the loss's own clip range if they are set. ``sample`` gives for each
-    turn the sample with which its tokens are counted; by default that is the first leaf below the turn. ``views``
-    holds, by name, advantages that other rules would have given to the same turns; diagnostics read them, the loss does
-    not.
+    Each list has one entry per turn, aligned with ``RolloutTree.turns``. A turn with weight 0 is left out of the loss
+    and of every count. ``clip_low`` and ``clip_high`` replace the loss's own clip range if they are set. ``sample``
+    gives for each turn the number of the sample (sequence) to which its tokens belong in the loss; by default this is
+    the first leaf below the turn. ``views`` holds, by name, other advantages of the same turns, which only diagnostics
+    read.
     """
 
     advantage: list[float]
@@ -187,17 +197,19 @@ class Credit:
 
 
 Rewards = Mapping[str, Sequence[float]]
-"""Named rewards of one tree, each a list aligned with ``RolloutTree.leaves()``; NaN where a leaf has no reward.
+"""Named rewards of one tree. Each is a list aligned with ``RolloutTree.leaves()``, with NaN where a leaf has no reward.
 ``total`` is the reward that an advantage rule reads. A rule that weighs several rewards reads ``outcome``, which comes
 from the environment or the demonstration, and ``reasoning``, a judge's score. ``reasoning`` is NaN where the judge
 failed on a leaf, and absent if there is no judge.
 """
 
 Value = Callable[[Sequence[RolloutTree]], Sequence[Sequence[float]]]
-"""Predicted success of the histories of each tree: first of the state, then after each of its turns (1 + N values). The
-value after a turn that ended its episode has no meaning, because no turn follows it.
+"""A function that predicts the success of histories. For each tree it returns 1 + N values: the value of the state,
+then the value after each of the N turns. The value after a turn that ended its episode has no meaning, because no turn
+follows it.
 """
 
 Judge = Callable[[RolloutTree], Rewards]
-"""Named rewards of each leaf, including ``total``; NaN where the environment failed (``algo.rewards.reward.Reward``).
+"""A function that returns named rewards of each leaf of a tree, including ``total``, with NaN where the environment
+failed (``algo.rewards.reward.Reward``).
 """

@@ -28,18 +28,18 @@ _UNSET = "???"
 _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy", "engine", "trainer", "eval")
 
 
-_Waiting = tuple[dict[str, Any], str, Signature]  # a part that is not built yet, its path, and its constructor
+_Waiting = tuple[dict[str, Any], str, Signature]  # settings, path and signature of a part that is not built yet
 
 
 def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refused: bool = False) -> None:
     """Refuses a configuration that cannot run.
 
-    Every ``_target_``, at any depth, is compared with its constructor: unknown and missing parameters, types,
-    ``Literal`` values. Dataclasses of Turnwise are also built once, so that their range checks run. Incompatible
-    combinations of parts are checked last.
+    The parameters of every part with a ``_target_``, at any depth, are compared with the signature of its constructor:
+    unknown and missing parameters, types, ``Literal`` values. Dataclasses of Turnwise are also built once, so that
+    their range checks run. Incompatible combinations of parts are reported too.
 
-    Importing torch takes two seconds. If ``overrides`` are known, parts that need torch are therefore built only if an
-    override names them, or if there is no other mistake. The parts that no override names are those of the
+    Importing torch takes two seconds. Therefore, if ``overrides`` are known, a part that needs torch is built only if
+    an override names it or if there is no other mistake. A part that no override names has the values of the
     configuration files.
 
     Args:
@@ -47,7 +47,7 @@ def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refuse
         refused: whether the caller has already found a mistake.
 
     Raises:
-        ConfigError: with every mistake found.
+        ConfigError: the configuration has a mistake. The error lists all mistakes.
     """
     try:
         tree: Any = OmegaConf.to_container(cfg, resolve=True)
@@ -99,15 +99,15 @@ def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _named(path: str, keys: Sequence[str] | None) -> bool:
-    """Returns whether one of the override keys sets the part at ``path``, something in it, or a group that holds it."""
+    """Returns whether an override key sets the part at ``path``, a key inside this part, or a group that contains it."""
     if keys is None:
         return True
     return any(f"{path}.".startswith(f"{key}.") or key.startswith(f"{path}.") for key in keys)
 
 
 def _walk(node: Any, path: str, slow: list[_Waiting]) -> list[str]:
-    """Returns the mistakes of a node and of all nodes below it. Parts that need torch to be built are added to
-    ``slow``.
+    """Returns the mistakes of a node of the configuration and of all nodes below it. Parts that need torch are added to
+    ``slow`` instead of being built.
     """
     mistakes: list[str] = []
     for key, child in _children(node):
@@ -153,8 +153,8 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool, slow: list[_Wai
 def _ranges(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
     """Builds the part and returns the mistakes that its own checks find.
 
-    After each refused value the part is built again without it, so that every mistake is found. A value that only the program
-    can supply is null here.
+    If a value is refused, the part is built again without that value, so that every mistake is found. Parameters that
+    only the program can supply are None here.
     """
     mistakes: list[str] = []
     while all(name in node for name, parameter in signature.parameters.items() if parameter.required):
@@ -185,7 +185,9 @@ def _names(given: Mapping[Any, Any], signature: Signature, path: str, partial: b
 
 
 def matches(value: Any, annotation: Any) -> bool:
-    """Returns whether a value of a YAML file fits an annotated parameter. A node with a ``_target_`` fits any annotation."""
+    """Returns whether a value from a YAML file fits a parameter's type annotation. A node with a ``_target_`` fits any
+    annotation.
+    """
     if annotation is Any or (isinstance(value, Mapping) and "_target_" in value):
         return True
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -222,7 +224,7 @@ def _matches_container(value: Any, kind: Any, arguments: tuple[Any, ...]) -> boo
 
 
 def describe(annotation: Any) -> str:
-    """Returns a type in words: ``float``, ``one of keep, drop``, ``int or null``."""
+    """Returns a type annotation in words, for example ``float``, ``one of keep, drop`` or ``int or null``."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))

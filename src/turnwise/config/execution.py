@@ -1,4 +1,4 @@
-"""Checks combinations of engine, trainer and rollout settings: which ones cannot work, and how to correct them."""
+"""Finds combinations of engine, trainer and rollout settings that cannot work, and says how to correct them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from turnwise.config.rules import part_of, value_of
 
 
 def impossible_execution(cfg: Mapping[str, Any]) -> list[str]:
-    """Returns mistakes of a resolved configuration where engine, trainer and rollout settings cannot work together."""
+    """Returns a message for each combination of engine, trainer and rollout settings that cannot work. ``cfg`` is the
+    resolved configuration.
+    """
     return _served(cfg) + _sharded(cfg) + _overlapping(cfg) + _renewed(cfg) + _frozen(cfg)
 
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that vLLM would change silently, and adapters that do not fit its servers."""
+    """Reports settings that a vLLM engine would ignore or change silently, and LoRA ranks that its servers cannot load."""
     if part_of(cfg, "engine") != "VllmEngine":
         return []
     mistakes = []
@@ -41,7 +43,7 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _sharded(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that need all weights in one place although the weights are sharded."""
+    """Reports settings that need the complete weights in one process although the weights are sharded."""
     if value_of(cfg, "trainer", "strategy", "_target_") != "turnwise.training.sharding.FullySharded":
         return []
     mistakes = []
@@ -62,7 +64,9 @@ def _sharded(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that conflict with collecting further iterations during an update (``rollout.staleness``)."""
+    """Reports settings that conflict with sampling rollouts of later iterations during an update
+    (``rollout.staleness``).
+    """
     if not value_of(cfg, "rollout", "staleness"):
         return []
     remedy = "set rollout.staleness=0"
@@ -83,8 +87,8 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _renewed(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports what re-profiling (``states.refresh``) lacks: a rule that can choose other states, rewards, or an idle
-    engine.
+    """Reports settings with which re-profiling (``states.refresh``) cannot work: all states are kept anyway, no
+    rollouts are sampled, or the engine is busy.
     """
     if value_of(cfg, "states", "refresh") is None:
         return []
@@ -106,7 +110,9 @@ def _renewed(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _frozen(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports parts that cannot use a buffer of groups sampled once, before the first update (``rollout.frozen``)."""
+    """Reports parts that do not work with ``rollout.frozen``, where all groups are sampled once, before the first
+    update.
+    """
     if value_of(cfg, "rollout", "frozen") is None:
         return []
     reasons = (

@@ -1,4 +1,6 @@
-"""The text of ``python train.py --help``. It is read from the files of ``conf/``, because Hydra's own help takes a second."""
+"""Makes the text of ``python train.py --help`` from the names of the files in ``conf/``, because Hydra's own help takes
+a second.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ All keys of a run, with their values: python train.py method=pivotrl --cfg job""
 
 
 def help_text(folder: Path, width: int = 118) -> str:
-    """Returns the help with the options of every group of the configuration folder, in lines of at most ``width`` characters."""
+    """Returns the help text, with the options of every group of the configuration folder, in lines of at most ``width``
+    characters.
+    """
     found: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*.yaml")):
         group = path.parent.relative_to(folder).as_posix()

@@ -1,4 +1,6 @@
-"""Suggests a key for one that does not exist: a similar name, the same name in another group, or another library's term."""
+"""Suggests an existing key for an unknown one: a similar name, the same name in another group, or the key that
+corresponds to another library's term.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-# key here -> what TRL, verl, transformers and others call it
+# key of Turnwise -> names of the same setting in TRL, verl, transformers and other libraries
 _ELSEWHERE = {
     "update.learning_rate": "lr actor_lr",
     "update.warmup": "warmup_steps num_warmup_steps lr_warmup_steps warmup_ratio",
@@ -41,7 +43,7 @@ _ELSEWHERE = {
     "fresh": "overwrite overwrite_output_dir force",
 }
 _HERE = {word: key for key, words in _ELSEWHERE.items() for word in words.split()}
-_MOST = 3  # most keys in a suggestion
+_MOST = 3  # largest number of keys in a suggestion
 
 
 def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
@@ -49,8 +51,8 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
 
     Args:
         word: the unknown key.
-        tree: the configuration without it.
-        holder: the dotted key of the group that should have the key; empty: the top.
+        tree: the configuration without the unknown key.
+        holder: the dotted key of the group in which ``word`` was looked for; empty for the top level.
     """
     plain = word.lower().replace("-", "_")
     known = _HERE.get(plain, "")
@@ -72,7 +74,7 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
 
 
 def keys_of(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
-    """Yields every dotted key of a tree, groups and leaves, without Hydra's own keys."""
+    """Yields the dotted key of every group and every value of a configuration, without Hydra's own keys."""
     for key, value in tree.items():
         if not str(key).startswith("_"):
             yield f"{prefix}{key}"

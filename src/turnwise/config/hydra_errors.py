@@ -18,18 +18,18 @@ from turnwise.config.check import check_config, suggest
 from turnwise.config.hints import meant
 from turnwise.config.schema import ConfigError, compose_config
 
-MOST = 10_000  # most runs that one command may start
+MOST = 10_000  # largest number of runs that one command may start
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
     """Returns an error that explains why Hydra refused a command line.
 
-    Refused overrides are removed one by one until the rest composes. The rest is then checked by
+    Refused overrides are removed one by one until Hydra can compose the remaining ones. The rest is then checked by
     :func:`turnwise.config.check.check_config`, so that one message names all mistakes.
 
     Args:
-        error: what Hydra raised. Its message is used if no override caused it.
-        arguments: the command line without the program.
+        error: the error that Hydra raised. Its message is used if no override caused it.
+        arguments: the arguments of the command line, without the program's name.
         folder: the configuration folder.
         primary: name of the primary configuration.
     """
@@ -64,7 +64,9 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
 
 
 def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override | None:
-    """Returns the override with the sweep value named in Hydra's error, or with the sweep's first value; None without one."""
+    """Returns an override with a single value. A sweep over several values is replaced by the value that Hydra's error
+    names, or else by its first value. The result is None if the sweep has no values.
+    """
     if not override.is_sweep_override():
         return override
     key, given = override.get_key_element(), override.value()
@@ -78,8 +80,8 @@ def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override 
 
 
 def swept(override: Override) -> list[str]:
-    """Returns the values of a sweep, at most ``MOST`` + 1 of them; no values for an interval or for a range without
-    steps.
+    """Returns the first ``MOST`` + 1 values of a sweep. The list is empty for an interval, and for a range whose step
+    is 0.
     """
     if not override.is_discrete_sweep():
         return []

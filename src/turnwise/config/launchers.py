@@ -1,5 +1,5 @@
-"""Checks how runs and their processes are launched: Hydra's launcher for ``-m`` and sweeps, and variables of torchrun
-and Slurm.
+"""Checks how runs and their processes are launched: by a Hydra launcher (with ``-m`` or a sweep), or by torchrun or
+Slurm, which set environment variables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from turnwise.config.schema import ConfigError
 from turnwise.files import read_yaml
 
-# Hydra's name of a launcher -> its module and its package
+# Hydra's name of a launcher -> the module and the package that provide it
 _PLUGINS = {
     "joblib": ("hydra_plugins.hydra_joblib_launcher", "hydra-joblib-launcher"),
     "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "hydra-submitit-launcher"),
@@ -27,7 +27,7 @@ _LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
 def is_sweep(arguments: Iterable[str]) -> bool:
-    """Returns whether a command line asks for a sweep."""
+    """Returns whether a command line has the argument ``sweep=...``."""
     return any(argument.startswith("sweep=") for argument in arguments)
 
 
@@ -35,7 +35,7 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
     """Refuses a launcher whose package is not installed, and a Slurm launcher on a machine without Slurm.
 
     Args:
-        arguments: the command line without the program.
+        arguments: the arguments of the command line, without the program's name.
         folder: the configuration folder.
 
     Raises:
@@ -61,8 +61,8 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
 
 
 def refuse_processes(environment: Mapping[str, str]) -> None:
-    """Refuses inconsistent variables of torchrun or Slurm: Lightning would fail on them, or a process would wait for
-    others that do not exist.
+    """Refuses inconsistent environment variables of torchrun or Slurm. With them Lightning would fail, or a process
+    would wait for other processes that do not exist.
 
     Raises:
         ConfigError: a variable is not a whole number, or a rank is not below the number of processes.
@@ -80,12 +80,16 @@ def refuse_processes(environment: Mapping[str, str]) -> None:
 
 
 def took_no_job(error: BaseException) -> bool:
-    """Returns whether Slurm refused submitit's job: no cluster answers, or the account or partition does not exist."""
+    """Returns whether an error means that Slurm did not accept a job from submitit, for example because no cluster
+    answers or because the account or partition does not exist.
+    """
     return type(error).__module__.startswith("submitit.") and type(error).__name__ == "FailedJobError"
 
 
 def _stands_on(name: str, folder: Path) -> str:
-    """Returns the Hydra launcher that a file of ``conf/hydra/launcher`` configures, or the name itself if there is no file."""
+    """Returns the name of the Hydra launcher that the file ``name`` of ``conf/hydra/launcher`` configures, or ``name``
+    if there is no such file.
+    """
     for _ in range(8):  # Hydra itself refuses files that refer to each other in a circle
         path = folder / "hydra" / "launcher" / f"{name}.yaml"
         content = read_yaml(path) if path.is_file() else None

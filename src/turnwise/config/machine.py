@@ -1,4 +1,4 @@
-"""Checks whether this machine can run a configuration: devices of the trainer, folders to write to, models."""
+"""Checks whether this machine can run a configuration: whether it has the GPUs, writable folders and the models."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
 from turnwise.models.shipped import BASES
 
-_PROCESSES = 16  # number of processes that any machine may start
-_LONGEST = 255  # most bytes of a file name
+_PROCESSES = 16  # number of processes that a run may start on any machine, even one with fewer cores
+_LONGEST = 255  # largest length of a file name in bytes
 
 
 def check_machine(cfg: DictConfig) -> None:
@@ -25,7 +25,7 @@ def check_machine(cfg: DictConfig) -> None:
     another machine.
 
     Raises:
-        ConfigError: with every mistake found.
+        ConfigError: this machine cannot run the configuration. The error lists all reasons.
     """
     mistakes = [*_gpus(cfg), *_cores(cfg), *_folders(cfg), *_models(cfg)]
     if mistakes:
@@ -51,7 +51,9 @@ def _gpus(cfg: DictConfig) -> list[str]:
 
 
 def _cores(cfg: DictConfig) -> Iterator[str]:
-    """Reports more processes than cores, because the additional processes would only wait, and each needs memory."""
+    """Reports settings that start more processes than the machine has cores (16 are always allowed). Additional
+    processes would only wait, and each needs memory.
+    """
     most = max(_PROCESSES, os.cpu_count() or 1)
     on_cpu = OmegaConf.select(cfg, "trainer.accelerator") == "cpu"
     for key in (*(["trainer.devices"] if on_cpu else []), "engine.lanes"):

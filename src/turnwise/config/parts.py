@@ -16,15 +16,16 @@ from turnwise.config.schema import build, compose_config
 
 
 def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:
-    """Checks and builds the part under ``key`` of the configuration that ``overrides`` compose. Other parts are not checked.
+    """Composes the configuration with ``overrides``, and checks and builds only its part under ``key``.
 
     Args:
-        key: a group, such as ``env``.
-        overrides: as for ``train.py``.
+        key: the name of a group of the configuration, such as ``env``.
+        overrides: overrides in the form ``key=value``, as on the command line of ``train.py``.
         folder: the configuration folder.
 
     Raises:
-        ConfigError: the configuration does not compose, or the part cannot be built; the message names the key and the remedy.
+        ConfigError: Hydra cannot compose the configuration, or the part cannot be built. The message names the key and
+            the remedy.
     """
     try:
         cfg = compose_config(overrides, folder)

@@ -1,4 +1,6 @@
-"""Checks combinations of a method's parts: which ones cannot work together, and how to correct them."""
+"""Finds parts of a configuration (states, reward, loss and others) that cannot work together, and says how to correct
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ from typing import Any
 # rewards that compare one action with the demonstrated one
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}
 _GROUP_RULES = {"GroupAdvantage", "Awpo", "GiGPO", "MTGRPO", "TurnCredit", "MonteCarlo"}
-_JUDGED_RULES = {"Awpo"}  # advantages that weigh a judge's score against the outcome
+_JUDGED_RULES = {"Awpo"}  # advantage rules that combine a judge's score with the outcome
 _PREDICTED = {"Trace", "Pcl"}  # allocators that need a predictor
 _OPTIONS = {"ExpertTurns": "expert_turns", "Pivots": "pivots"}
 _DEMONSTRATED_STATES = set(_OPTIONS)  # states that have a demonstrated action
 
 
 def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
-    """Returns the mistakes of a resolved configuration that concern two or more parts together."""
+    """Returns a message for each combination of parts that cannot work. ``cfg`` is the resolved configuration."""
     states, reward, loss = part_of(cfg, "states"), part_of(cfg, "reward"), part_of(cfg, "loss")
     turns = value_of(cfg, "rollout", "turns")
     mistakes = _seeded(cfg) + _predicted(cfg, turns)
@@ -80,7 +82,9 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
-    """Returns the parts, as ``states=pivots``, that put an environment into the middle of an episode."""
+    """Returns the settings, in the form ``states=pivots``, for which an environment must be brought into the middle of
+    an episode.
+    """
     allocator, states = part_of(cfg, "allocator"), part_of(cfg, "states")
     if allocator is None:  # no rollouts are sampled
         return []
@@ -89,7 +93,7 @@ def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def part_of(cfg: Mapping[str, Any], name: str) -> str | None:
-    """Returns the class name of the part under ``name``, or None if the run uses none."""
+    """Returns the class name of the part under ``name``, or None if the run has no such part."""
     node = cfg.get(name)
     return str(node["_target_"]).rpartition(".")[2] if isinstance(node, Mapping) and "_target_" in node else None
 
@@ -110,7 +114,7 @@ def _seeded(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _stepping(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that do not fit several optimiser steps on one collection."""
+    """Reports more optimiser steps per update (``update.steps``) than there are trees in the batch of rollouts."""
     steps, drawn = value_of(cfg, "update", "steps"), value_of(cfg, "rollout", "states")
     mistakes = []
     if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn:
@@ -122,8 +126,8 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports an advantage without the judge that it needs, and a judge without such an advantage or without
-    demonstrated replies.
+    """Reports an advantage rule that needs a judge where there is none, and a judge whose score is not used or that has
+    no demonstrated reply to compare with.
     """
     judge, advantage, states = part_of(cfg, "judge"), part_of(cfg, "advantage"), part_of(cfg, "states")
     if judge is None:
@@ -147,7 +151,9 @@ def _judging(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
-    """Reports what is missing for parts that use a predictor, and for allocators that spend one budget over all states."""
+    """Reports settings that do not fit an allocator or a gate that uses a success predictor, and branching without
+    later turns.
+    """
     allocator = part_of(cfg, "allocator")
     mistakes = []
     if allocator in _PREDICTED and not part_of(cfg, "predictor"):
@@ -186,13 +192,15 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
 
 
 def _branching(cfg: Mapping[str, Any]) -> str | None:
-    """Returns the key of the allocator's branches at later turns, or None if it makes none."""
+    """Returns the key of the allocator that sets the number of branches at later turns, or None if it makes no
+    branches.
+    """
     key = {"Trace": "expansion", "TreePO": "branches"}.get(part_of(cfg, "allocator") or "")
     return key if key and (value_of(cfg, "allocator", key) or 0) > 0 else None
 
 
 def _first_decision(cfg: Mapping[str, Any]) -> int | None:
-    """Returns the first turn after which the gate may stop a tree, or None if it never does."""
+    """Returns the number of turns after which the gate decides first, or None if it never decides."""
     steps = value_of(cfg, "gate", "steps")
     step = min(steps, default=None) if isinstance(steps, Sequence) else value_of(cfg, "gate", "k")
     return step if isinstance(step, int) else None

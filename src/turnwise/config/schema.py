@@ -1,6 +1,7 @@
-"""Declares the root of every configuration, names runs, and composes and builds configurations.
+"""Declares the top-level keys of every configuration, names runs, and composes and builds configurations.
 
-A part's constructor is its own schema (see :mod:`turnwise.config.check`); only keys that belong to no part are declared here.
+The keys of a part are the parameters of its constructor (see :mod:`turnwise.config.check`), so they are not declared
+here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from turnwise.errors import InputError
 
 
 class ConfigError(InputError):
-    """All mistakes in a configuration; each message names the key and the remedy."""
+    """An error that lists all mistakes in a configuration. Each message names the key and the remedy."""
 
     def __init__(self, mistakes: list[str]) -> None:
         self.mistakes = mistakes
@@ -50,7 +51,7 @@ class Paths:
 
 @dataclass
 class RunConfig:
-    """The keys of ``conf/train.yaml``. A part that a method does not use is null."""
+    """The top-level keys of ``conf/train.yaml``. A part that a method does not use is None."""
 
     name: str = MISSING
     method: str = MISSING
@@ -83,14 +84,14 @@ class RunConfig:
     eval: Any = None
 
 
-LONGEST_NAME = 120  # most characters in a folder's name; file systems allow 255 bytes
+LONGEST_NAME = 120  # largest length of a folder's name in characters; file systems allow 255 bytes
 
 
 def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
-    """Returns the folder of a run: the preset's name, and below it the overrides that distinguish this run.
+    """Returns the name of a run's folder: the preset's name, then a subfolder named after the overrides of this run.
 
-    ``method=x`` is left out if the preset is named x, and so is the override of the group ``dropped``. Slashes in
-    values become ``+``. A name that is too long for a folder is shortened and ends with its hash.
+    The override ``method=x`` is left out if the preset is named x, and so is the override of the group ``dropped``.
+    Slashes in values become ``+``. A name that is too long for a folder is cut, and a hash of the whole name is added.
     """
     gone = (f"method={preset}", f"{dropped}=")
     kept = [
@@ -104,14 +105,16 @@ def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
 
 
 def register() -> None:
-    """Registers the root schema with Hydra and the resolver ``${run_name:preset,overrides}`` with OmegaConf. Idempotent."""
+    """Registers the root schema with Hydra, and the resolver ``${run_name:preset,overrides}`` with OmegaConf. It may be
+    called several times.
+    """
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 class _ReadOnce(CachingConfigRepository):
-    """A source of configuration files for Hydra that returns a copy of what ``read`` already holds instead of reading a
-    file again.
+    """A source of configuration files for Hydra. It keeps the content of every file in ``read`` and returns a copy, so
+    that each file is read only once.
     """
 
     def __init__(self, delegate: IConfigRepository, read: dict[str, bytes]) -> None:
@@ -132,14 +135,14 @@ class _ReadOnce(CachingConfigRepository):
 def compose_config(
     overrides: Sequence[str], folder: Path, primary: str = "train", read: dict[str, bytes] | None = None
 ) -> DictConfig:
-    """Returns the configuration that ``python train.py <overrides>`` would run, for scripts, notebooks and tests.
+    """Returns the configuration that ``python train.py <overrides>`` would use, for scripts, notebooks and tests.
 
     Args:
         read: a cache of the files of this folder, which this call reads and extends. If many configurations share it,
-            each takes half the time; the files must not change in the meantime.
+            composing each takes half the time. The files must not change in the meantime.
 
     Raises:
-        HydraException, OmegaConfBaseException: the configuration does not compose;
+        HydraException, OmegaConfBaseException: Hydra cannot compose the configuration;
             ``turnwise.config.hydra_errors.explain`` turns the error into a clear message.
     """
     register()
@@ -165,13 +168,14 @@ _FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # a line in Hydra's 
 
 
 def build(cfg: DictConfig, key: str, **given: Any) -> Any:
-    """Builds the part under ``key`` with its constructor. Returns None if the method has no such part.
+    """Builds the part of the configuration under ``key`` with its constructor, or returns None if there is no such
+    part.
 
     Args:
         cfg: the run's configuration.
-        key: a group, such as ``loss`` or ``logger.wandb``.
-        given: objects that only the program can supply. A part with ``_partial_`` in its file receives those of them
-            that its constructor names.
+        key: the dotted key of the part, such as ``loss`` or ``logger.wandb``.
+        given: objects that only the program can supply. A part with ``_partial_`` in its file receives those objects
+            that its constructor has a parameter for.
 
     Raises:
         ConfigError: the constructor refused its arguments.
@@ -181,7 +185,7 @@ def build(cfg: DictConfig, key: str, **given: Any) -> Any:
 
 
 def build_node(node: Any, key: str, **given: Any) -> Any:
-    """Builds a part as :func:`build` does, from the node under ``key``."""
+    """Builds a part as :func:`build` does, from ``node``, the part of the configuration under ``key``."""
     try:
         part = instantiate(node)
         if not isinstance(part, partial):

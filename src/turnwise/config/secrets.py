@@ -1,4 +1,6 @@
-"""Refuses secrets in a configuration before anything is written or printed. The messages never repeat a secret."""
+"""Refuses passwords and API keys in a configuration before anything is written or printed. The messages never repeat
+them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def refuse_secrets(arguments: Iterable[str]) -> None:
 
 
 def secrets_in(tree: Any, path: str = "") -> Iterator[str]:
-    """Yields mistakes: addresses with a user or a password, and API keys in place of the name of an environment variable."""
+    """Yields a message for each address that contains a user or a password, and for each API key that stands where the
+    name of an environment variable belongs.
+    """
     children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in children:
         place = f"{path}.{key}" if path else str(key)

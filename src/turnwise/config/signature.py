@@ -1,4 +1,6 @@
-"""Reads the parameters of a ``_target_`` from its source without importing it, so that a typo is found before torch loads."""
+"""Reads the parameters of a ``_target_`` class or function from its source code. Nothing is imported, so a typo in a
+configuration is found before torch is loaded.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ _NAMES: dict[str, Any] = {
 
 
 class TargetError(LookupError):
-    """The dotted path names no class or function."""
+    """A dotted path does not name a class or function."""
 
 
 @dataclass(slots=True)
 class Parameter:
-    """One parameter. ``annotation`` is ``Any`` if the type cannot be resolved without an import."""
+    """One parameter of a constructor. ``annotation`` is ``Any`` if the type cannot be resolved without an import."""
 
     annotation: Any
     required: bool
@@ -39,7 +41,7 @@ class Signature:
 
     name: str
     parameters: dict[str, Parameter] = field(default_factory=dict)
-    accepts_any: bool = False  # whether it has **kwargs
+    accepts_any: bool = False  # whether the class or function takes **kwargs
     is_dataclass: bool = False
 
 
@@ -64,7 +66,7 @@ def signature_of(target: str) -> Signature:
 
 @cache
 def _source(module: str) -> tuple[ast.Module, bool] | None:
-    """Returns a module's parsed source and whether it is a package, or None if there is no such Python file."""
+    """Returns the syntax tree of a module and whether the module is a package, or None if there is no such Python file."""
     top, *rest = module.split(".")
     spec = PathFinder.find_spec(top)
     if spec is None or spec.origin is None:
@@ -84,8 +86,8 @@ def _source(module: str) -> tuple[ast.Module, bool] | None:
 
 @cache
 def imports_torch(target: str) -> bool:
-    """Returns whether building the class at a dotted path would import torch, which takes two seconds if it is not
-    imported yet.
+    """Returns whether the module of the class at a dotted path imports torch. The first import of torch takes two
+    seconds.
     """
     source = _source(target.rpartition(".")[0])
     imports = [node for node in source[0].body if isinstance(node, ast.Import | ast.ImportFrom)] if source else []
@@ -124,8 +126,8 @@ def _find_in(module: str, name: str, seen: frozenset[tuple[str, str]]) -> _Defin
 
 
 def _statements(tree: ast.Module) -> list[ast.stmt]:
-    """Returns top-level statements, including those under ``if`` and ``try``, in reverse order, because the last
-    definition counts.
+    """Returns the top-level statements of a module, including those under ``if`` and ``try``. The last statement comes
+    first, because the last definition of a name counts.
     """
     flat: list[ast.stmt] = []
     waiting: list[ast.stmt] = list(tree.body)
@@ -208,7 +210,9 @@ def _function_signature(node: ast.FunctionDef | ast.AsyncFunctionDef, module: st
 
 
 class _Scope(Mapping[str, Any]):
-    """Resolves the names in an annotation: ``_NAMES``, and aliases of its module such as ``X = Literal[...]``."""
+    """Resolves the names in a type annotation: the names in ``_NAMES``, and aliases of the annotation's module such as
+    ``X = Literal[...]``.
+    """
 
     def __init__(self, module: str) -> None:
         self.module = module

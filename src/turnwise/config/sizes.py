@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_MOST = {  # dotted key, or the last part of a key in any group -> largest value
+_MOST = {  # dotted key, or last part of a dotted key in any group -> largest allowed value
     "rollout.states": 10**6,
     "rollout.frozen": 10**7,
     "rollout.turns": 10**6,
@@ -63,7 +63,9 @@ _MOST = {  # dotted key, or the last part of a key in any group -> largest value
 
 
 def too_large(tree: Mapping[str, Any]) -> list[str]:
-    """Returns the mistakes of a resolved configuration's numbers, each with its key and its bound."""
+    """Returns a message for each number of a resolved configuration that is too large, with its key and the largest
+    allowed value.
+    """
     return [
         f"{key}: set it to at most {most:,}; got {value:,}"
         for key, value in _numbers(tree)

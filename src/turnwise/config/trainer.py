@@ -1,4 +1,6 @@
-"""Checks arguments of Lightning's Trainer and its checkpoint callback: those that a run cannot use or sets itself."""
+"""Checks the arguments of Lightning's Trainer and of its checkpoint callback. Some would break a run, and some are set
+by the run itself.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _ELSEWHERE = {  # other arguments of the Trainer -> the setting of a run to use 
     **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), "set update.clip_norm"),
     "accumulate_grad_batches": "set update.batch_tokens, which changes no result",
 }
-_FIXED = {  # argument -> the only value it may have, and why
+_FIXED = {  # argument of the Trainer -> the only value it may have, and the reason
     "reload_dataloaders_every_n_epochs": (1, "each iteration collects new rollouts"),
     "num_sanity_val_steps": (0, "the base policy is evaluated before training anyway"),
 }
@@ -67,8 +69,9 @@ def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports mistakes under ``trainer``: values that Lightning would refuse with a traceback, and arguments that the run itself
-    passes to the Trainer and that would be ignored."""
+    """Reports mistakes under ``trainer``: values that Lightning would refuse with a traceback, and arguments that would
+    be ignored because the run sets them itself.
+    """
     trainer = cfg.get("trainer")
     if not isinstance(trainer, Mapping):
         return []

@@ -1,4 +1,6 @@
-"""Finds values that no part of a configuration can use, and overrides that Hydra would misread."""
+"""Finds values that no part of a configuration can use (such as NaN or an empty text), and overrides that Hydra would
+misread.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 from turnwise.config.schema import ConfigError
 
-_DEEP = 500  # most brackets in one argument
+_DEEP = 500  # largest number of brackets in one argument
 _WHOLE = 2**53  # above this number, floating point cannot represent every whole number
 _WAYS = ("none", "partial", "object", "all")  # values of Hydra's _convert_
 _FROM_RUN = ("allocator", "gate", "engine")  # parts that receive some of their arguments from the run
@@ -19,13 +21,13 @@ _OF_HYDRA = {  # settings of Hydra -> what to do instead
     "hydra.job.chdir": "a run's paths count from the folder that it is started in; leave it out",
     "hydra.mode": "-m starts several runs; leave it out",
 }
-_SEVERAL = ("callbacks", "logger")  # groups of which a run may choose several
-_OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups of which a run may choose none
+_SEVERAL = ("callbacks", "logger")  # groups from which a run may choose several options
+_OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups from which a run may choose no option
 
 
 def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yields mistakes in the arguments of a part: numbers that are not finite or too large, empty texts, wrong values
-    of Hydra's keys.
+    """Yields a message for each unusable value in the settings of a part: numbers that are not finite or too large,
+    empty texts, wrong values of Hydra's keys.
 
     An empty text usually comes from a shell variable that was not set, and would count as null in some places. Loggers
     are skipped, because they repeat the name and the folder of the run, which are checked elsewhere.
@@ -47,7 +49,7 @@ def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def bad_name(name: Any) -> Iterator[str]:
-    """Yields mistakes in the name of a run, which is a folder below ``outputs``."""
+    """Yields a message if the name of a run cannot be the name of a folder below ``outputs``."""
     parts = name.split("/") if isinstance(name, str) else []
     if parts and (not name.strip() or {"", ".", ".."} & set(parts) or not name.isprintable()):
         yield (
@@ -57,18 +59,18 @@ def bad_name(name: Any) -> Iterator[str]:
 
 
 def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
-    """Refuses overrides that Hydra would read differently from what the user means, or refuse without naming the key.
+    """Refuses overrides that Hydra would misunderstand, or would refuse without naming the key.
 
-    These are: groups set to null, to a number, or to several choices, which Hydra would merge; arguments that are
-    nested too deeply; settings of Hydra that the run itself makes; and folders of configuration files that do not
-    exist. The other processes of a distributed run may name their folder, because Lightning writes their command.
+    They are: groups set to null, to a number, or to several choices, which Hydra would merge; arguments that are nested
+    too deeply; settings of Hydra that the run makes itself; and folders of configuration files that do not exist. The
+    other processes of a distributed run may name their folder, because Lightning writes their command.
 
     Args:
-        arguments: the command line without the program.
+        arguments: the arguments of the command line, without the program's name.
         folder: the configuration folder, whose subfolders are the groups.
 
     Raises:
-        ConfigError: there are such overrides; the message names all of them.
+        ConfigError: an override is refused. The message names all such overrides.
     """
     by_lightning = any(argument.startswith("hydra.job.name=train_ddp_process_") for argument in arguments)
     typed = [argument for argument in arguments if not (by_lightning and argument.startswith("hydra."))]

@@ -1,6 +1,6 @@
-"""Renders chat messages as tokens, token-in token-out: what the policy wrote is never tokenised a second time.
+"""Renders chat messages as tokens. Tokens that the policy wrote are kept and never tokenised a second time.
 
-A conversation is one list of ids, cut where the writer changes:
+A conversation is one list of token ids. It consists of pieces, each written by the policy or by the environment:
 
     prompt | action | bridge | action | bridge | action
              ^ policy ^ environment
@@ -29,21 +29,21 @@ from turnwise.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_ASKED = {"role": "user", "content": "u"}  # first message of test conversations for the template's own text
-_SPOKEN = "turnwise's action: b a\n 2  1 b B"  # the action in them; sorting, folding or escaping would change it
+_ASKED = {"role": "user", "content": "u"}  # first message of the test conversations
+_SPOKEN = "turnwise's action: b a\n 2  1 b B"  # the action in a test conversation; sorting or escaping would change it
 _ANSWER = {"role": "user", "content": "v"}
-_KEPT = 16384  # most entries of each cache
+_KEPT = 16384  # largest number of entries of each cache
 
 
 class ChatTokens:
     """Renders and tokenises conversations with a tokenizer's own chat template.
 
     ``end_id`` closes an assistant turn. ``stop_ids`` are the ids at which sampling stops: ``end_id``, and eos if that is another
-    token. If the template closes a turn only with ordinary text, eos ends the action; the template's text then lacks it.
+    token. If the template closes a turn only with ordinary text, eos ends the action; the template itself writes no eos there.
 
     ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep past reasoning as
-    the policy wrote it. Demonstrations follow the template, and ``spines`` warns once if the two differ. With ``thinking`` they
-    keep past reasoning as rollouts do, or drop it, whatever the template does.
+    the policy wrote it. Demonstrations follow the template, which may drop it; ``spines`` then warns once. If ``thinking`` is
+    set, demonstrations keep or drop past reasoning regardless of the template.
 
     Raises:
         ChatTemplateError: the tokenizer has no chat template, or no end-of-turn token is known.
@@ -80,7 +80,7 @@ class ChatTokens:
         self._encode_action = lru_cache(maxsize=_KEPT)(self._encode_action_uncached)
 
     def _try_out(self) -> None:
-        """Finds out what text the template writes around messages. All these renderings share one time limit."""
+        """Renders test conversations to find out what text the template writes around messages. They share one time limit."""
         tokenizer = self.tokenizer
         self._opening = self._render([_ASKED])
         if _SPOKEN not in self._render([{"role": "user", "content": _SPOKEN}]):
@@ -97,7 +97,7 @@ class ChatTokens:
         self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
-        """Returns the ids of the history up to the generation prompt, after which the policy writes."""
+        """Returns the token ids of the history and of the generation prompt, after which the policy writes."""
         return self._encode(self.text(messages, tools))
 
     def text(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
@@ -105,7 +105,7 @@ class ChatTokens:
         return self._render(messages, tools)
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
-        """Returns the ids between an action and the next one: the rest of its turn, the observation, the generation prompt.
+        """Returns the token ids between two actions: the rest of the first action's turn, the observation, the generation prompt.
 
         ``observation`` is one message, or several that answer one turn (parallel tool calls). An action ends with the
         end-of-turn token; a ``truncated`` action lacks it, so the bridge then begins with it.
@@ -126,7 +126,7 @@ class ChatTokens:
         return self.written(action_ids).rpartition("</think>")[2].strip()
 
     def written(self, action_ids: Sequence[int]) -> str:
-        """Returns the text of an action as :meth:`decode` does, but with its reasoning."""
+        """Returns the text of an action, including its reasoning, without the end-of-turn token and outer whitespace."""
         ids = list(action_ids)
         while ids and ids[-1] in self.stop_ids:
             ids.pop()
@@ -147,7 +147,7 @@ class ChatTokens:
         return spines[0]
 
     def spines(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[Spine]:
-        """Returns the trajectory as the fewest exact spines: one if the template never rewrites history.
+        """Returns the trajectory as few token sequences (spines); as one spine if the template never rewrites history.
 
         A turn whose rendered history differs from the spine so far starts a new spine from that rendered history, so that each
         state is exactly what the template shows the policy.
@@ -162,15 +162,15 @@ class ChatTokens:
         return spines
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
-        """Returns the last assistant turn and its history, which is rendered at once, as a spine of one turn."""
+        """Returns the last assistant turn with its history as a spine of one turn. The history is rendered as a whole."""
         spine = self._split(messages, tools, last=True)[-1]
         return Spine(spine.ids, spine.turns[-1:])
 
     def _split(
         self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False, last: bool = False
     ) -> list[Spine]:
-        """Splits a trajectory. The rendered history is compared before every turn; in a long trajectory only before the
-        turns of ``compared``, unless ``each``. If thinking is kept, it is not compared. ``last`` renders only one turn.
+        """Splits a trajectory where the rendered history differs from the spine so far. It compares before every turn, or in long
+        trajectories without ``each`` before the turns of ``compared``; never if thinking is kept. ``last`` renders only one turn.
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
@@ -232,7 +232,7 @@ class ChatTokens:
         return self._eos, ""
 
     def _body_uncached(self, spoken: str) -> str:
-        """Returns what the policy has to write for an assistant message (see ``_key``), without the end of the turn."""
+        """Returns the text that the policy has to write for an assistant message (see ``_key``), without the end of turn."""
         (message,) = json.loads(spoken)
         calls = message.get("tool_calls") or ()
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
@@ -256,7 +256,7 @@ class ChatTokens:
         return text[len(self._opening) : len(text) - len(tail)]
 
     def _bridge_uncached(self, observation: str) -> str:
-        """Returns the text of the bridge for an observation (see ``_key``)."""
+        """Returns the text between two actions, given the observation (encoded by ``_key``)."""
         answer = json.loads(observation)
         try:
             tail = self._cut([_ASKED, _spoken(_SPOKEN), *answer])[1]
@@ -275,7 +275,7 @@ class ChatTokens:
         return encoded(self.tokenizer, text)
 
     def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
-        """Returns the ids of text after an end-of-turn token. Some tokenizers treat the start of a text differently."""
+        """Returns the token ids of a text after an end-of-turn token. Some tokenizers treat the start of a text differently."""
         return tuple(self._encode(self._end + text)[1:])
 
     def _encode_action_uncached(self, body: str) -> tuple[int, ...]:
@@ -291,7 +291,7 @@ class ChatTokens:
 
 
 def _key(messages: Sequence[Message]) -> str:
-    """Returns messages as text, for the key of a cache."""
+    """Returns messages as a JSON text, which can be the key of a cache."""
     return json.dumps([dict(message) for message in messages], ensure_ascii=False)
 
 

@@ -18,24 +18,26 @@ from turnwise.types import Trajectory
 
 Check = Callable[[Sequence[str]], None]
 
-_NEAR = 64  # trajectories kept in memory, because neighbours are often used together
+_NEAR = 64  # number of trajectories kept in memory, because the states of a trajectory are often used together
 
 
 class Demonstration(NamedTuple):
-    """A trajectory and its tokens. It has several spines if the chat template shortens the history of later turns."""
+    """An expert trajectory and its tokens. ``spines`` are its token sequences; there are several if the chat template
+    shortens the history of later turns.
+    """
 
     trajectory: Trajectory
     spines: list[Spine]
 
 
 class Demonstrations:
-    """Trajectories by number, in the order in which they were added, stored in ``folder``.
+    """A list of expert trajectories on disk, numbered in the order in which they were added.
 
-    They need 40 bytes of memory for each trajectory and 8 for each turn.
+    It needs 40 bytes of memory for each trajectory and 8 bytes for each turn.
 
     Args:
-        chat: renders and tokenises them, once, when they are added.
-        folder: see :class:`turnwise.data.disk_list.DiskList`.
+        chat: renders and tokenises each trajectory once, when it is added.
+        folder: the folder of the files (see :class:`turnwise.data.disk_list.DiskList`).
     """
 
     def __init__(self, chat: ChatTokens, folder: Path | None = None) -> None:
@@ -90,7 +92,7 @@ class Demonstrations:
         return self._near(number)
 
     def named(self, name: str) -> Trajectory | None:
-        """Returns the trajectory with an id, or None if there is none."""
+        """Returns the trajectory with this id, or None if there is none."""
         number = self.number(name)
         return None if number is None else self[number].trajectory
 
@@ -108,5 +110,5 @@ class Demonstrations:
         return self._starts
 
     def of_turn(self, place: int) -> int:
-        """Returns the number of the trajectory that holds the turn at ``place``."""
+        """Returns the number of the trajectory that contains turn ``place``. Turns are numbered over all trajectories."""
         return bisect_right(self._starts, place) - 1

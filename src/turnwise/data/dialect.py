@@ -1,8 +1,9 @@
-"""Adapts conversations to a chat template that cannot show all parts of them.
+"""Adapts conversations to a chat template that cannot show their system turn, tools or tool calls.
 
-Some templates have no system turn (Gemma), some show neither tools nor tool calls, and some move or drop the system turn later
-in the conversation (Mistral). A run first renders short conversations to find out what its template loses. A lost system turn
-is merged into the first user message. Lost tools and calls are written as text, in the JSON form of the Hermes models.
+Some templates have no system turn (Gemma), some show neither tools nor tool calls, and some move or drop the system
+turn later in the conversation (Mistral). A run first renders short test conversations to find out what its template
+leaves out. A system turn that would be lost is merged into the first user message. Tools and calls that would be lost
+are written as text, in the JSON form of the Hermes models.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from turnwise.data.toolcalls.write import write_calls
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall, Trajectory
 
-# the text of the system turn that is tried; a template that sorts or folds text would change it
+# text of the system turn in the test conversations; a template that sorts or folds text would change it
 _SYSTEM = "turnwise system b a 2  1 b B"
 _RESULT = "turnwise result b a 2  1 b B"
 _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n</tools>\nTo call a tool, write:\n{}"
@@ -31,13 +32,14 @@ _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n<
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one chat template renders the conversations of a file.
+    """Adapts the conversations of a file to one chat template. Called with a trajectory, it returns the adapted one.
 
     Attributes:
-        format: how calls are written, in demonstrations and by the policy.
-        lost_system: how the template loses a system turn, in words; empty if it shows system turns. A lost one is merged into
-            the first user message.
-        lost_tools: how the template loses tools and calls, in words; empty if it shows them. Lost ones are written as text.
+        format: the text format of tool calls, in demonstrations and by the policy.
+        lost_system: a phrase that says how the template loses a system turn, or empty if it shows system turns. If it
+            is set, system turns are merged into the first user message.
+        lost_tools: a phrase that says how the template loses tools and calls, or empty if it shows them. If it is set,
+            they are written as text.
     """
 
     format: Format
@@ -45,7 +47,7 @@ class Dialect:
     lost_tools: str = ""
 
     def __call__(self, trajectory: Trajectory) -> Trajectory:
-        """Returns the trajectory in the form that the template renders."""
+        """Returns the trajectory with system turns, tools and calls in a form that the template shows."""
         messages, tools = list(trajectory.messages), trajectory.tools
         if self.lost_tools and uses_tools(trajectory):
             messages, tools = self._as_text(messages, tools), ()
@@ -78,16 +80,16 @@ class Dialect:
 
 
 def uses_tools(trajectory: Trajectory) -> bool:
-    """Returns whether a conversation lists tools, calls them, or holds their answers."""
+    """Returns whether a conversation lists tools, contains tool calls, or contains messages from tools."""
     return bool(trajectory.tools) or any(m.get("tool_calls") or m["role"] == "tool" for m in trajectory.messages)
 
 
 def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = None) -> Dialect:
-    """Returns what the template of ``chat`` loses, and how calls are written.
+    """Returns the dialect of the chat template of ``chat``: what the template leaves out, and the format of tool calls.
 
     Args:
-        as_text: whether tools and calls are written as text even where the template shows them in a form of its own.
-        form: the format that the user chose; None: the one that the template writes.
+        as_text: whether tools and calls are written as text even if the template can show them.
+        form: the format of tool calls that the user chose. None means the format that the template writes.
     """
     lost_system = "" if _shows_system(chat, False) else "the chat template shows no system turn"
     found = format_of(chat)
@@ -98,11 +100,12 @@ def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = No
 
 
 def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
-    """Returns in words what the rendered replies of a trajectory have lost; empty if every reply can be read back.
+    """Returns a message about the first reply whose text or calls cannot be recovered from its rendered form, or an
+    empty text if all replies can be recovered.
 
     Args:
-        trajectory: as read from the file.
-        actions: its rendered replies, which the policy would have to write, in order.
+        trajectory: the trajectory as it was read from the file.
+        actions: the rendered replies of the trajectory, in order.
     """
     for step, action in zip(steps_of(trajectory), actions, strict=True):
         if not action.strip():
@@ -120,7 +123,7 @@ def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[
 
 
 def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
-    """Returns whether a rendered reply lacks the text that its message has in addition to its calls."""
+    """Returns whether a rendered reply lacks text: its message has text and calls, but only the calls are rendered."""
     return any(
         step.calls and step.content.strip() not in action
         for step, action in zip(steps_of(trajectory), actions, strict=True)
@@ -163,7 +166,9 @@ def _result() -> Message:
 
 
 def _shown(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
-    """Returns an empty text if the rendered history holds ``what``, else the reason in brackets for the end of a message."""
+    """Returns an empty text if the rendered history contains ``what``, else the reason in brackets, for the end of a
+    message.
+    """
     try:
         return "" if what in chat.text(messages, tools) else " (they are left out)"
     except ChatTemplateError as error:

@@ -1,4 +1,4 @@
-"""Stores values on disk in the order in which they were added, with eight bytes of memory for each value."""
+"""A list that stores its values on disk. It needs only eight bytes of memory for each value."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from turnwise.files import writing
 
 T = TypeVar("T")
 
-_RECENT = 65536  # number of names that an index may hold unsorted
+_RECENT = 65536  # number of new names after which the index is sorted again
 
 
 class DiskList(Sequence[T], Generic[T]):
-    """A sequence of pickled values in an unnamed file, which the system removes when the process ends.
+    """A sequence of pickled values in an unnamed file, which the operating system removes when the process ends.
 
-    Each access returns a new, equal object. Only this process writes the file, so unpickling it is safe; forked processes may
-    read it.
+    Each access unpickles the value, so it returns a new object. Only this process writes the file, so unpickling it is
+    safe; forked processes may read it.
 
     Args:
-        folder: a folder on the file system to use. None: the one for temporary files.
+        folder: the folder of the file. None means the system's folder for temporary files.
 
     Raises:
         OSError: there is no space left; ``filename`` is the folder.
@@ -38,7 +38,7 @@ class DiskList(Sequence[T], Generic[T]):
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - it lives as long as the list
         self._ends = array("Q", [0])  # the start of the first value, then the byte at which each value ends
-        self._written = 0  # bytes already in the file; the rest is still in the buffer
+        self._written = 0  # number of bytes already in the file; later bytes are still in the buffer
 
     def append(self, value: T) -> None:
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)

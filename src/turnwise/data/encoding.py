@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ChatTemplateError(InputError):
-    """The chat template is missing, refuses these messages, or rewrites turns that the policy has already written."""
+    """A chat template is missing, refuses the messages, or rewrites turns that the policy has already written."""
 
 
 def rendered(
@@ -24,10 +24,11 @@ def rendered(
     prompt: bool,
     options: Mapping[str, Any],
 ) -> str:
-    """Returns messages as the chat template writes them, with the generation prompt if ``prompt``.
+    """Returns the text that the chat template makes of messages, with the generation prompt if ``prompt`` is True.
 
     Raises:
-        ChatTemplateError: the template refuses the messages, or exceeds its limits. ``name`` names the model in the message.
+        ChatTemplateError: the template refuses the messages, or exceeds its time or memory limits. The message contains
+            ``name``, the name of the model.
     """
     try:
         with rendering():
@@ -41,10 +42,10 @@ def rendered(
 
 
 def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Returns the ids of ``text`` without special tokens.
+    """Returns the token ids of ``text``. The tokenizer adds no special tokens.
 
     Raises:
-        ChatTemplateError: the tokenizer fails on it, for example because its pattern takes too many steps.
+        ChatTemplateError: the tokenizer fails on the text, for example because its pattern takes too many steps.
     """
     try:
         return tokenizer.encode(text, add_special_tokens=False)

@@ -1,6 +1,6 @@
-"""Changes strings in text that the policy did not write if a tokenizer would read them as special tokens.
+"""Changes text that the policy did not write, so that a tokenizer reads no special tokens in it.
 
-A tokenizer reads ``<|im_end|>`` in any text as the token itself. A page, the output of a command or an echoed query
+A tokenizer reads ``<|im_end|>`` in any text as the token itself. A web page, the output of a command or an echoed query
 with this string would otherwise end its turn and could begin another one.
 """
 
@@ -23,9 +23,9 @@ def disarming(
 ) -> tuple[Callable[[Message], Message], Callable[[Sequence[Any]], list[Any]]]:
     """Returns two functions that make messages and tools safe to render.
 
-    In text that the policy did not write, each special token's string gets a space after its first character: ``< |im_end|>``.
-    This also applies to every text of a tool's schema. Added tokens that are not special (``<tool_call>`` in many vocabularies)
-    are ordinary text and end no turn. Assistant messages are unchanged.
+    In text that the policy did not write, each special token's string gets a space after its first character, for
+    example ``< |im_end|>``. This also applies to all texts in the definitions of tools. Added tokens that are not
+    special (``<tool_call>`` in many vocabularies) are ordinary text and end no turn. Assistant messages are unchanged.
     """
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     # Only the first character is consumed, so that overlapping strings of tokens are all found.

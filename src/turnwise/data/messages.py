@@ -1,4 +1,4 @@
-"""Checks a JSON object against all rules of a demonstrated conversation and builds a Trajectory from it."""
+"""Checks that a JSON object is a valid demonstrated conversation and builds a Trajectory from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.text import parse_json
 from turnwise.types import Pivot, Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
-MOST = 20_000  # most messages of a trajectory: more than fit into any context, but still rendered within seconds
+MOST = 20_000  # largest number of messages of a trajectory: more than fit into any context, but still rendered within seconds
 _TEXTS = (
     "name",
     "tool_call_id",
@@ -28,12 +28,12 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
     """Checks one record in the chat-message format, or a pivot row, and returns its Trajectory.
 
     If ``record`` is the UnusableError of a record that could not be read, it is raised. Keys that hold null count as
-    absent, arguments of tool calls become objects, and a record without an id gets its place as id. ``tools`` and
+    absent, arguments of tool calls become objects, and a record without an id gets ``source`` as its id. ``tools`` and
     ``task.data`` may be JSON text. Calls of a pivot are not checked against the schemas of their tools, because the
     rules for pivot rows do not require it.
 
     Raises:
-        UnusableError: the first mistake.
+        UnusableError: the record has a mistake; the error describes the first one.
     """
     if isinstance(record, UnusableError):
         raise record
@@ -178,7 +178,7 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None
 
 
 def _strange_call(call: Mapping[str, Any]) -> list[str]:
-    """Returns the reasons why no parser would accept this call from a policy."""
+    """Returns the reasons why a parser would not accept this call if a policy wrote it; empty if it is acceptable."""
     try:
         checked_call(function_of(call).get("name"), arguments_of(call))
     except ToolCallError as error:
@@ -187,14 +187,18 @@ def _strange_call(call: Mapping[str, Any]) -> list[str]:
 
 
 def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the call in the nested form with arguments as an object, which chat templates expect."""
+    """Returns the call as ``{"type": "function", "function": {...}}`` with arguments as an object, as chat templates
+    expect.
+    """
     function = {**function_of(call), "arguments": arguments_of(call)}
     outer = {key: value for key, value in call.items() if key not in ("function", "name", "arguments")}
     return _without_nulls({**outer, "type": "function", "function": function})
 
 
 def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Checks that observations and assistant turns alternate after the opening."""
+    """Checks that the conversation begins with system and user messages and that observations and assistant turns
+    alternate.
+    """
     remedy = "restore the assistant turn, or drop the trajectory"
     if not any(message["role"] == "assistant" for message in messages):
         raise UnusableError("no assistant turn", remedy, "no assistant turn")
@@ -241,7 +245,7 @@ def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_text(text: str, what: str) -> Any:
-    """Parses JSON text.
+    """Returns the value of a JSON text.
 
     Raises:
         UnusableError: the text is not JSON; ``what`` names it in the message.

@@ -1,4 +1,6 @@
-"""Reads the records of trajectory files one at a time, each with its place: JSON lines, one JSON array, or Parquet."""
+"""Reads trajectory files one record at a time, each with its line number. Files are JSON lines, one JSON array, or
+Parquet.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ from turnwise.data.toolcalls.reply import skip_space
 from turnwise.errors import InputError
 from turnwise.text import TwiceError, once
 
-MAX_BYTES = 8 * 2**20  # most bytes of a line or record; a longer one is never kept in memory
+MAX_BYTES = 8 * 2**20  # largest length of a line or record in bytes; longer ones are not kept in memory
 _JSON = (".jsonl", ".ndjson", ".json")
 _CHUNK = 1 << 20
 
 OnBytes = Callable[[int], None]
-"""Called with the number of bytes just read from the file, for progress."""
+"""A function that is called with the number of bytes just read from the file, to show progress."""
 
 
 class UnusableError(ValueError):
-    """A record cannot be used; the message says what is wrong and how to correct it.
+    """A record of a file cannot be used. ``what`` says what is wrong, ``remedy`` how to correct it.
 
     ``reason`` is the kind of mistake in a few words, the same for all records with this mistake, so that they can be counted.
     """
@@ -42,16 +44,17 @@ def read_records(
     on_bytes: OnBytes | None = None,
     kind: str = "trajectory file",
 ) -> Iterator[tuple[str, Any]]:
-    """Yields ``("file:line", record)`` for every record, with an UnusableError in place of an unreadable record.
+    """Yields ``("file:line", record)`` for every record of a file. In place of an unreadable record it yields an
+    UnusableError.
 
     Lines, rows of a Parquet file and items of a JSON array count from 1. Places use the file name that the user gave.
 
     Args:
         name: a file of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of one JSON array (``.json``), or Parquet.
-        limit: bytes of a record.
-        key: the option that named the file, for messages.
-        on_bytes: see :data:`OnBytes`.
-        kind: the kind of file, for messages.
+        limit: largest size of a record in bytes.
+        key: the option by which the user named the file, for error messages.
+        on_bytes: a function that shows progress (see :data:`OnBytes`).
+        kind: the kind of file in words, for error messages.
 
     Raises:
         InputError: the file is missing, unreadable or of another kind, or a broken array cannot be read further.
@@ -83,7 +86,9 @@ def read_records(
 
 
 def without_nulls(value: Any) -> Any:
-    """Returns a value without nulls at any depth, because a Parquet column of objects writes null for absent keys."""
+    """Returns a value without the keys that hold None, at any depth. A Parquet column of objects has null for absent
+    keys.
+    """
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
@@ -111,7 +116,7 @@ def _json_lines(file: BinaryIO, name: Path, limit: int, told: OnBytes) -> Iterat
 
 
 def _lines(file: BinaryIO, limit: int, told: OnBytes) -> Iterator[bytes | None]:
-    """Yields lines without line ends, and None for a line longer than ``limit``, which is skipped in pieces."""
+    """Yields the lines of a file without line ends. In place of a line of more than ``limit`` bytes it yields None."""
     while line := file.readline(limit + 2):  # two more bytes for \r\n
         told(len(line))
         ended = line.endswith(b"\n")
@@ -170,14 +175,14 @@ def _refuse(constant: str) -> None:
 
 
 def _is_array(file: BinaryIO) -> bool:
-    """Returns whether the file holds one array; a record in JSON lines never begins with a bracket."""
+    """Returns whether a file contains one JSON array. A record in JSON lines never begins with a bracket."""
     start = file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip()
     file.seek(0)
     return start.startswith(b"[")
 
 
 class _Array:
-    """The items of one JSON array, decoded while the file is read."""
+    """Reads the items of one JSON array one at a time, without loading the whole file."""
 
     def __init__(self, file: BinaryIO, name: Path, limit: int, told: OnBytes) -> None:
         self.file, self.name, self.limit, self.told = file, name, limit, told
@@ -185,7 +190,7 @@ class _Array:
         self.text, self.at, self.line, self.more = "", 0, 1, True
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Yields the place and each item, or the error in its place."""
+        """Yields ``("file:number", item)`` for every item. In place of an unusable item it yields an UnusableError."""
         self._take("[")
         if self._next() == "]":
             self._take("]")
@@ -243,7 +248,7 @@ class _Array:
         return found
 
     def _next(self) -> str:
-        """Consumes whitespace and returns the character after it; empty at the end."""
+        """Skips whitespace and returns the next character, or an empty text at the end of the file."""
         while True:
             at = skip_space(self.text, self.at)
             self._pass(at)
@@ -258,7 +263,7 @@ class _Array:
         self.at = end
 
     def _grow(self, least: int) -> None:
-        """Reads more of the file and drops the consumed part."""
+        """Reads the next part of the file, at least ``least`` bytes, and drops the text that was already decoded."""
         got = self.file.read(max(_CHUNK, least))
         self.told(len(got))
         self.more = bool(got)

@@ -1,7 +1,7 @@
 """Splits a dialogue of K assistant turns into K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
 
-The tokens of a step are a :class:`turnwise.types.State` (``states.expert_turns``). This module holds its messages, which
-verifiers and judges read. Both have the same id.
+This module holds the messages of each step, which verifiers and judges read. The tokens of the same step are a
+:class:`turnwise.types.State` (``states.expert_turns``) with the same id.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from turnwise.types import Message, ToolCall, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class TurnInContext:
-    """One assistant turn with everything before it."""
+    """One assistant turn of a demonstrated dialogue with all messages before it."""
 
-    id: str  # "{trajectory}#t{turn}", the same as the id of its State
+    id: str  # "{trajectory}#t{turn}", the same as the id of the turn's State
     prompt: tuple[Message, ...]  # the full preceding context
     rationale: str | None  # the demonstrated reasoning, if there is any
     content: str  # the demonstrated text without reasoning and structured calls
@@ -29,11 +29,11 @@ class TurnInContext:
 
 
 def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
-    """Returns the K steps of a trajectory in order, without messages after its last assistant turn. For a pivot it is a
-    single step.
+    """Returns one step for each assistant turn of a trajectory, in order. A pivot has only one step, its last assistant
+    turn.
 
     Reasoning is read from a message's key ``reasoning_content``, ``reasoning`` or ``thinking``, otherwise from the
-    thinking block at the start of its content. Calls that the content holds as text are not parsed.
+    thinking block at the start of its content. Tool calls that are only in the text of the content are not parsed.
 
     Raises:
         ValueError: a call is not valid; the message names the step. Trajectories read from files hold no such calls.

@@ -1,7 +1,7 @@
 """Limits the time and memory of chat templates, which are untrusted programs that run in Jinja's sandbox.
 
-A watching thread ends a render that takes too much processor time or memory. Single operations that could exceed the limits
-before the thread notices are refused by their size beforehand.
+A thread watches and ends a render that takes too much processor time or memory. A single operation could exceed the
+limits before the thread notices, so operations on too large values are refused.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from transformers.utils import chat_template_utils
 
 SECONDS = 4.0  # processor time for one render, and for all test renders of a template together
 GROWTH = 4 * 2**30  # bytes by which the process may grow during a render
-LONGEST = 2**23  # most characters of a text; a tokenizer takes about 2 s and 500 MB for so many
-_LONG = 2**20  # most characters of a text that is passed to a function
+LONGEST = 2**23  # largest length of a text in characters; a tokenizer takes about 2 s and 500 MB for it
+_LONG = 2**20  # largest length in characters of a text that is passed to a function
 _NUMBER = 10**6  # largest number that is passed to a function
-_DATE = 200  # most characters of a date format
-_BITS = 4096  # most bits of a number
+_DATE = 200  # largest length of a date format in characters
+_BITS = 4096  # largest number of bits of an integer
 _LOOK = 0.1  # seconds between two checks
 _GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters, which are slow on long texts or random
 _REFUSED = {"translate", "maketrans"}  # removed methods: they may replace each character by a text of any length
@@ -56,7 +56,7 @@ _AT_ONCE = {"count", "d", "default", "first", "last", "length"}  # filters that 
 
 
 class TemplateLimitError(RuntimeError):
-    """A template exceeds the limits, which no conversation needs."""
+    """A chat template exceeds the limits of time, memory or size."""
 
 
 def checked_text(text: str) -> str:
@@ -72,7 +72,7 @@ def checked_text(text: str) -> str:
 
 class _Generator(CodeGenerator):
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - Jinja finds it by this name
-        """Checks ``a ~ b``, for which Jinja has no hook."""
+        """Compiles ``a ~ b`` to a call of a method that checks its size, because Jinja has no hook for this operator."""
         self.write("environment.joined((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -98,7 +98,7 @@ class _Generator(CodeGenerator):
 
 
 class _Filters(dict[str, Callable[..., Any]]):
-    """Filters with their arguments checked, including filters that are added later."""
+    """Jinja's filters. Each filter checks its arguments first, including filters that are added later."""
 
     def __setitem__(self, name: str, known: Callable[..., Any]) -> None:
         super().__setitem__(name, _bounded_filter(name, known))
@@ -115,7 +115,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
             self.filters[name] = known[name]
 
     def held(self, value: Any) -> Any:
-        """Returns ``value``, a list or mapping that the template created, after checking it."""
+        """Returns ``value``, a list or mapping that the template created, after checking its size."""
         _unfolded(value, {})
         return value
 
@@ -141,7 +141,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
 
 
 def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(known)  # also copies Jinja's marks, which say what the filter is passed
+    @wraps(known)  # also copies Jinja's marks, which say which arguments the filter receives
     def bounded(*args: Any, **options: Any) -> Any:
         _check(name, *args, *options.values())
         return known(*args, **options)
@@ -150,7 +150,7 @@ def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(name: str, *values: Any) -> None:
-    """Refuses a call whose result could be too large."""
+    """Refuses a call of a function or filter in a template if its result could be too large."""
     if name in _REFUSED:
         raise TemplateLimitError(f"it calls {name}, whose result has no bound")
     if any(isinstance(value, int | float) and abs(value) > _NUMBER for value in values):
@@ -180,7 +180,7 @@ def _check(name: str, *values: Any) -> None:
 
 
 def _unfolded(value: Any, known: dict[int, int]) -> int:
-    """Returns how many values a nested value expands to; a list may occur repeatedly inside another one."""
+    """Returns the number of values in a nested value. A list that occurs several times is counted each time."""
     if not isinstance(value, list | tuple | dict):
         return 1
     if id(value) not in known:
@@ -210,19 +210,19 @@ def _size(value: Any) -> int:
 
 
 class _Watch:
-    """One thread that checks all running renders."""
+    """Starts one thread that checks the time and memory of all running renders."""
 
     def __init__(self) -> None:
         self._lock, self._some = threading.Lock(), threading.Event()
         self._under_way: dict[
             int, tuple[float, int]
-        ] = {}  # thread -> its processor time and the process's size at the start
+        ] = {}  # thread -> its processor time and the memory of the process when the render began
         self._ended: dict[int, str] = {}
         self._process = 0
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """Ends the block with :class:`TemplateLimitError` if it exceeds the limits. A nested block counts to the outer one."""
+        """Ends the block with :class:`TemplateLimitError` if it exceeds the limits. Nested blocks count as one."""
         me = threading.get_ident()
         self._start()
         if me in self._under_way:

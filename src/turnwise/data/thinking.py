@@ -1,4 +1,4 @@
-"""The reasoning of an assistant message: the keys that may hold it, and messages without it."""
+"""Finds and removes the reasoning of assistant messages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from turnwise.types import Message
 REASONING = ("reasoning_content", "reasoning", "thinking")  # keys of chat messages that may hold reasoning
 
 Thinking = Literal["keep", "drop"]
-"""How the reasoning of earlier turns is treated in the history of a demonstrated reply."""
+"""Whether the history of a demonstrated reply keeps the reasoning of earlier turns."""
 
 
 def without_thinking(message: Message) -> Message:
-    """Returns an assistant message without its reasoning, under a key or in its content, and any other message as it is."""
+    """Returns an assistant message without its reasoning, which may be under a key of its own or in the content. Other
+    messages are returned unchanged.
+    """
     if message["role"] != "assistant":
         return message
     kept = {key: value for key, value in message.items() if key not in REASONING}

@@ -1,4 +1,6 @@
-"""Checks tool calls against the schemas of their tools, with the part of JSON Schema that tool definitions use."""
+"""Checks tool calls against the JSON schemas of their tools. It supports the part of JSON Schema that tool definitions
+use.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,24 @@ _WORDS = {  # type names in benchmarks and data sets -> JSON Schema's types
 
 
 def json_type(word: str) -> str:
-    """Returns JSON Schema's name of a type that is named as in Python or in a benchmark (``dict``, ``float``)."""
+    """Returns the JSON Schema name of a type, given its name in Python or in a benchmark (``dict`` is ``object``)."""
     return _WORDS.get(word, word)
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the function part of a tool or a tool call in the nested ({"type", "function"}) or the flat form."""
+    """Returns the name and parameters of a tool, or the name and arguments of a tool call. Both may be nested under
+    ``function`` or flat.
+    """
     function = tool.get("function", tool)
     return function if isinstance(function, Mapping) else {}
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a call's arguments as an object, from an object or from JSON text.
+    """Returns the arguments of a tool call as a dictionary. In the call they may be an object or JSON text.
 
     Raises:
-        ValueError, TypeError: the arguments are neither.
+        ValueError: the arguments are text but not JSON.
+        TypeError: the arguments are not an object.
     """
     arguments = function_of(call).get("arguments")
     if arguments is None or arguments == "":
@@ -60,10 +65,11 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns in words what is wrong with a call; empty if it fits its tool.
+    """Returns a message for each mistake in a tool call, or an empty list if the call fits its tool.
 
-    It checks the name, and the keywords ``type``, ``required``, ``properties``, ``additionalProperties: false``,
-    ``items``, ``enum`` and ``const`` of the arguments' schema. Other keywords are ignored.
+    The check covers the name of the tool and the keywords ``type``, ``required``, ``properties``,
+    ``additionalProperties: false``, ``items``, ``enum`` and ``const`` of the arguments' schema. Other keywords are
+    ignored.
     """
     known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
     name = function_of(call).get("name")
@@ -80,7 +86,7 @@ def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> l
 
 
 def check_tool(tool: Any) -> str | None:
-    """Returns what is wrong with a tool's definition, or None if it is usable."""
+    """Returns a message about what is wrong with the definition of a tool, or None if it is usable."""
     if not isinstance(tool, Mapping) or not isinstance(function_of(tool).get("name"), str):
         return "a tool must be an object with a name, as {'type': 'function', 'function': {'name', 'parameters'}}"
     parameters = function_of(tool).get("parameters")
@@ -91,7 +97,7 @@ def check_tool(tool: Any) -> str | None:
 
 
 def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
-    """Returns what :func:`check_value` cannot use in a schema, or None."""
+    """Returns a message about the first part of a schema that :func:`check_value` cannot use, or None if all is usable."""
     for key, kind, what in (
         ("properties", Mapping, "an object"),
         ("required", list, "a list"),
@@ -115,7 +121,7 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
 
 
 def check_value(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
-    """Returns where a value violates its schema."""
+    """Returns a message for each place where a value violates its schema. ``where`` names the value in the messages."""
     wanted = schema.get("type")
     types = [wanted] if isinstance(wanted, str) else list(wanted or ())
     if types and not any(_is(value, name) for name in types):

@@ -1,4 +1,5 @@
-"""Reads and writes expert trajectories: JSON lines, a JSON array or Parquet in the chat-message format, one for each line or row.
+"""Reads and writes expert trajectories as JSON lines, a JSON array or Parquet. Each line, item or row is one
+trajectory:
 
 {"id": "...", "messages": [{"role": "user", "content": "..."}, ...], "tools": [...],
  "task": {"env": "household", "id": "train/000123", "split": "train", "data": {...}}, "success": true}
@@ -23,12 +24,12 @@ from turnwise.files import atomic_write, no_room
 from turnwise.types import Trajectory
 
 _ROWS = 256  # number of trajectories in a row group of Parquet
-_SHOWN = 20  # most problems that an error message lists
+_SHOWN = 20  # largest number of problems that an error message lists
 
 
 @dataclass(frozen=True, slots=True)
 class BadTrajectory:
-    """One unusable trajectory."""
+    """One unusable trajectory: where it is, what is wrong with it, and how to correct it."""
 
     source: str  # "file:line"; a Parquet file's rows count from 1
     what: str
@@ -40,7 +41,9 @@ class BadTrajectory:
 
 
 class DataError(InputError):
-    """The trajectories cannot be read or written, or (strict, or all of them) are unusable."""
+    """Trajectory files cannot be read or written, all trajectories are unusable, or one is unusable although ``strict``
+    is set.
+    """
 
     def __init__(self, message: str, problems: Sequence[BadTrajectory] = ()) -> None:
         shown = [f"  {problem}" for problem in problems[:_SHOWN]]
@@ -52,7 +55,7 @@ class DataError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The usable trajectories of the files in file order, and the problems of the others."""
+    """The usable trajectories of files in file order, and the problems of the unusable ones."""
 
     trajectories: tuple[Trajectory, ...]
     problems: tuple[BadTrajectory, ...] = ()
@@ -64,12 +67,13 @@ def read_trajectories(
     """Reads and checks trajectory files.
 
     Args:
-        paths: JSON lines (``.jsonl``, ``.ndjson``, ``.json``), a JSON array (``.json``) or ``.parquet`` files.
-        strict: whether one bad trajectory is an error. Otherwise it is skipped and listed in ``problems``.
-        max_line_bytes: a longer line counts as a problem and is never kept in memory.
+        paths: files of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of a JSON array (``.json``) or Parquet
+            (``.parquet``).
+        strict: whether one unusable trajectory is an error. If not, it is skipped and listed in ``problems``.
+        max_line_bytes: largest length of a line in bytes. A longer line is a problem and is not kept in memory.
 
     Raises:
-        DataError: a file is missing or unreadable, no trajectory is usable, or ``strict`` and one is bad.
+        DataError: a file is missing or unreadable, no trajectory is usable, or one is unusable and ``strict`` is set.
     """
     good: dict[str, Trajectory] = {}
 
@@ -88,11 +92,12 @@ def each_trajectory(
     strict: bool = False,
     max_line_bytes: int = MAX_BYTES,
 ) -> tuple[BadTrajectory, ...]:
-    """Passes every usable trajectory of the files to ``take``, one at a time in file order, and returns the problems of others.
+    """Passes every usable trajectory of the files to ``take``, one at a time in file order, and returns the problems of
+    the unusable ones.
 
     Args:
-        take: raises UnusableError to refuse a trajectory.
-        paths, strict, max_line_bytes: see :func:`read_trajectories`.
+        take: a function that receives a trajectory. It may raise UnusableError to refuse it.
+        paths, strict, max_line_bytes: as in :func:`read_trajectories`.
 
     Raises:
         DataError: as :func:`read_trajectories`.
@@ -118,7 +123,9 @@ def each_trajectory(
 
 
 def used_twice(identity: str, first: str) -> UnusableError:
-    """Returns the error for a second trajectory with the same id; ``first`` is the place of the first one."""
+    """Returns the error for a trajectory with the id of an earlier trajectory, which was read at ``first``
+    ("file:line").
+    """
     return UnusableError(f"id {identity!r} was used at {first}", "give it an id of its own", "id used twice")
 
 
@@ -129,9 +136,9 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], key
     objects (tools, call arguments, task data) are JSON text, so that columnar readers such as ``datasets`` find one schema.
 
     Args:
-        path: the file.
-        trajectories: an iterator is read one by one if ``keys`` are given.
-        keys: all keys that messages may have. None: the keys that they have; then all trajectories are kept in memory.
+        path: the file to write.
+        trajectories: the trajectories. If ``keys`` are given, they are taken one at a time and not kept in memory.
+        keys: all keys that messages may have. With None, the keys are collected from the messages first.
 
     Raises:
         DataError: the file cannot be written; an existing file is unchanged.
@@ -205,7 +212,9 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _column(value: Any) -> Any:
-    """Returns a message's value with tool-call arguments as text, so that all lines have one type."""
+    """Returns the value of a key of a message, with the arguments of tool calls as JSON text, so that all lines have
+    the same column types.
+    """
     if not isinstance(value, list | tuple):
         return value
     return [

@@ -1,4 +1,6 @@
-"""Represents a trajectory as ids, and chooses the turns before which the rendered history is compared with them."""
+"""Represents a trajectory as token ids, and chooses the turns at which these ids are compared with the rendered
+history.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ EACH = 64  # number of turns at the start of a trajectory before each of which t
 
 @dataclass(frozen=True, slots=True)
 class Spine:
-    """A whole trajectory as one list of ids, each token once.
+    """A trajectory (or a part of it) as one list of token ids, in which each token occurs once.
 
-    ``ids[:start]`` is the state before an assistant turn and ``ids[start:stop]`` its action with the end-of-turn token.
+    For each assistant turn (start, stop), ``ids[:start]`` is the state before it, and ``ids[start:stop]`` is its action
+    with the end-of-turn token.
     """
 
     ids: tuple[int, ...]
@@ -20,11 +23,11 @@ class Spine:
 
 
 def compared(count: int) -> set[int]:
-    """Returns which of ``count`` turns to compare: the first ``EACH``, then turns at distances that grow by half, and
-    the last one.
+    """Returns the turns, out of ``count``, before which the rendered history is compared with the token ids.
 
-    The total length of the compared histories therefore stays small. A template that rewrites an old turn also does so
-    in all later histories, so that the next comparison finds it.
+    These are the first ``EACH`` turns, then turns whose index grows by a factor of 1.5, and the last turn. So the total
+    length of the compared histories stays small. A template that rewrites an old turn also does so in all later
+    histories, so that the next comparison finds it.
     """
     found, turn = set(range(min(count, EACH))), float(EACH)
     while turn < count:
@@ -34,7 +37,9 @@ def compared(count: int) -> set[int]:
 
 
 def rewritten(name: str, spines: Sequence[Spine]) -> str:
-    """Returns the warning for a chat template that needs several spines for one trajectory; ``name`` is the model's."""
+    """Returns the warning for a chat template that rewrites history, so that one trajectory needs several token lists
+    (spines). ``name`` is the name of the model.
+    """
     return (
         f"{name}: the chat template rewrites earlier turns, first seen before assistant turn "
         f"{len(spines[0].turns)} of a trajectory (it drops past reasoning or moves text); use a template that "

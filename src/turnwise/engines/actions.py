@@ -1,4 +1,4 @@
-"""Samples actions token by token for nodes whose histories have been computed."""
+"""Samples actions token by token for nodes whose histories are already prefilled."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from turnwise.models.recurrence import stack
 
 @dataclass(slots=True)
 class Node:
-    """A history in the tree engine: the first ``length`` tokens of a row, and tokens that are in no row yet."""
+    """A history in the tree engine.
+
+    It consists of the first ``length`` tokens of a stored row, followed by ``pending`` tokens that are in no row yet.
+    """
 
     row: StoredRow
     length: int
-    pending: list[int] = field(default_factory=list)  # the tokens of the history that are in no row yet
-    kept: Kept | None = None  # keys and values of the first pending tokens, which decoding has computed
-    hidden: Tensor | None = None  # (D,) last hidden state, from which the next token is drawn
+    pending: list[int] = field(default_factory=list)  # last tokens of the history, which are in no row yet
+    kept: Kept | None = None  # keys and values of the first pending tokens, computed during decoding
+    hidden: Tensor | None = None  # (D,) hidden state of the history's last token, used to sample the next token
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,9 @@ class Decoder:
     """Samples actions for nodes.
 
     Args:
-        forward, head: the model's forward function and output head.
-        store: holds keys and values.
+        forward: the model's forward function.
+        head: the model's output head.
+        store: the store of keys and values.
         recurrent: whether the model has recurrent layers.
         end_ids: tokens that end an action.
     """
@@ -57,16 +61,16 @@ class Decoder:
     ) -> list[Sample]:
         """Samples one action for each node, one token per step.
 
-        Samples of one history that have the same tokens so far are computed once, as one branch (axis _U), until they
-        differ.
+        Several samples may continue the same history. As long as their sampled tokens are equal, they are computed
+        once, as one branch. The suffix _U marks the axis over branches, and _N the axis over samples.
 
         Args:
             states: the nodes.
             sampling: the sampling settings.
-            seeds_N: one seed for each action.
-            steps: greatest number of tokens to sample for each action in this call.
-            written_N: number of tokens of each action that earlier calls have sampled.
-            on_sample: is called with each complete sample.
+            seeds_N: one random seed per action.
+            steps: greatest number of tokens to sample per action in this call.
+            written_N: for each action, the number of tokens that earlier calls have already sampled.
+            on_sample: callback for each complete sample; None: no callback.
         """
         left_N = sampling.max_tokens - written_N
         steps = min(steps, int(left_N.max()))

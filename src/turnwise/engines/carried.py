@@ -1,8 +1,8 @@
-"""States of recurrent layers in the engine: at which lengths of a history they are kept, and where a pass starts.
+"""Decides at which lengths of a history the engine keeps recurrent-layer states, and where a prefill pass starts.
 
-Keys and values of a prefix can be used for every length within it, but a recurrent state belongs to one length. So a
-row keeps the states at the lengths of its nodes. A node at another length starts from the nearest earlier state, and
-the tokens between them are computed again. Computing tokens again costs time and never changes a result.
+Keys and values of a prefix also serve every shorter prefix, but a recurrent state belongs to one length. So a stored
+row keeps recurrent states at the lengths of its nodes. A node at another length starts from the nearest earlier state,
+and the tokens after that state are computed again. Recomputing tokens costs time but never changes a result.
 """
 
 from __future__ import annotations
@@ -18,14 +18,21 @@ from turnwise.models.recurrence import Flow, States, pick, stack
 
 
 class Mark(NamedTuple):
-    """The states of all layers at one length of a history, and its last hidden state (D,) if that was computed."""
+    """Recurrent states at one length of a history.
+
+    ``states`` holds the states of all recurrent layers. ``hidden`` is the last layer's hidden state (D,) of the last
+    token, or None if it was not computed.
+    """
 
     states: States
     hidden: Tensor | None = None
 
 
 def segments_from(slot: int, marks: Mapping[int, Mark], lengths: Iterable[int]) -> list[Segment]:
-    """Returns the segments of a row to compute for nodes of these lengths, each from the nearest earlier mark."""
+    """Returns the segments of a row that must be computed to reach every length in ``lengths``.
+
+    Each segment starts at the nearest earlier length with a known state (a mark). Overlapping segments are joined.
+    """
     found: list[Segment] = []
     for length in sorted(lengths):
         start = max((known for known in marks if known < length), default=0)
@@ -40,10 +47,10 @@ class Stops:
     """Keeps recurrent states at the lengths of nodes during a prefill pass.
 
     Args:
-        plan: the plan of the pass; its ``flow`` is set here.
+        plan: the attention plan of the pass; the constructor sets its ``flow``.
         segments: the segments of the pass.
-        marks: the known states of each row, by slot; states that the pass computes are added.
-        lengths: the lengths of the nodes on each row.
+        marks: for each slot, the known states of its row; :meth:`keep` adds the states that the pass computes.
+        lengths: for each slot, the lengths of the nodes on its row.
     """
 
     def __init__(
@@ -54,7 +61,7 @@ class Stops:
         lengths: Mapping[int, Iterable[int]],
     ) -> None:
         self.segments, self.marks = segments, marks
-        self.ends: list[tuple[int, int]] = []  # for each piece: its segment, and the length at which it ends
+        self.ends: list[tuple[int, int]] = []  # for each piece: index of its segment, and the length at which it ends
         begin: list[int] = []
         length: list[int] = []
         above: list[int] = []
@@ -71,18 +78,19 @@ class Stops:
         plan.flow = self.flow
 
     def keep(self, hidden: Sequence[Tensor]) -> None:
-        """Adds the pass's states to the marks.
+        """Adds the recurrent states that the pass computed to the marks.
 
-        ``hidden`` holds the last layer's hidden states of each segment, (length, D).
+        Args:
+            hidden: for each segment, the last layer's hidden states (length, D).
         """
         assert self.flow.last is not None
         for piece, (number, length) in enumerate(self.ends):
-            here = hidden[number][length - 1 - self.segments[number].start].clone()  # a view would keep all of it
+            here = hidden[number][length - 1 - self.segments[number].start].clone()  # a view would keep all in memory
             states = pick(self.flow.last, torch.tensor([piece], device=self.flow.device))
             self.marks[self.segments[number].row][length] = Mark(states, here)
 
 
 def steps(states: States, device: torch.device) -> Flow:
-    """Returns the flow of one decoding step, in which each of n branches has one token."""
+    """Returns the recurrent flow of one decoding step, in which every branch computes one token."""
     count = len(next(iter(states.values())).inputs)
     return Flow(range(count), [1] * count, [-1] * count, count, device, given=states, keep=True)

@@ -1,7 +1,7 @@
-"""One decoding step over shared prefixes.
+"""Computes attention for decoding steps over shared prefixes.
 
-Samples with the same tokens so far form one *twig*. Twigs are attached to the rows of a *trunk*, the part that they
-share.
+The *trunk* holds the shared prefixes, one per row. A *twig* is a branch of sampled tokens that continues one row.
+Samples with equal tokens so far share one twig.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import States, pick
 
-FEW = 2  # rows of a trunk per row in use from which on the rows in use are copied out and read alone
-COLUMNS = 32  # number of twigs of a row that are attended together, because each sees no more than the longest of them
+FEW = 2  # if the trunk has at least FEW times as many rows as are in use, the used rows are copied out
+COLUMNS = 32  # twigs per row in one matrix product, which reads as many tokens as the longest prefix among them has
 
 
 @dataclass(slots=True)
 class Trunk:
-    """The shared part of a decoding batch: R rows, each read once per step however many samples are attached to it."""
+    """The shared prefixes of a decoding batch, as R rows of keys and values.
+
+    Each row is read once per decoding step, no matter how many samples continue it.
+    """
 
     keys: list[Tensor]  # per layer (R, H_kv, L, D)
     values: list[Tensor]
@@ -33,9 +36,15 @@ class Trunk:
 
     @classmethod
     def of(cls, store: Store, row_N: Tensor, length: int) -> Trunk:
-        """Returns the trunk of samples that belong to these rows of the store.
+        """Returns the trunk for a batch of samples.
 
-        Rows that lie close together are read as one range, including the rows between them, because a copy costs more.
+        If the rows lie close together, the whole range of rows is used as a view, because copying the wanted rows costs
+        more than reading the rows between them.
+
+        Args:
+            store: the store of keys and values.
+            row_N: for each sample, the index of its row in the store.
+            length: number of tokens of each row that the trunk includes.
         """
         rows_R, place_N = torch.unique(row_N, return_inverse=True)
         low, high = int(rows_R[0]), int(rows_R[-1]) + 1
@@ -46,7 +55,7 @@ class Trunk:
         return cls(keys, values, place_N)
 
     def only(self, rows_R: Tensor, length: int) -> Trunk:
-        """Returns a copy that has only some of the rows, and of these the first ``length`` tokens."""
+        """Returns a copy with the first ``length`` tokens of the rows ``rows_R``."""
         keys, values = (
             [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (self.keys, self.values)
         )
@@ -54,22 +63,33 @@ class Trunk:
 
 
 class _Columns(NamedTuple):
-    """Some of each row's twigs: numbers ``start`` to ``stop`` within the row, which see at most ``length`` tokens."""
+    """A group of twigs that are attended together.
+
+    From each row of the trunk it takes the twigs with numbers ``start`` to ``stop - 1`` within that row. None of them
+    attends to more than ``length`` tokens of the row.
+    """
 
     start: int
     stop: int
     length: int
     members: Tensor  # (n,): indices of these twigs
-    bias: Tensor  # (R, 1, columns * G, length), added to the scores
-    seen: Tensor  # (R, columns * G): how many tokens each of them sees
+    bias: Tensor  # (R, 1, columns * G, length), added to the attention scores; G: query heads per key-value head
+    seen: Tensor  # (R, columns * G): number of the row's tokens that each query attends to
 
 
 class Decode:
-    """An attention plan for N twigs. Each sees the first ``seen_N`` tokens of its trunk row and all of its own tokens.
+    """An attention plan for decoding N twigs (branches of sampled tokens that continue the trunk's rows).
 
-    ``row_N`` is an index into the trunk's rows, and twigs must be sorted by it. The trunk is attended with one matrix
-    product per row for many of its twigs. Attention over trunk and twig is merged by the log-sum-exps, so the result is
-    exact. ``states`` are the recurrent layers' states at the twigs' start.
+    Each twig attends to the first ``seen_N`` tokens of its trunk row and to all of its own tokens. Many twigs of one
+    row are attended with one matrix product. Attention over the trunk and attention over the twig are merged by their
+    log-sum-exps, so the result is exact.
+
+    Args:
+        trunk: the shared prefixes.
+        row_N: for each twig, the index of its row in the trunk; the twigs must be sorted by it.
+        seen_N: for each twig, the number of tokens of its row that it attends to.
+        max_tokens: greatest number of tokens that a twig can hold.
+        states: recurrent states at the start of the twigs; None without recurrent layers.
     """
 
     def __init__(
@@ -81,7 +101,7 @@ class Decode:
         self.twig_keys, self.twig_values = (
             [like.new_empty(N, like.shape[1], max_tokens, like.shape[3]) for like in trunk.keys] for _ in range(2)
         )
-        self.length = 0  # tokens in every twig
+        self.length = 0  # number of tokens in every twig; all twigs have the same length
         self._place(row_N, seen_N)
 
     def _place(self, row_N: Tensor, seen_N: Tensor) -> None:
@@ -89,14 +109,17 @@ class Decode:
         R = len(self.trunk.keys[0])
         counts_R = torch.bincount(row_N, minlength=R)
         first_R = counts_R.cumsum(0) - counts_R
-        self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # number within the row
+        self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # number of a twig within its row
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
-        self._columns: dict[int, list[_Columns]] = {}  # by heads per group, which may differ between layers
-        self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by group, window and step
+        self._columns: dict[int, list[_Columns]] = {}  # by query heads per key-value head
+        self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by query heads per key-value head, window, step
 
     def _parts(self, group: int) -> list[_Columns]:
-        """Returns the twigs in parts of ``COLUMNS`` per row. The twigs of a row are ordered by how much they see."""
+        """Returns the twigs in groups of at most ``COLUMNS`` per row.
+
+        The twigs of a row are ordered by the number of the row's tokens that they attend to.
+        """
         if group not in self._columns:
             columns = self._columns[group] = []
             for start in range(0, self.width, COLUMNS):
@@ -104,7 +127,7 @@ class Decode:
                 members = ((self.column >= start) & (self.column < stop)).nonzero()[:, 0]
                 length = int(self.seen[members].max())
                 R, like = len(self.trunk.keys[0]), self.trunk.keys[0]
-                seen_RW = torch.ones(R, stop - start, dtype=torch.long, device=like.device)  # no row may see nothing
+                seen_RW = torch.ones(R, stop - start, dtype=torch.long, device=like.device)  # each query needs a token
                 seen_RW[self.row[members], self.column[members] - start] = self.seen[members]
                 bias = torch.zeros(R, stop - start, length, dtype=like.dtype, device=like.device)
                 bias.masked_fill_(torch.arange(length, device=like.device) >= seen_RW[..., None], -torch.inf)
@@ -114,7 +137,7 @@ class Decode:
         return self._columns[group]
 
     def _near(self, group: int, window: int) -> list[Tensor]:
-        """Returns the biases of the parts under a sliding window at this step."""
+        """Returns the attention bias of each group of twigs for a sliding window at the current decoding step."""
         key = (group, window, self.length)
         if key not in self._windows:
             self._windows = {old: found for old, found in self._windows.items() if old[2] == self.length}
@@ -128,7 +151,7 @@ class Decode:
         return self._windows[key]
 
     def kept(self, twigs: Tensor) -> list[Kept]:
-        """Returns the keys, values and states that some twigs have computed so far."""
+        """Returns the keys, values and recurrent states that the twigs with these indices have computed so far."""
         keys, values = (
             [layer[:, :, : self.length].index_select(0, twigs) for layer in layers]
             for layers in (self.twig_keys, self.twig_values)
@@ -139,15 +162,15 @@ class Decode:
         return [Kept(keys, values, place, self.length, states[place]) for place in range(len(twigs))]
 
     def grow(self) -> None:
-        """Increments the length of all twigs after a token was added to each."""
+        """Increments the length of all twigs after a forward pass has added one token to each."""
         self.length += 1
         if self.flow is not None:
             self.states = self.flow.last
 
     def branch(self, parent: Tensor) -> None:
-        """Replaces the twigs: the i-th new one continues twig ``parent[i]``.
+        """Replaces the twigs: new twig i is a copy of the old twig ``parent[i]``.
 
-        Twigs that are not in ``parent`` are dropped.
+        Old twigs that are not in ``parent`` are dropped.
         """
         if self.states is not None:
             self.states = pick(self.states, parent)
@@ -216,7 +239,11 @@ class Decode:
 
 
 def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
-    """Returns the attention of scaled queries (R, H_kv, Q, D) over the trunk, and its log-sum-exps (R, H_kv, Q)."""
+    """Computes attention of queries over the trunk's rows.
+
+    ``query`` (R, H_kv, Q, D) is already scaled. Returns the attention output (R, H_kv, Q, D) and the log-sum-exps of
+    the scores (R, H_kv, Q).
+    """
     if query.device.type == "cpu" and rules.softcap is None:
         return seen(query, key, value, 1.0, mask=bias)
     scores = rules.capped(query @ key.transpose(2, 3)) + bias
@@ -225,7 +252,11 @@ def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules
 
 
 def distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:
-    """Returns the first place of each distinct key, in order, and for each place the number of its key."""
+    """Numbers the distinct keys in the order of their first occurrence.
+
+    Returns two values: for each distinct key, the index of its first occurrence in ``keys``; and for each entry of
+    ``keys``, the number of its key.
+    """
     number: dict[tuple[int, int], int] = {}
     first: list[int] = []
     for place, key in enumerate(keys):

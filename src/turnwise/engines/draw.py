@@ -1,4 +1,4 @@
-"""Samples tokens with temperature, top-k, top-p and min-p; the randomness depends only on a request's own seed."""
+"""Samples tokens with temperature, top-k, top-p and min-p. The randomness depends only on each request's own seed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from turnwise.engines.engine import Sampling
 
 
 def uniforms(seeds_N: np.ndarray, step: int | np.ndarray) -> np.ndarray:
-    """Returns one number in (0, 1) per request, from a counter-based generator (splitmix64) keyed by (seed, step).
+    """Returns one uniform random number in (0, 1) per request, from the counter-based generator splitmix64.
 
-    A request's stream depends only on its seed, not on the requests that share its batch. ``step`` is one number for
-    all requests, or (N,).
+    The number depends only on the request's seed and step, not on the other requests of the batch. ``step`` is one
+    number for all requests, or an array (N,).
     """
     with np.errstate(over="ignore"):
         z = seeds_N.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * (np.asarray(step, np.uint64) + np.uint64(1))
@@ -23,9 +23,9 @@ def uniforms(seeds_N: np.ndarray, step: int | np.ndarray) -> np.ndarray:
 
 
 def keep_mask(probs: Tensor, sampling: Sampling) -> Tensor | None:
-    """Returns which tokens may be sampled, (N, V) bool, or None if no filter is set.
+    """Returns a boolean mask (N, V) of the tokens that top-k, top-p and min-p allow, or None if no filter is set.
 
-    The most likely token may always be sampled.
+    The most likely token is always allowed.
     """
     if sampling.top_k == 0 and sampling.top_p >= 1 and sampling.min_p <= 0:
         return None
@@ -48,17 +48,17 @@ def draw(
     step: int | np.ndarray,
     context_N: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Samples one token per request: returns tokens (N,) int64 and their log-probs (N,) float32.
+    """Samples one token per request and returns the tokens (N,) int64 and their log-probs (N,) float32.
 
-    The log-prob is that of the distribution actually sampled from (after temperature and filters, renormalised). Greedy
-    decoding reports the log-prob at temperature 1.
+    Log-probs are those of the distribution that is actually sampled from: after temperature and filters, renormalised.
+    Greedy decoding reports the log-prob at temperature 1.
 
     Args:
-        logits_U: (U, V), one row per context.
+        logits_U: logits (U, V), one row per distinct context.
         sampling: the sampling settings.
-        seeds_N: one seed per request.
-        step: the index of the token within its action, one for all or (N,).
-        context_N: the row from which each request samples; None: there is one row per request, in the same order.
+        seeds_N: one random seed per request.
+        step: index of the token within its action, as one number for all requests or as an array (N,).
+        context_N: for each request, the row of ``logits_U`` from which it samples; None: row i belongs to request i.
     """
     logits_U = logits_U.float()
     of = slice(None) if context_N is None else torch.from_numpy(context_N).to(logits_U.device)
@@ -71,7 +71,7 @@ def draw(
     if keep is not None:
         logp_U = logp_U.masked_fill(~keep, -torch.inf).log_softmax(-1)
         probs = logp_U.exp()
-    # double precision, because a float32 sum over a large vocabulary can stay below one
+    # The sum is in double precision, because a float32 sum over a large vocabulary can stay below 1.
     ladder = probs.double().cumsum(-1)[of]
     target = torch.from_numpy(uniforms(seeds_N, step)).to(ladder.device) * ladder[:, -1]
     tokens = torch.searchsorted(ladder, target[:, None]).squeeze(1).clamp_(max=ladder.shape[1] - 1)

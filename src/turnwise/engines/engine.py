@@ -1,4 +1,4 @@
-"""The interface of an engine: a rollout opens a history, forks it, extends it and samples from it."""
+"""Defines the interface of an engine, with which rollouts open, fork and extend histories and sample actions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling settings; ``temperature=0`` is greedy decoding."""
+    """Settings for sampling actions. ``temperature=0`` means greedy decoding."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -30,44 +30,48 @@ class Sampling:
 
 @dataclass(slots=True)
 class Sample:
-    """A sampled action: token ids with the end-of-turn token (unless truncated), and log-probs."""
+    """A sampled action: its token ids and their log-probs.
+
+    The last token is the end-of-turn token, unless the action is truncated.
+    """
 
     ids: list[int]
-    logprobs: list[float]  # under the distribution that was sampled from, natural log
+    logprobs: list[float]  # natural log; of the distribution that was sampled from
     truncated: bool = False
-    whole: bool = True  # False: only a part of an action, when actions are sampled in slices
+    whole: bool = True  # False: this is only a part of an action (an engine may sample an action in several calls)
 
 
 Told = Callable[[int, Sample], None]
-"""A callback for complete samples: it gets the sample's place in the batch and the sample."""
+"""A callback for complete samples. Its arguments are the sample's index in the batch and the sample."""
 
 
 class Engine(Protocol):
-    """A language model to sample from. Nodes are opaque integers; each stands for a history.
+    """A language model that actions are sampled from.
 
-    Keys and values of a node are kept until the node is closed or the weights change. Two attributes are optional:
+    A node is an opaque integer that stands for a history of tokens. The engine keeps a node's keys and values until the
+    node is closed or the weights change. Two attributes are optional:
 
-    - ``schedule``: ``rounds`` or ``free`` (``engines.schedule``); ``rounds`` by default. With ``free``, either
-      ``sample`` also takes ``steps`` and ``written``, as in :class:`turnwise.engines.tree.TreeEngine`, or the engine is
-      ``served``.
-    - ``served = True``: the engine has a coroutine ``request(node, sampling, seed)``, which samples one action for a
-      node.
+    - ``schedule`` is ``rounds`` (the default) or ``free``; ``engines.schedule`` explains both. An engine with ``free``
+      must either accept ``steps`` and ``written`` in ``sample``, as :class:`turnwise.engines.tree.TreeEngine` does, or
+      set ``served``.
+    - ``served = True`` means that the engine has a coroutine ``request(node, sampling, seed)``, which samples one
+      action for a node.
     """
 
-    version: int  # version of the weights that are loaded
+    version: int  # version of the loaded weights
 
     def open(self, ids: Sequence[int], near: str | None = None) -> int:
-        """Returns a node that holds this history. Histories that share a prefix share its keys and values.
+        """Returns a new node for the history ``ids``. Histories with a common prefix share its keys and values.
 
-        Histories with the same ``near`` (their task) have much in common. An engine with several parts keeps them in
-        one part.
+        ``near`` names the history's task. Histories of one task share long prefixes, so an engine with several
+        processes keeps them in one process.
         """
         ...
 
     def fork(self, node: int) -> int: ...
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
-        """Appends tokens that the policy did not write (an observation)."""
+        """Appends tokens to a node's history that the policy did not write, such as an observation."""
         ...
 
     def sample(
@@ -75,13 +79,13 @@ class Engine(Protocol):
     ) -> list[Sample]:
         """Samples one action per node and appends it to the node.
 
-        A node's sample depends only on its seed, not on what else is in the batch. ``on_sample`` is called once
-        for each sample as soon as it is complete, while others of the batch may still be sampled.
+        A node's sample depends only on its history and seed, not on the other nodes of the batch. ``on_sample`` is
+        called once for each sample as soon as it is complete, while other actions of the batch may still be sampled.
         """
         ...
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Closes nodes. A sample that is still running for one of them is cancelled if the engine can do so."""
+        """Closes nodes. Sampling that still runs for one of them is cancelled if the engine supports this."""
         ...
 
     def load_weights(self, model: Any, version: int) -> None:
@@ -89,9 +93,9 @@ class Engine(Protocol):
         ...
 
     def report(self) -> Mapping[str, float]:
-        """Returns sums of what the engine has done since it was built, for metrics."""
+        """Returns metrics by name, each a total since the engine was created."""
         ...
 
     def shutdown(self) -> None:
-        """Releases what the engine holds outside this process. To use it again, load weights first."""
+        """Releases the engine's resources outside this process, such as servers. Before further use, load weights."""
         ...

@@ -1,9 +1,9 @@
-"""A tree engine on every CPU core: each core runs one engine, called a *lane*.
+"""Runs one tree engine per CPU core; each of these engines is called a *lane*.
 
-A small model's operations take microseconds. Threads that share an operation would wait longer for each other than they
-work. So the lanes share no operation. Each lane is a process with one thread and its own part of the nodes, and none
-waits for another before its part is sampled. The first lane is this process itself. The others are forked and see the
-same weights (``engines/shared.py``).
+One operation of a small model takes microseconds, so threads that split an operation would mostly wait for each other.
+The lanes therefore split the nodes instead. Each lane is a process with one thread, and samples its own nodes without
+waiting for other lanes. The first lane is this process. The other lanes are forked from it and use the same weights
+through shared memory (``engines/shared.py``).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from turnwise.engines.worker import Asked, Done, Worker
 
 SMALL = (
     64 << 20
-)  # bytes of weights that fit into a cache; every lane would read larger weights from memory at every step
+)  # bytes; weights up to this size fit into a CPU cache, but larger ones are read from memory at every step
 
 
 class _Place(NamedTuple):
     lane: int
-    node: int  # in the first lane the engine's own number, in other lanes ours
+    node: int  # first lane: the node number of that lane's engine; other lanes: the node number in this class
 
 
 class Lanes:
@@ -37,11 +37,11 @@ class Lanes:
     Args:
         end_ids: tokens that end an action.
         prefill_tokens: greatest number of tokens in one prefill pass of a lane, padding included; this bounds memory.
-        copy: True samples from a plain copy with adapters merged in (faster); False samples from the live module, in
-            one lane.
-        memory_gb: limit of the keys and values that all lanes keep, in units of 10^9 bytes; None: no limit.
-        lanes: the number of lanes. None: as many as torch uses threads for small models on a CPU, else one.
-        schedule: ``rounds``, or ``free`` (``engines.schedule``).
+        copy: True: sample from a copy of the model with adapters merged in, which is faster. False: sample from the
+            model that is being trained, in a single lane.
+        memory_gb: memory limit for the keys and values of all lanes together, in units of 10^9 bytes; None: no limit.
+        lanes: number of lanes; None: the number of torch's threads for a small model on a CPU, otherwise 1.
+        schedule: ``rounds`` or ``free`` (see ``engines.schedule``).
     """
 
     served = False
@@ -69,7 +69,7 @@ class Lanes:
 
     def _clear(self) -> None:
         self._places: dict[int, _Place] = {}
-        self._lane_of: dict[str, int] = {}  # by ``near``, the name with which histories are opened
+        self._lane_of: dict[str, int] = {}  # by ``near``, the task name that is given to ``open``
         self._load = [0] * (1 + len(self._workers or ()))  # number of open nodes of each lane
         self._next = 0
 
@@ -90,7 +90,11 @@ class Lanes:
         self._clear()
 
     def report(self) -> dict[str, float]:
-        """Returns ``computed_tokens`` (prefilled, not decoded) and ``lane_cpu_seconds`` (of the other processes)."""
+        """Returns totals of all lanes.
+
+        ``computed_tokens`` is the number of prefilled tokens, without decoded ones. ``lane_cpu_seconds`` is the CPU
+        time of the lanes in other processes.
+        """
         workers = self._workers or ()
         return {
             "computed_tokens": self._first.computed_tokens + sum(worker.computed for worker in workers),
@@ -98,7 +102,7 @@ class Lanes:
         }
 
     def shutdown(self) -> None:
-        """Ends the other processes, which are started again when they are needed."""
+        """Ends the processes of the other lanes. They are started again when they are needed."""
         for worker in self._workers or ():
             worker.shutdown()
 
@@ -161,7 +165,7 @@ class Lanes:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """Samples as :meth:`turnwise.engines.tree.TreeEngine.sample` does, with all lanes at the same time."""
+        """Samples like :meth:`turnwise.engines.tree.TreeEngine.sample`, in all lanes at the same time."""
 
         def asked_of(places: list[int]) -> Asked:
             return Asked(
@@ -173,7 +177,7 @@ class Lanes:
                 None if written is None else [written[place] for place in places],
             )
 
-        parts: dict[int, list[int]] = {}  # lane -> places in the batch
+        parts: dict[int, list[int]] = {}  # lane -> indices of its nodes in the batch
         for place, node in enumerate(nodes):
             parts.setdefault(self._places[node].lane, []).append(place)
         samples: list[Any] = [None] * len(nodes)
@@ -205,7 +209,7 @@ def _fitting(model: Any, copy: bool) -> int:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Sets the number of threads of torch's operations for a block; None leaves the number as it is."""
+    """Sets the number of torch's threads within a ``with`` block; None leaves the number unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

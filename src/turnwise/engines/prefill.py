@@ -1,8 +1,8 @@
-"""Plans that compute new tokens of many rows in one pass and keep their keys and values.
+"""Prefills new tokens of many stored rows in one forward pass and stores their keys and values.
 
-On a CPU the segments are laid end to end: no padding is computed, and each segment reads its own row in place. This
-layout takes a few operations per segment, during which an accelerator would mostly wait. On an accelerator the segments
-are therefore padded to one length and put side by side.
+On a CPU, the segments are concatenated into one sequence (:class:`EndToEnd`). No padding is computed, and each segment
+reads its own row in place. This layout launches a few small operations per segment, which would leave an accelerator
+mostly idle. On an accelerator, the segments are therefore padded to one length and batched (:class:`SideBySide`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from turnwise.models.attention import PLAIN, Rules, attended
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import Flow
 
-STEP = 256  # tokens of a segment that are attended together if a layer has rules of its own
-SHORT = 64  # up to this length of a segment, one call with a mask is faster than two calls that are merged
-LIKE = 1.3  # greatest ratio of longest to shortest segment in a padded pass, because padding is computed too
+STEP = 256  # query tokens per attention call in layers with special rules, such as a sliding window
+SHORT = 64  # tokens; up to this segment length, one masked attention call is faster than two merged calls
+LIKE = 1.3  # greatest length ratio of two segments in one padded pass, because padding tokens are computed too
 
 
 class Segment(NamedTuple):
-    """Tokens ``start`` to ``stop`` of a row of the store."""
+    """Tokens ``start`` to ``stop - 1`` of row ``row`` in the store."""
 
     row: int
     start: int
@@ -37,16 +37,19 @@ class Segment(NamedTuple):
 
 
 class Prefill(Protocol):
-    """The attention plan of a pass over M segments (see ``models.attention``), which also lays out the tokens."""
+    """The attention plan of one forward pass over M segments (see ``models.attention``).
 
-    place: Tensor  # positions, shaped like ``ids``
-    first: Sequence[int]  # place of each segment's first token in the flattened layout
+    The plan also decides how the tokens of the segments are arranged in the model's input.
+    """
+
+    place: Tensor  # position ids of the tokens, in the shape of the model's input
+    first: Sequence[int]  # for each segment, the index of its first token in the flattened input
     flow: Flow | None  # how recurrent states pass through the segments; None without recurrent layers
 
     def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor: ...
 
     def split(self, hidden: Tensor) -> Sequence[Tensor]:
-        """Returns the last hidden states of each segment, (length, D)."""
+        """Splits the last layer's hidden states by segment; each part has shape (length, D)."""
         ...
 
     def attend(
@@ -55,7 +58,10 @@ class Prefill(Protocol):
 
 
 class EndToEnd:
-    """One sequence (1, T) of all segments' tokens. Each segment is attended by itself, over its own row only."""
+    """Concatenates the tokens of all segments into one sequence (1, T), without padding.
+
+    Attention is computed separately for each segment, over the segment's own row only.
+    """
 
     flow: Flow | None = None
 
@@ -67,10 +73,13 @@ class EndToEnd:
         place_T = torch.cat([torch.arange(segment.start, segment.stop) for segment in segments])
         self.rows_T = torch.repeat_interleave(torch.tensor([segment.row for segment in segments]), length_M)
         self.place = place_T[None]
-        self._windows: dict[int, list[Tensor | None]] = {}  # by heads per group, which may differ between layers
+        self._windows: dict[int, list[Tensor | None]] = {}  # by query heads per key-value head, which differ by layer
 
     def _masks(self, group: int, like: Tensor) -> list[Tensor | None]:
-        """Returns what each short segment sees of its row, (1, 1, length * G, stop), as windows into one mask."""
+        """Returns the causal mask of each short segment over its row, (1, 1, length * G, stop), and None for long ones.
+
+        All masks are views into one large mask.
+        """
         if group not in self._windows:
             short = [segment for segment in self.segments if segment.length <= SHORT]
             before = max((segment.start for segment in short), default=0)
@@ -101,7 +110,7 @@ class EndToEnd:
         _, H, T, D = query.shape
         H_kv = key.shape[1]
         G = H // H_kv
-        # The heads of a group are placed next to each other as queries, so that their keys are read once.
+        # Query heads with the same key-value head become neighbouring queries, so that their keys are read only once.
         wide = query[0].view(H_kv, G, T, D).transpose(1, 2).reshape(1, H_kv, T * G, D)
         parts = []
         for segment, mask, at in zip(self.segments, self._masks(G, query), self.first, strict=True):
@@ -119,7 +128,10 @@ class EndToEnd:
         return torch.cat(parts, dim=2).view(H_kv, T, G, D).transpose(1, 2).reshape(1, H, T, D)
 
     def _by_rules(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float, rules: Rules) -> Tensor:
-        """Attends each segment in steps of STEP tokens, which read only the part of the row within the window."""
+        """Computes attention under a layer's special rules, for ``STEP`` query tokens of a segment at a time.
+
+        With a sliding window, each step reads only the part of the row that is within the window.
+        """
         parts = []
         for (row, start, stop), at in zip(self.segments, self.first, strict=True):
             for low in range(start, stop, STEP):
@@ -135,7 +147,10 @@ class EndToEnd:
 
     @staticmethod
     def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
-        """Splits the segments into passes of at most ``budget`` tokens; a longer segment gets a pass of its own."""
+        """Splits the segments into passes of at most ``budget`` tokens.
+
+        A segment that alone exceeds ``budget`` gets a pass of its own.
+        """
         found: list[list[Segment]] = []
         room = 0
         for segment in segments:
@@ -148,9 +163,9 @@ class EndToEnd:
 
 
 class SideBySide:
-    """M rows (M, T), right-padded to the longest segment.
+    """Batches M segments as rows (M, T), right-padded to the longest segment.
 
-    Padding is not stored and not attended: only real tokens are written to the store.
+    Only real tokens are written to the store, so padding is never attended to.
     """
 
     flow: Flow | None = None
@@ -202,7 +217,10 @@ class SideBySide:
 
     @staticmethod
     def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:
-        """Splits the segments, shortest first, into passes of similar length and at most ``budget`` padded tokens."""
+        """Splits the segments into passes of at most ``budget`` tokens, padding included.
+
+        The segments are sorted by length, so that segments of similar length share a pass.
+        """
         found: list[list[Segment]] = []
         for segment in sorted(segments, key=lambda s: (s.length, s.row)):
             last = found[-1] if found else None

@@ -1,7 +1,7 @@
-"""Decides which histories have keys and values in the store, and which one is evicted when the store is full.
+"""Decides which histories have keys and values in the store, and which history is evicted when the store is full.
 
-An evicted row keeps its token ids and loses its slot. A node on it computes the row again when needed, so a small
-budget costs time and never changes a number.
+An evicted row keeps its token ids but loses its slot, and with it the keys and values. If a node needs the row again,
+the row is computed again. So a small memory budget costs time but does not change results.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ KEY = 16  # number of first tokens by which histories are looked up
 
 @dataclass(eq=False, slots=True)
 class StoredRow:
-    """One history. Several nodes may use it at different lengths."""
+    """The token ids of one history, and what is stored for it. Several nodes may use one row at different lengths."""
 
     ids: list[int]
-    key: tuple[int, ...]  # its first tokens when it was added, by which it is looked up; the row may have grown since
+    key: tuple[int, ...]  # first tokens of the row when it was added; the row is looked up by them
     computed: int = 0  # number of tokens whose keys and values are stored
-    users: int = 0  # number of nodes that use it; without users it can still be found until its slot is needed
-    slot: int | None = None  # its place in the store
-    used: int = 0  # the clock value of its last use
-    marks: dict[int, Mark] = field(default_factory=dict)  # states of recurrent layers by length, up to ``computed``
+    users: int = 0  # number of nodes that use the row; an unused row can be found until its slot is needed
+    slot: int | None = None  # index of the row in the store; None: the row is not stored
+    used: int = 0  # clock value of the row's last use
+    marks: dict[int, Mark] = field(default_factory=dict)  # recurrent states by length, up to ``computed``
 
 
 class Rows:
-    """The rows of a store.
+    """Assigns rows to the slots of a store.
 
     Args:
-        store: holds the keys and values; its budget limits how many rows can be stored at once.
+        store: the store of keys and values; its memory budget limits how many rows can be stored at once.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._index: dict[tuple[int, ...], list[StoredRow]] = defaultdict(list)
-        self._placed: list[StoredRow | None] = []  # by slot
+        self._placed: list[StoredRow | None] = []  # the row in each slot; None: an empty slot
         self._clock = 0
 
     def find(self, ids: list[int]) -> tuple[StoredRow | None, int]:
-        """Returns the row that shares the longest prefix with ``ids``, and the length of that prefix."""
+        """Returns the row that shares the longest prefix with ``ids``, and the length of that prefix in tokens."""
         best, shared = None, 0
         for row in self._index.get(tuple(ids[:KEY]), ()):
             common = common_length(row.ids, ids)
@@ -53,9 +53,10 @@ class Rows:
         return best, shared
 
     def add(self, ids: list[int], source: StoredRow | None = None, length: int = 0) -> StoredRow:
-        """Adds and returns a row with ``ids``.
+        """Adds a row with the tokens ``ids`` and returns it.
 
-        Computed keys and values of the first ``length`` tokens of ``source`` are copied if there is room.
+        If ``source`` is given and the store has room, the keys and values of the first ``length`` tokens of ``source``
+        are copied to the new row, as far as they are computed.
         """
         row = StoredRow(ids, tuple(ids[:KEY]))
         self._index[row.key].append(row)
@@ -69,9 +70,10 @@ class Rows:
         return row
 
     def place(self, rows: Collection[StoredRow]) -> None:
-        """Gives each of these rows a slot that can hold all its ids.
+        """Gives each row in ``rows`` a slot that can hold all tokens of the row.
 
-        Rows not in use are evicted first, the oldest first.
+        If other rows must be evicted for this, unused rows are evicted before used ones, and among them the least
+        recently used row first.
         """
         self._clock += 1
         for row in rows:
@@ -84,16 +86,16 @@ class Rows:
             row.slot, self._placed[slot] = slot, row
 
     def groups(self, rows: Sequence[StoredRow]) -> list[list[StoredRow]]:
-        """Splits distinct rows into lists that each fit the budget."""
+        """Splits distinct rows into groups, each of which fits the store's memory budget."""
         longest = max((len(row.ids) for row in rows), default=0)
         size = min(self._limit(longest), max(1, len(rows)))
         return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
 
     def keep_marks(self, places: Iterable[tuple[StoredRow, int]]) -> None:
-        """Drops recurrent states at lengths without a node, except at the longest length of each row.
+        """Drops recurrent states that no node uses. The state at the greatest length of each row is always kept.
 
         Args:
-            places: a row and a length for each node.
+            places: for each node, its row and its length on that row.
         """
         standing: dict[StoredRow, set[int]] = defaultdict(set)
         for row, length in places:
@@ -105,7 +107,7 @@ class Rows:
         self.store.states = 1 + max(map(len, standing.values()), default=0)
 
     def _limit(self, tokens: int) -> int:
-        """Returns how many rows the budget allows if the longest has this number of tokens."""
+        """Returns how many rows the memory budget allows if the longest row has ``tokens`` tokens."""
         if self.store.budget is None:
             return 1_000_000_000
         return max(1, self.store.budget // self.store.row_bytes(self.store.capacity_for(tokens)))
@@ -119,7 +121,7 @@ class Rows:
             self._evict(leaving.pop(0))
             needed -= 1
         if needed > slots:
-            slots = max(needed, min(limit, math.ceil(1.5 * slots)))  # by large steps, because growing copies all rows
+            slots = max(needed, min(limit, math.ceil(1.5 * slots)))  # large steps, because growing copies all rows
         slots = max(needed, min(slots, limit))
         if slots != len(self._placed) or tokens > self.store.tokens:
             staying = [row for row in self._placed if row is not None]
@@ -138,7 +140,10 @@ class Rows:
 
 
 def common_length(a: list[int], b: list[int]) -> int:
-    """Returns the length of the common prefix, by bisection on slice equality (which is compared in C)."""
+    """Returns the length of the common prefix of two token lists.
+
+    It is found by bisection on the equality of slices, because Python compares slices in C.
+    """
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

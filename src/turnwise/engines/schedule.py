@@ -1,14 +1,16 @@
-"""Schedules decide when the engine samples: in rounds of all live rollouts, or as soon as one rollout asks.
+"""Decides when the engine samples actions: in batches of all live rollouts, or as soon as a rollout asks.
 
-A rollout is a coroutine that awaits :meth:`Schedule.sample`. All coroutines of one call share an event loop and a
-schedule:
+A rollout is a coroutine that awaits :meth:`Schedule.sample`. Rollouts that are collected together share an event loop
+and one of these schedules:
 
     rounds    A batch starts when every live rollout waits for its next action. The batches are the same in every run,
-              so the log-probs are the same to the last bit.
-    slices    The engine of this process samples a few tokens for all waiting rollouts; then new requests join them.
-    requests  Each action is a separate request to a server, which decodes it together with others.
+              so the log-probs are equal to the last bit.
+    slices    The engine in this process repeatedly samples a few tokens for all waiting rollouts. New requests join
+              between two such slices.
+    requests  Each action is a separate request to a server, which decodes it together with other requests.
 
-Sampling is seeded by name, so all schedules draw the same tokens, except where the last digits of a log-prob matter.
+Each action has its own random seed, so all schedules sample the same tokens, unless rounding differences in the
+log-probs change a draw.
 """
 
 from __future__ import annotations
@@ -22,22 +24,21 @@ from turnwise.engines.engine import Engine, Sample, Sampling
 from turnwise.engines.spooled import Spooled
 
 Named = Literal["rounds", "free"]
-SLICE = 32  # tokens that a slice adds to each action
+SLICE = 32  # greatest number of tokens that one slice adds to each action
 
 Begin = Callable[[Sample], Any]
-"""A function that is called with an action as soon as it is complete, while others of its batch may still be sampled.
-"""
+"""A function that is called with an action once that action is complete. Others of its batch may still be sampled."""
 
 
 class Action(NamedTuple):
-    """A complete action, and what ``begin`` returned for it (None without ``begin``)."""
+    """A complete action (``sample``) and the value that the callback ``begin`` returned for it (None: no callback)."""
 
     sample: Sample
     begun: Any
 
 
 class Request(NamedTuple):
-    """The request of one rollout: its number, its node, the seed of the draw, and ``begin``."""
+    """A rollout's request for one action: the rollout's number and node, a random seed, and a callback (``begin``)."""
 
     number: int
     node: int
@@ -48,37 +49,37 @@ class Request(NamedTuple):
 class Schedule(Protocol):
     """Decides when requested actions are sampled.
 
-    ``cancelled`` counts the actions whose rollout ended while they were sampled. ``cancelled_tokens`` counts their
-    tokens, as far as known (a server does not report them).
+    ``cancelled`` counts the actions that were cancelled during sampling because their rollout ended.
+    ``cancelled_tokens`` counts the tokens of these actions, without those that a server sampled, which are unknown.
     """
 
-    repeats: bool  # whether actions are completed in the same order in every run
+    repeats: bool  # whether actions are completed in the same order in every run of the same configuration
     cancelled: int
     cancelled_tokens: int
 
     async def sample(self, number: int, node: int, seed: int, begin: Begin | None = None) -> Action:
-        """Samples the next action of the rollout with this number at its node.
+        """Samples the next action of rollout ``number`` at its node ``node``.
 
-        Cancelling the coroutine ends the request. The node must then be closed.
+        Cancelling this coroutine cancels the request. The caller must then close the node.
         """
         ...
 
     async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        """Samples several actions for one member, which waits for all of them: like :meth:`sample`, but cheaper."""
+        """Samples several actions for one member (a rollout or a group). It is cheaper than calling :meth:`sample`."""
         ...
 
     def enter(self, member: object) -> None:
-        """Counts a rollout or a group as running until it leaves or waits for an action."""
+        """Marks a member (a rollout or a group) as running until it leaves or waits for an action."""
         ...
 
     def leave(self, member: object) -> None: ...
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Calls ``call`` once before the next batch; with ``rounds``, when no member is running."""
+        """Calls ``call`` once, soon. With ``rounds`` this is before the next batch, when no member is running."""
         ...
 
     async def run(self) -> None:
-        """Samples until it is cancelled. Errors of the engine are raised here."""
+        """Samples requested actions until this coroutine is cancelled. Errors of the engine are raised here."""
         ...
 
 
@@ -90,7 +91,7 @@ class _Asked:
     answer: asyncio.Future[Any]
     begin: Begin | None = None
     begun: Any = None
-    sample: Sample = field(default_factory=lambda: Sample([], [], whole=False))  # with slices: the tokens so far
+    sample: Sample = field(default_factory=lambda: Sample([], [], whole=False))  # with slices: tokens so far
     member: object = None
 
     def add(self, piece: Sample) -> None:
@@ -103,9 +104,9 @@ class Rounds:
     """Starts a batch when every live rollout waits for its next action.
 
     Args:
-        engine: samples the batch in this thread.
-        sampling: the settings of every action.
-        on_actions: is called with the number of actions of each batch.
+        engine: the engine, which samples each batch in this thread.
+        sampling: the sampling settings of all actions.
+        on_actions: callback that gets the number of actions of each batch after it was sampled.
     """
 
     repeats = True
@@ -127,7 +128,7 @@ class Rounds:
         self._asked.update({one.number: one for one in asked})
         self.leave(member)
         try:
-            await answer  # all requests of this call are in one batch and share one future
+            await answer  # all requests of this call are in the same batch, so they share one future
             return [Action(one.sample, one.begun) for one in asked]
         finally:
             for one in asked:
@@ -175,9 +176,9 @@ class Rounds:
 
 
 class _Free:
-    """Base of the two schedules in which no rollout waits for another.
+    """Base class of the schedules in which no rollout waits for another: :class:`Slices` and :class:`Requests`.
 
-    An action that an earlier start of the run has stored (``engines.spooled``) is not sampled again.
+    Actions that the run stored before it was interrupted are not sampled again (see ``engines.spooled``).
     """
 
     repeats = False
@@ -213,10 +214,10 @@ class _Free:
 
 
 class Slices(_Free):
-    """Samples ``SLICE`` tokens at a time for all waiting rollouts; new requests join at the next slice.
+    """Samples up to ``SLICE`` tokens at a time for all waiting rollouts. New requests join at the next slice.
 
-    The arguments are those of :class:`Rounds`. The engine must be able to sample parts of actions (``steps`` of
-    ``engines.tree.TreeEngine.sample``).
+    The constructor has the same arguments as :class:`Rounds`. The engine's ``sample`` must accept ``steps``, with which
+    it samples only a part of each action (see ``engines.tree.TreeEngine.sample``).
     """
 
     def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:
@@ -243,7 +244,7 @@ class Slices(_Free):
                 self._wanted.clear()
             for _ in range(
                 2
-            ):  # lets rollouts that got an action run and join the next slice, and lets those that they cancel leave
+            ):  # lets rollouts that got an action run and send their next request, and lets cancelled rollouts leave
                 await asyncio.sleep(0)
 
     def _sample_some(self, batch: list[_Asked]) -> None:
@@ -260,7 +261,7 @@ class Slices(_Free):
 class Requests(_Free):
     """Sends each action to a server as a separate request.
 
-    The arguments are those of :class:`Rounds`. The engine must have a coroutine ``request``.
+    The constructor has the same arguments as :class:`Rounds`. The engine must have a coroutine ``request``.
     """
 
     async def _sample(self, number: int, node: int, seed: int) -> Sample:
@@ -275,17 +276,17 @@ class Requests(_Free):
 
 
 def schedule_of(engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> Schedule:
-    """Returns the schedule that ``engine.schedule`` names, in the form that this engine supports."""
+    """Returns :class:`Rounds`, or with ``schedule=free`` :class:`Requests` (engine with servers) or :class:`Slices`."""
     if getattr(engine, "schedule", "rounds") == "rounds":
         return Rounds(engine, sampling, on_actions)
     return (Requests if getattr(engine, "served", False) else Slices)(engine, sampling, on_actions)
 
 
 def check_schedule(schedule: str) -> Named:
-    """Returns ``schedule`` if there is a schedule of that name.
+    """Returns ``schedule`` unchanged if it is ``rounds`` or ``free``.
 
     Raises:
-        ValueError: there is no such schedule.
+        ValueError: ``schedule`` is another text.
     """
     if schedule not in ("rounds", "free"):
         raise ValueError(f"schedule must be rounds or free, got {schedule!r}")

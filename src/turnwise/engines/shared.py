@@ -1,4 +1,4 @@
-"""Puts weights into memory that processes share, so that new weights reach all of them at once."""
+"""Moves model weights into shared memory, so that an update of the weights is visible to all processes at once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-ALIGN = 64  # bytes
+ALIGN = 64  # bytes; the address of each parameter in shared memory is a multiple of this number
 
 
 def share(model: Any) -> None:
-    """Moves a model's parameters into memory that this process shares with processes forked later.
+    """Moves a model's parameters into memory that this process shares with all processes that it forks later.
 
-    The parameters remain the same objects: filling them in place changes them for all processes. The memory has no
-    name, is not limited by the size of a file system, and is freed with the last of the processes.
+    The parameter objects stay the same, and writing to them in place changes them for all processes. The memory is an
+    anonymous mapping, so it needs no space in a file system. It is freed when the last of the processes ends.
     """
     parameters = list(model.parameters())
     places, size = [], 0

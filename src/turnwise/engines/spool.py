@@ -1,9 +1,10 @@
-"""Stores the samples of the current collection in a file, so that a run that was killed need not draw them again.
+"""Stores the sampled actions of the current batch of rollouts in a file, so that a resumed run need not resample them.
 
-A record is a length, a CRC-32 and that many bytes. The first record says what the others depend on, so that samples of
-other weights or of another configuration are never used by mistake. Records are only appended, all records of a call at
-once. A kill can damage the last record, which is then cut off. Samples that the system had not yet written when the
-machine lost power are drawn again.
+The file consists of records. A record is a length in bytes, a CRC-32, and data of that length. The first record names
+the weights' version and the configuration, so that samples of other weights or another configuration are never used by
+mistake. The file only grows: each call of ``add`` appends all its records at once. If the process is killed while it
+writes, the last record may be incomplete; it is cut off at the next start. Samples that were not yet on disk when the
+machine lost power are sampled again.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from pathlib import Path
 from turnwise.engines.engine import Sample
 from turnwise.files import writing
 
-LIMIT = 1 << 30  # bytes per collection; later samples are not stored and would have to be drawn again
+LIMIT = 1 << 30  # greatest file size in bytes; samples beyond it are not stored and must be sampled again
 _FORMAT = 1
-_RECORD = struct.Struct("<II")  # number of bytes that follow, and their CRC-32
+_RECORD = struct.Struct("<II")  # number of data bytes that follow, and the CRC-32 of these bytes
 _SAMPLE = struct.Struct(
     "<QI?"
-)  # seed, digest of the history, truncated; then n token ids (int32) and n log-probs (float64)
-_TOKEN = 12  # bytes
+)  # seed, digest of the history, truncated; followed by n token ids (int32) and n log-probs (float64)
+_TOKEN = 12  # bytes per token: 4 for the token id and 8 for the log-prob
 
 Key = tuple[int, int]
-"""Identifies a sample of given weights: its seed, and the CRC-32 of the history that it continues."""
+"""Identifies a sample among those of one version of the weights: its seed, and the CRC-32 of the preceding history."""
 
 
 class Spool:
-    """A file of samples.
+    """A file of sampled actions.
 
     Args:
-        path: the file; no other process may write it.
-        of: identifies what else the draws depend on: a hash of the run's configuration.
+        path: path of the file; no other process may write to it.
+        of: a hash of the run's configuration, on which the samples depend.
         limit: greatest size of the file in bytes.
     """
 
@@ -47,10 +48,10 @@ class Spool:
         self.path, self.of, self.limit = path, of, limit
         self._file: FileIO | None = None
         self._size = 0
-        self._adding = threading.Lock()  # several collections of one version may store samples here
+        self._adding = threading.Lock()  # several threads may add samples of one version
 
     def begin(self, version: int) -> dict[Key, Sample]:
-        """Returns the samples that an earlier start stored under this version's weights, and opens the file for more.
+        """Opens the file and returns the samples that it already holds for this version of the weights.
 
         Samples of other weights or of another configuration are removed from the file.
 
@@ -73,10 +74,10 @@ class Spool:
         return dict(map(_read, kept))
 
     def add(self, samples: Iterable[tuple[Key, Sample]]) -> None:
-        """Stores more samples, as far as the size limit allows.
+        """Stores samples. If they would exceed the file's size limit, none of them is stored.
 
         Raises:
-            OSError: the disk is full; ``filename`` is the file's path, and what the file held before is still intact.
+            OSError: the disk is full; ``filename`` is the file's path. The earlier records of the file stay intact.
         """
         data = b"".join(_record(_write(key, sample)) for key, sample in samples)
         with self._adding:
@@ -104,7 +105,7 @@ class Spool:
 
 
 def digest(ids: Iterable[int], before: int = 0) -> int:
-    """Returns the CRC-32 of token ids; ``before`` is the digest of the tokens that precede them."""
+    """Returns the CRC-32 of token ids. ``before`` is the digest of the tokens that precede them (0: none)."""
     return zlib.crc32(array("i", ids), before)
 
 
@@ -113,13 +114,13 @@ def _record(piece: bytes) -> bytes:
 
 
 def _whole(data: bytes) -> Iterator[bytes]:
-    """Yields the records up to the first that is incomplete or damaged."""
+    """Yields the data of each record, up to the first record that is incomplete or damaged."""
     place = 0
     while place + _RECORD.size <= len(data):
         length, check = _RECORD.unpack_from(data, place)
         place += _RECORD.size
         piece = data[place : place + length]
-        if not piece or len(piece) < length or zlib.crc32(piece) != check:  # `not piece`: zeros would pass the checksum
+        if not piece or len(piece) < length or zlib.crc32(piece) != check:  # an empty record of zeros passes the CRC
             return
         place += length
         yield piece

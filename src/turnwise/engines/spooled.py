@@ -1,14 +1,14 @@
-"""An engine whose samples are stored on disk, so that a killed collection need not be drawn again.
+"""Wraps an engine and stores its samples on disk, so that a resumed run need not sample them again.
 
-All calls for histories, forks and samples pass through here to the inner engine, which samples. A request is identified
-by its seed and its history. As long as a resumed collection asks only for stored samples, the inner engine is not
-called; the calls are recorded. When the first request comes whose sample is not stored, the recorded calls are
-replayed. There are two ways to do so:
+All calls pass through this wrapper to the inner engine, which does the sampling. A stored sample is identified by its
+seed and its history. After a restart, calls are only recorded as long as all requested samples are stored; the inner
+engine is not called. At the first request for a sample that is not stored, the recorded calls are replayed on the inner
+engine, in one of two ways:
 
     exact   The engine samples the stored actions once more, in the same batches. The last digits of a log-prob depend
-            on which tokens are computed together, so only this equals an uninterrupted run bit for bit.
-    quick   The engine gets the stored actions as tokens of the history and computes them in one pass. Samples drawn
-            later may differ in the last digits of their log-probs.
+            on which tokens are computed together. So only this way equals an uninterrupted run bit for bit.
+    quick   The stored actions are appended to the histories as tokens, and the engine prefills them in one pass. Later
+            samples may differ from those of an uninterrupted run in the last digits of their log-probs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from turnwise.engines.staged import stage
 
 
 class Spooled:
-    """Stores the samples of an engine in spools and returns stored samples instead of drawing them again.
+    """Stores the samples of an engine in files (spools) and returns stored samples instead of sampling them again.
 
     Args:
-        engine: samples what is not stored.
-        spools: files for samples. Versions use them in turn, so with n files each is kept for n - 1 further versions.
-        exact: see the module's docstring. True is useless with an engine whose numbers depend on what shares a batch,
-            such as a server.
-        tell: is called with one line of information for the user.
+        engine: the inner engine, which samples actions that are not stored.
+        spools: files for samples. Weight versions use the n files in turn, so version v's file is overwritten by
+            version v + n.
+        exact: how recorded calls are replayed. True: stored actions are sampled again in the same batches. False:
+            stored actions are appended as tokens. True has no benefit with a server, whose batches differ in every run.
+        tell: callback for messages to the user, one line each.
     """
 
     def __init__(self, engine: Engine, spools: Sequence[Spool], exact: bool, tell: Callable[[str], None]) -> None:
@@ -41,21 +42,21 @@ class Spooled:
         self.version = engine.version
         self.schedule, self.served = getattr(engine, "schedule", "rounds"), getattr(engine, "served", False)
         self._spool = spools[0]
-        self._earlier: dict[int, dict[Key, Sample]] = {}  # by version: the samples that an earlier start stored
-        self._told: set[int] = set()  # versions about which the user was informed
-        self.tally: Counter[str] = Counter()  # ``restored``: samples not drawn again; ``spool_seconds``: for storing
+        self._earlier: dict[int, dict[Key, Sample]] = {}  # version -> samples in the spool when it was opened
+        self._told: set[int] = set()  # versions for which the user was told that stored samples are used
+        self.tally: Counter[str] = Counter()  # ``restored``: number of reused samples; ``spool_seconds``: storing time
         self._begin({})
 
     def _begin(self, known: dict[Key, Sample]) -> None:
         self._known = known
         late = bool(known) and self.schedule == "rounds"
-        self._unheard: list[tuple[Any, ...]] | None = [] if late else None  # recorded calls; None: pass them on
+        self._unheard: list[tuple[Any, ...]] | None = [] if late else None  # recorded calls; None: pass calls on
         self._inner: dict[int, int] = {}  # node -> the inner engine's node
         self._digest: dict[int, int] = {}  # node -> digest of its history
         self._next = 0
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights to sample from. Samples that an earlier start drew from them are read from the spool.
+        """Sets the weights to sample from, and reads stored samples of this version from the spool.
 
         Raises:
             OSError: the spool cannot be written.
@@ -64,7 +65,7 @@ class Spooled:
         self._loaded(version)
 
     def stage(self, model: Any, version: int) -> Callable[[], None]:
-        """Copies weights now and returns a function that loads them later (:func:`turnwise.engines.staged.stage`)."""
+        """Copies the weights now and returns a function that loads them later (see ``engines.staged.stage``)."""
         load = stage(self.engine, model, version)
 
         def both() -> None:
@@ -76,7 +77,7 @@ class Spooled:
     def _loaded(self, version: int) -> None:
         self.version = version
         self._spool = self.spools[version % len(self.spools)]
-        if version not in self._earlier:  # several collections may use one version and sample at the same time
+        if version not in self._earlier:  # several batches of rollouts may use one version at the same time
             self._earlier = {version: self._spool.begin(version)}
         self._begin(self._earlier[version])
         if self._known and version not in self._told:
@@ -85,7 +86,7 @@ class Spooled:
 
     @contextmanager
     def held(self) -> Iterator[Spooled]:
-        """Yields a view that keeps its adapter (``VllmEngine.held``) and stores samples under its version."""
+        """Yields a view of this engine that keeps the current adapter and version (see ``VllmEngine.held``)."""
         inner: Any = self.engine
         with inner.held() as engine:
             view = copy(self)
@@ -94,7 +95,7 @@ class Spooled:
             yield view
 
     def report(self) -> dict[str, float]:
-        """Returns the inner engine's report, with ``restored`` and ``spool_seconds`` (see ``tally``)."""
+        """Returns the inner engine's metrics, ``restored`` (reused samples) and ``spool_seconds`` (storing time)."""
         return {**self.engine.report(), **{name: self.tally[name] for name in ("restored", "spool_seconds")}}
 
     def shutdown(self) -> None:
@@ -154,9 +155,9 @@ class Spooled:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """Samples as :class:`turnwise.engines.engine.Engine` says.
+        """Samples one action per node (see :class:`turnwise.engines.engine.Engine`).
 
-        Parts of actions are not stored; see :meth:`keep`.
+        With ``steps``, only parts of actions are sampled, and they are not stored; :meth:`keep` stores whole actions.
         """
         if steps is not None:
             inner: Any = self.engine
@@ -189,7 +190,7 @@ class Spooled:
         keys: Sequence[Key],
         on_sample: Told | None,
     ) -> list[Sample]:
-        """Samples and stores the whole batch, because a part of it would be computed in another shape."""
+        """Samples and stores the whole batch, because a smaller batch could change the last digits of log-probs."""
         samples = self.engine.sample([self._inner[node] for node in nodes], sampling, seeds, on_sample)
         self._keep(zip(keys, samples, strict=True))
         self._grow(nodes, samples)
@@ -204,7 +205,7 @@ class Spooled:
         known: Sequence[Sample | None],
         on_sample: Told | None,
     ) -> list[Sample]:
-        """Returns stored samples and draws the others; each of these is stored as soon as it is complete."""
+        """Returns stored samples and samples the missing ones, each of which is stored once it is complete."""
         samples = [sample or Sample([], [], truncated=True) for sample in known]
         missing = [place for place, sample in enumerate(known) if sample is None]
         for place, sample in enumerate(known):
@@ -231,13 +232,13 @@ class Spooled:
     # -- single actions, with engine.schedule=free ---------------------------------------------------------------------
 
     async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
-        """Samples one action with a served engine, without storing it."""
+        """Samples one action with an inner engine that uses servers. The action is not stored."""
         inner: Any = self.engine
         sample: Sample = await inner.request(self._inner[node], sampling, seed)
         return sample
 
     def recall(self, node: int, seed: int) -> Sample | None:
-        """Returns the action that an earlier start stored for this node and appends it, or returns None."""
+        """Returns the stored action for this history and seed and appends it to the node, or returns None."""
         sample = self._known.get((seed, self._digest[node]))
         if sample is not None:
             self.tally["restored"] += 1
@@ -246,7 +247,7 @@ class Spooled:
         return sample
 
     def keep(self, node: int, seed: int, sample: Sample) -> None:
-        """Stores an action that the engine has appended to the node."""
+        """Stores an action that the inner engine has already appended to the node."""
         self._keep([((seed, self._digest[node]), sample)])
         self._grow([node], [sample])
 
@@ -275,9 +276,10 @@ class Spooled:
             self._repeat(calls, draw=False)
 
     def _repeat(self, calls: Sequence[tuple[Any, ...]], draw: bool) -> bool:
-        """Replays recorded calls on the engine.
+        """Replays recorded calls on the inner engine.
 
-        Returns False if ``draw`` and it samples other tokens than the stored ones.
+        With ``draw``, stored actions are sampled again, and False is returned if other tokens are sampled. Otherwise
+        stored actions are appended as tokens.
         """
         for what, *told in calls:
             if what != "sample":

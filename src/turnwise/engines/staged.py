@@ -1,4 +1,4 @@
-"""Loads weights later into an engine that may still be sampling from the current ones."""
+"""Prepares new weights for an engine that may still be sampling with its current weights, and loads them later."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from turnwise.models.policy import plain_copy
 
 
 def stage(engine: Engine, model: Any, version: int) -> Callable[[], None]:
-    """Copies the model's weights now and returns a function that loads them into ``engine`` later.
+    """Copies the model's weights now and returns a function that loads the copy into ``engine`` later.
 
-    An engine may have its own method ``stage(model, version)``, for example if its weights travel through files.
+    If the engine has a method ``stage(model, version)``, that method is used instead. For example, an engine that
+    passes weights to servers through files has one.
 
     Raises:
         PolicyError: the model cannot be copied.

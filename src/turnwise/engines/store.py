@@ -1,7 +1,7 @@
-"""Keys and values of many histories.
+"""Stores the keys and values of many histories.
 
-A *row* holds one history. Several nodes may use one row at different lengths (all turns of a trajectory use one row),
-because a query only ever sees the tokens up to its own node's length.
+A *row* holds the keys and values of one history. Several nodes may use one row at different lengths; for example, all
+turns of a trajectory use the same row. This works because a query attends only to tokens within its node's length.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ from torch import Tensor
 
 from turnwise.models.recurrence import States
 
-CLOSE = 1.5  # if a range has at most this many rows per wanted row, the whole range is read without a copy
-GROW = 128  # tokens; capacity grows in such steps, because every growth copies
+CLOSE = 1.5  # a range of rows is read without a copy if it has at most CLOSE times as many rows as are wanted
+GROW = 128  # tokens; a row's capacity is a multiple of this number, because each increase copies all rows
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Keys and values of a finished sample; samples that ended at the same step share tensors."""
+    """Keys and values of a finished sample. The n samples that ended at the same decoding step share the tensors."""
 
     keys: list[Tensor]  # per layer (n, H_kv, length, D)
     values: list[Tensor]
-    place: int  # index of this sample among the n
-    length: int  # tokens
-    states: States | None = None  # states of recurrent layers after the last token
+    place: int  # index of this sample among the n samples
+    length: int  # number of tokens
+    states: States | None = None  # states of recurrent layers after the last of these tokens
 
 
 class Store:
-    """Keys and values in one slab per layer, (rows, H_kv, tokens, D).
+    """Keys and values of all rows, in two tensors per layer with shape (rows, H_kv, tokens, D).
 
-    The slabs are views of memory that is kept when the store is emptied or shrinks, because allocating memory again
-    costs more than filling it.
+    The tensors are views of larger memory. This memory is kept when the store is emptied or shrinks, because allocating
+    it again would cost more time than filling it.
 
     Args:
-        heads: for each layer the number of key-value heads and their size; (0, 0) for a layer without attention.
-        dtype, device: those of the model.
-        state_bytes: size of the states of recurrent layers at one length of a row.
-        budget: bytes that the memory may take; None: no limit. A single row that needs more memory still gets it.
+        heads: for each layer, the number of key-value heads and their size; (0, 0) for a layer without attention.
+        dtype: the model's data type.
+        device: the model's device.
+        state_bytes: bytes of the states of all recurrent layers at one length of a row.
+        budget: memory limit in bytes; None: no limit. A single row gets its memory even if it exceeds the limit.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Store:
         return self.keys[0].shape[2]
 
     def capacity_for(self, tokens: int) -> int:
-        """Returns the number of tokens that a row could hold after :meth:`resize` to ``tokens``."""
+        """Returns the number of tokens that a row can hold after the store is resized for rows of ``tokens`` tokens."""
         return max(self.tokens, -(-tokens // GROW) * GROW)
 
     def clear(self) -> None:
@@ -76,7 +77,10 @@ class Store:
 
     @torch.inference_mode()
     def resize(self, keep: Sequence[int], rows: int, tokens: int) -> None:
-        """Resizes to ``rows`` rows of at least ``tokens`` tokens: the rows ``keep`` in that order, then empty rows."""
+        """Resizes the store to ``rows`` rows, each with room for at least ``tokens`` tokens.
+
+        The rows ``keep`` come first, in the given order. The remaining rows are empty.
+        """
         capacity, held = self.capacity_for(tokens), self.tokens
         index = torch.tensor(keep, dtype=torch.long, device=self._memory[0].device)
         moved = list(keep) != list(range(len(keep)))
@@ -87,7 +91,7 @@ class Store:
             if not fits:
                 new = memory.new_zeros(
                     size[0], memory.shape[1], size[1], memory.shape[3]
-                )  # zeros, because masked numbers must be finite too
+                )  # zeros, because even masked numbers must be finite
                 new[: len(keep), :, :held] = slab[index] if moved else slab[: len(keep)]
                 self._memory[i] = new
             elif moved:
@@ -95,39 +99,42 @@ class Store:
         self._show(rows, capacity)
 
     def row_bytes(self, tokens: int) -> int:
-        """Returns the bytes of a row that can hold this number of tokens."""
+        """Returns the number of bytes of a row that can hold ``tokens`` tokens, including its recurrent states."""
         return tokens * self.token_bytes + self.states * self.state_bytes
 
     def _over(self, rows: int, tokens: int) -> bool:
         return self.budget is not None and rows * self.row_bytes(tokens) > self.budget
 
     def _room(self, rows: int, tokens: int) -> tuple[int, int]:
-        """Returns the size of memory to allocate: with room to grow in rows and tokens if the budget allows."""
+        """Returns the number of rows and of tokens per row to allocate, with room to grow if the budget allows."""
         there, _, long, _ = self._memory[0].shape
         ample = max(rows, there), max(tokens, min(2 * long, 2 * tokens))
         return (rows, tokens) if self._over(*ample) else ample
 
     @torch.inference_mode()
     def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copies the first ``length`` tokens of a row to another one (for a fork that diverges)."""
+        """Copies the keys and values of a row's first ``length`` tokens to another row, for a fork that diverges."""
         for slab in (*self.keys, *self.values):
             slab[target, :, :length] = slab[source, :, :length]
 
     @torch.inference_mode()
     def write(self, row: int, start: int, kept: Kept) -> None:
-        """Writes keys and values that decoding computed into a row, from token ``start`` on."""
+        """Writes the keys and values of a finished sample into a row, from token ``start`` on."""
         for slabs, parts in ((self.keys, kept.keys), (self.values, kept.values)):
             for slab, part in zip(slabs, parts, strict=True):
                 slab[row, :, start : start + kept.length] = part[kept.place]
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes that the memory takes."""
+        """Returns the number of bytes of the allocated memory."""
         return sum(memory.numel() * memory.element_size() for memory in self._memory)
 
 
 def pick_rows(slab: Tensor, rows: Tensor, length: int) -> Tensor:
-    """Returns the first ``length`` tokens of some rows, as a view if these are all rows in order."""
+    """Returns the first ``length`` tokens of the rows with indices ``rows``.
+
+    The result is a view if ``rows`` lists all rows in order, otherwise a copy.
+    """
     part = slab[:, :, :length]
     if len(rows) == len(slab) and torch.equal(rows, torch.arange(len(rows), device=rows.device)):
         return part

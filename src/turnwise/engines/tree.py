@@ -1,12 +1,13 @@
-"""The tree engine, which samples in this process and computes each shared prefix only once.
+"""Samples actions in this process and computes each shared prefix only once (the tree engine).
 
-    open(history) -> node        histories that share a prefix share its keys and values
-    fork(node)    -> node        free: both nodes use the same row until one of them grows
-    extend(node, observation)    only recorded; computed together with the next sample
-    sample(nodes)                prefills what is new, then decodes all nodes in one batch
+    open(history) -> node        returns a node; histories with a common prefix share its keys and values
+    fork(node)    -> node        costs nothing: both nodes use the same row until one of them grows
+    extend(node, observation)    records the tokens; they are computed together with the next sample
+    sample(nodes)                prefills new tokens, then decodes all nodes in one batch
 
-A node is a row and a length. If a row has already grown past the length of a node, the row is copied before the node
-grows, so no node ever sees another's tokens. ``engines/rows.py`` decides which rows keep their keys and values.
+A node is a stored row and a length. If other nodes have already extended the row beyond a node's length, the row is
+copied before that node grows. So no node attends to tokens of another node. ``engines/rows.py`` decides which rows keep
+their keys and values.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class TreeEngine:
     Args:
         end_ids: tokens that end an action.
         prefill_tokens: greatest number of tokens in one prefill pass, padding included; this bounds memory.
-        copy: True samples from a plain copy with adapters merged in (faster); False samples from the live module (no
-            copy).
-        memory_gb: limit of kept keys, values and states, in units of 10^9 bytes; None: no limit. Evicted parts are
-            computed again when needed.
-        schedule: ``rounds``, or ``free`` (``engines.schedule``).
+        copy: True: sample from a copy of the model with adapters merged in, which is faster. False: sample from the
+            model that is being trained, without a copy.
+        memory_gb: memory limit for stored keys, values and recurrent states, in units of 10^9 bytes; None: no limit.
+            Evicted rows are computed again when needed.
+        schedule: ``rounds`` or ``free`` (see ``engines.schedule``).
     """
 
     served = False
@@ -66,9 +67,9 @@ class TreeEngine:
         self.schedule = check_schedule(schedule)
         self.budget = None if memory_gb is None else int(memory_gb * 1e9)
         self.version = -1
-        self.computed_tokens = 0  # number of prefilled tokens since the start, for throughput reports
+        self.computed_tokens = 0  # number of prefilled tokens since the engine was created
         self._model: Any = None
-        self._needs: Needs | None = None  # what the model needs to have stored of a history
+        self._needs: Needs | None = None  # key-value heads per layer, and bytes of recurrent states
         self._shape: tuple[Any, ...] | None = None  # the store's constructor arguments
         self._store: Store
         self._next = 0
@@ -88,16 +89,16 @@ class TreeEngine:
         return self._model
 
     def twin(self) -> TreeEngine:
-        """Returns a second engine over the same weights with an empty store.
+        """Returns a second engine that uses the same weights and has an empty store.
 
-        Call its :meth:`renew` when the weights change.
+        When the weights change, call :meth:`renew` of the second engine too.
         """
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
         other.budget, other._model, other._needs = self.budget, self._model, self._needs
         return other
 
     def renew(self, version: int) -> None:
-        """Accepts weights that were changed in place: open nodes are closed and all keys and values are dropped."""
+        """Prepares for weights that were changed in place. Closes open nodes and drops all keys and values."""
         self._forward, self._head = forward_of(self._model), Head(self._model)
         self.version = version
         if self._needs is None:
@@ -107,14 +108,17 @@ class TreeEngine:
         self._forget((heads, weight.dtype, weight.device, state_bytes, self.budget))
 
     def report(self) -> dict[str, float]:
-        """Returns ``computed_tokens``: the number of prefilled tokens, without decoding."""
+        """Returns ``computed_tokens``: the number of prefilled tokens, without decoded ones."""
         return {"computed_tokens": self.computed_tokens}
 
     def shutdown(self) -> None:
         """Does nothing, because the engine holds nothing outside this process."""
 
     def _forget(self, shape: tuple[Any, ...]) -> None:
-        """Empties the store, so that a resumed run gets the same rows in the same slots as an uninterrupted one."""
+        """Empties the store, so that rows get the same slots in a resumed run as in an uninterrupted run.
+
+        ``shape`` holds the store's constructor arguments. If they changed, a new store is created.
+        """
         if self._shape == shape:
             self._store.clear()
         else:
@@ -156,7 +160,7 @@ class TreeEngine:
         return self._next
 
     def _settle(self, node: Node) -> None:
-        """Moves a node's pending tokens into a row that ends where the node ends."""
+        """Appends a node's pending tokens to its row, or to a copy of the row if the row is longer than the node."""
         if not node.pending:
             return
         row = node.row
@@ -172,7 +176,10 @@ class TreeEngine:
         node.hidden = None
 
     def _take_kept(self, node: Node) -> None:
-        """Stores what decoding computed of the pending tokens, if the row still holds the tokens before them."""
+        """Stores the keys and values of pending tokens that decoding has already computed.
+
+        They are dropped if the row's keys and values do not end where the pending tokens begin.
+        """
         row, kept = node.row, node.kept
         node.kept = None
         if kept is None or row.slot is None or row.computed != node.length:
@@ -195,12 +202,16 @@ class TreeEngine:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """Samples as :class:`turnwise.engines.engine.Engine` says.
+        """Samples one action per node and appends it to the node (see :class:`turnwise.engines.engine.Engine`).
 
         Args:
-            steps: greatest number of tokens to sample of each action in this call. An action that needs more is
-                returned as not ``whole``, and the next call continues it.
-            written: number of tokens that each node's action already has; None: all actions begin.
+            nodes: the nodes.
+            sampling: the sampling settings.
+            seeds: one random seed per action.
+            on_sample: callback for each complete sample.
+            steps: greatest number of tokens to sample per action in this call; None: no limit. An unfinished action is
+                returned with ``whole=False``, and the next call continues it.
+            written: for each action, the number of tokens sampled by earlier calls; None: all actions begin here.
         """
         written_N = np.zeros(len(nodes), np.int64) if written is None else np.array(written, np.int64)
         states = [self._nodes[node] for node in nodes]
@@ -217,7 +228,7 @@ class TreeEngine:
             members = {id(row) for row in group}
             chosen = [i for i in order if id(states[i].row) in members]
             self._prefill([states[i] for i in chosen], group)
-            # twigs of one row are placed next to each other, in the order of the rows' slots
+            # sorted by slot, so that samples that share a row are neighbours in the batch
             chosen.sort(key=lambda i: (states[i].row.slot, states[i].length))
             drawn = decoder(
                 [states[i] for i in chosen],
@@ -234,9 +245,9 @@ class TreeEngine:
         return samples
 
     def _prefill(self, states: list[Node], rows: list[StoredRow]) -> None:
-        """Computes keys and values up to every node's length, and the hidden state there."""
+        """Computes each row's keys and values up to its nodes' lengths, and the hidden states at these lengths."""
         self._rows.place(rows)
-        waiting: dict[int, list[Node]] = defaultdict(list)  # by slot
+        waiting: dict[int, list[Node]] = defaultdict(list)  # slot -> nodes to compute
         for state in states:
             if self._recurrent:
                 mark = state.row.marks.get(state.length)
@@ -254,7 +265,7 @@ class TreeEngine:
             target = max(lengths[slot])
             if target > computed:
                 segments.append(Segment(slot, computed, target))
-            # A node inside the computed part needs its last hidden state again, so that one token is computed again.
+            # A node within the computed part lacks only its last token's hidden state, so that token is recomputed.
             segments.extend(Segment(slot, n - 1, n) for n in lengths[slot] if n <= computed)
         layout = EndToEnd if self._head.weight.device.type == "cpu" else SideBySide
         for chunk in layout.passes(segments, self.prefill_tokens):
@@ -275,5 +286,5 @@ class TreeEngine:
 
 
 def _tell(on_sample: Told, places: Sequence[int], i: int, sample: Sample) -> None:
-    """Calls ``on_sample`` with the sample's place in the caller's batch."""
+    """Calls ``on_sample`` with the sample and its index in the caller's batch, which is ``places[i]``."""
     on_sample(places[i], sample)

@@ -1,8 +1,8 @@
-"""A separate process that samples for this one: a tree engine on one thread, over weights that both processes see.
+"""Runs a tree engine in a separate process (a worker), on one thread and with weights in shared memory.
 
-The process is forked, so it starts in milliseconds and holds no second copy of anything. Calls on nodes are sent
-together with the next request for samples. If the process dies, it is started again with the histories of the open
-nodes, and the request is repeated; the result is the same, because draws depend only on seeds.
+The worker is forked from this process, so it starts in milliseconds and copies no data. Calls that open, fork, extend
+or close nodes are sent together with the next request for samples. If the worker dies, it is started again with the
+histories of the open nodes, and the request is repeated. The result is the same, because samples depend only on seeds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import torch
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.tree import TreeEngine
 
-RESTARTS = 3  # greatest number of restarts in a row; after more, the cause is probably elsewhere
+RESTARTS = 3  # greatest number of consecutive restarts; then an error is raised, as another restart would not help
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for samples. The worker sends samples one by one only if ``listened`` is set."""
+    """A request for samples. If ``listened`` is True, the worker also sends each sample as soon as it is complete."""
 
     nodes: list[int]
     sampling: Sampling
@@ -39,50 +39,50 @@ class Asked:
     written: list[int] | None = None
 
     def answer(self, engine: TreeEngine, on_sample: Told | None) -> list[Sample]:
-        """Samples the request with ``engine`` and returns the samples."""
+        """Samples the requested actions with ``engine`` and returns them."""
         return engine.sample(self.nodes, self.sampling, self.seeds, on_sample, self.steps, self.written)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A worker's complete answer, with totals since its start: prefilled tokens and CPU seconds."""
+    """A worker's complete answer to a request, with the worker's totals since its start."""
 
     samples: list[Sample]
-    computed: int
-    cpu: float
+    computed: int  # number of prefilled tokens
+    cpu: float  # CPU time in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The answer of a worker that failed; ``error`` is the traceback."""
+    """A worker's answer if sampling failed. ``error`` is the text of the traceback."""
 
     error: str
 
 
 class Worker:
-    """The process that samples, seen from its owner.
+    """Controls a worker process from the process that owns it.
 
     Args:
-        twin: makes the process's engine, in the new process.
+        twin: function that creates the worker's engine; it is called in the worker process.
     """
 
     def __init__(self, twin: Callable[[], TreeEngine]) -> None:
         self._twin = twin
-        self._histories: dict[int, list[int]] = {}  # of open nodes
-        self._notes: list[tuple[Any, ...]] = []  # calls that have not been sent to the process yet
+        self._histories: dict[int, list[int]] = {}  # token ids of each open node
+        self._notes: list[tuple[Any, ...]] = []  # calls on nodes that have not been sent to the worker yet
         self._asked: Asked | None = None
-        self._told: set[int] = set()  # places of the batch whose samples have arrived
+        self._told: set[int] = set()  # indices in the batch of the samples that have arrived
         self._version = -1
-        self._gone = (0, 0.0)  # tokens and CPU seconds of earlier processes
-        self._here = (0, 0.0)  # tokens and CPU seconds of the current process
+        self._gone = (0, 0.0)  # prefilled tokens and CPU seconds of worker processes that have ended
+        self._here = (0, 0.0)  # prefilled tokens and CPU seconds of the current worker process
         self._process: Any = None
-        self._lost = 0  # number of processes that ended in a row
-        self.connection: Connection  # readable when an answer has arrived
+        self._lost = 0  # number of times that the worker has died during the current request
+        self.connection: Connection  # to the worker; readable when an answer has arrived
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def renew(self, version: int) -> None:
-        """Accepts weights that were changed in place and closes every node."""
+        """Prepares the worker for weights that were changed in place, and closes all nodes."""
         self._version, self._histories, self._notes = version, {}, [("renew", version)]
 
     def open(self, node: int, ids: Sequence[int]) -> None:
@@ -103,20 +103,20 @@ class Worker:
 
     @property
     def computed(self) -> int:
-        """Returns the number of prefilled tokens."""
+        """Returns the number of tokens that all processes of this worker have prefilled."""
         return self._gone[0] + self._here[0]
 
     @property
     def cpu(self) -> float:
-        """Returns the CPU seconds of all its processes."""
+        """Returns the CPU time in seconds of all processes of this worker."""
         return self._gone[1] + self._here[1]
 
     # -- sampling ------------------------------------------------------------------------------------------------------
 
     def ask(self, asked: Asked) -> None:
-        """Sends a request for samples; the answer arrives on :attr:`connection` and is read by :meth:`take`."""
+        """Sends a request for samples. The answer arrives on :attr:`connection`; :meth:`take` reads it."""
         if self._asked is not None and self._process is not None:
-            self._end()  # the last answer was never read, because the caller was interrupted
+            self._end()  # the caller was interrupted before it read the previous answer
         self._asked, self._told = asked, set()
         self._lost = 0
         if self._process is None:
@@ -125,10 +125,13 @@ class Worker:
             self._send()
 
     def take(self) -> Iterator[tuple[int, Sample] | Done]:
-        """Yields what has arrived: single samples with their places in the batch (if requested) or the whole answer.
+        """Reads one message from the worker and yields it.
+
+        The message is either one sample with its index in the batch (if ``listened`` was set) or the complete answer.
+        Nothing is yielded if the worker has died and was started again.
 
         Raises:
-            RuntimeError: sampling failed, or the process died too often in a row.
+            RuntimeError: sampling failed, or the worker died more than ``RESTARTS`` times during this request.
         """
         assert self._asked is not None
         try:
@@ -170,7 +173,7 @@ class Worker:
         context = get_context("fork")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._twin), daemon=True)
-        with warnings.catch_warnings():  # Python warns that a fork has none of the threads; the new process needs none
+        with warnings.catch_warnings():  # Python warns that a fork does not copy threads; the worker needs none
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
@@ -178,7 +181,7 @@ class Worker:
         self._send()
 
     def _end(self) -> int | None:
-        """Ends the process and returns its exit code. Its tokens and CPU seconds are kept in the totals."""
+        """Ends the worker process and returns its exit code. Its token count and CPU time stay in the totals."""
         self._gone, self._here = (self.computed, self.cpu), (0, 0.0)
         self.connection.close()
         self._process.join(timeout=10)
@@ -195,11 +198,11 @@ class Worker:
 
 
 def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
-    """Runs the process until the other end of the connection is closed, by its owner or by the owner's death."""
+    """Runs the worker process until its owner closes the connection or dies."""
     _let_go(connection)
-    torch.set_num_threads(1)  # more threads would wait for threads that a forked process does not have
+    torch.set_num_threads(1)  # more threads would wait forever for torch's threads, which a fork does not copy
     engine = twin()
-    nodes: dict[int, int] = {}  # by its owner's numbers
+    nodes: dict[int, int] = {}  # the owner's node number -> the engine's node number
     while True:
         try:
             notes, asked = connection.recv()
@@ -218,10 +221,10 @@ def _serve(connection: Connection, twin: Callable[[], TreeEngine]) -> None:
 
 
 def _let_go(connection: Connection) -> None:
-    """Releases what belongs to the owner, so that no folder lock and no socket stays open because of this process."""
+    """Closes inherited files and resets signals, so that this process keeps no lock or socket of its owner open."""
     gc.disable()
-    gc.freeze()  # so that no object of the owner is finalised here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both processes; the owner decides
+    gc.freeze()  # so that no object of the owner is finalised in this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both processes; the owner handles it
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     last = os.sysconf("SC_OPEN_MAX")

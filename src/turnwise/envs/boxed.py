@@ -1,6 +1,6 @@
-"""The sandbox of an environment.
+"""Runs the commands of an environment in a sandbox and caches their results.
 
-The sandbox starts at the first command, and the result of a command on a folder is cached.
+The sandbox starts at the first command. A result is cached by the command and the content of its folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STOPPED: Mapping[Stop, str] = {
     "output": "killed: too much output",
     "disk": "killed: the folder is full",
 }
-"""What the policy reads when its command exceeded a limit."""
+"""The message that the policy reads after its command exceeded a limit: limit -> message."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Box:
     """Runs commands in a sandbox and caches their results. Several threads may use one box at once.
 
     Args:
-        backend: ``bubblewrap``, or ``auto``, which means the same.
+        backend: the program that isolates commands. ``auto`` means ``bubblewrap``.
         limits: time, memory and other limits of each command.
         python: the Python interpreter in the sandbox. None means the interpreter of this process if the sandbox may
             read its files, otherwise /usr/bin/python3.
@@ -55,15 +55,15 @@ class Box:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
-        """Runs a bash command in a folder and returns its result and the folder afterwards.
+        """Runs a bash command in a folder. Returns its result and the content of the folder after the command.
 
-        The result is cached by command and folder content, unless the command exceeded a limit. If the same command
-        already runs on the same folder in another thread, this call waits for that result instead of running the
-        command again.
+        The result is cached by the command and the content of the folder, unless the command exceeded a limit. If
+        another thread is running the same command on the same content, this call waits for that result.
 
         Raises:
             NoSandboxError: this machine has no program that can run a sandbox.
-            EnvironmentFault: the sandbox failed. A command that exceeds a limit raises nothing; its result says so.
+            EnvironmentFault: the sandbox failed. A command that exceeds a limit raises no error; the field ``stopped``
+                of its result names the limit.
         """
         key = digest(tree, command)
         with self._lock:
@@ -114,8 +114,9 @@ class Box:
             self._sandbox = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state for pickling without the sandbox, because a copy in another process starts its own
-        sandbox.
+        """Returns the state for pickling, without the sandbox and the cached results.
+
+        A copy in another process starts its own sandbox.
         """
         own: dict[str, Any] = {"_sandbox": None, "_results": Remembered(), "_under_way": {}}
         return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
@@ -146,7 +147,7 @@ def digest(tree: Tree, *words: str) -> bytes:
 
 
 def cut(text: str, most: int) -> str:
-    """Returns the text; the middle of a text longer than ``most`` characters is replaced by a note."""
+    """Returns the text. If it has more than ``most`` characters, a note replaces its middle."""
     if len(text) <= most:
         return text
     half = most // 2

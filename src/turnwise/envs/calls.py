@@ -1,7 +1,7 @@
-"""Formats in which a policy writes tool calls: a short form for small policies, and the tool-call text of chat models.
+"""Reads and writes tool calls in two formats: a short form for small policies, and the Hermes format of chat models.
 
-The policy's text may contain anything. It is parsed and never evaluated, and error messages repeat only a small part of
-it.
+The policy's text may contain anything. It is parsed and never evaluated as code. Error messages repeat only a small
+part of this text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _DIGITS = 6  # maximum number of digits of a number in the short form
 def tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]:
     """Returns a tool definition for chat templates.
 
-    Each parameter is given as (JSON type, description) and is required.
+    Each further keyword argument describes one parameter of the tool as a pair (JSON type, description). All parameters
+    are required.
     """
     properties = {key: {"type": kind, "description": text} for key, (kind, text) in parameters.items()}
     schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
@@ -32,18 +33,18 @@ def tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]
 
 
 def name_of(definition: Mapping[str, Any]) -> str:
-    """Returns the name in a tool definition that :func:`tool` made."""
+    """Returns the tool's name, read from a definition that :func:`tool` made."""
     return str(function_of(definition)["name"])
 
 
 def parameters_of(definition: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the parameters in a tool definition that :func:`tool` made, in order: name -> JSON schema."""
+    """Returns the tool's parameters in order, read from a definition that :func:`tool` made: name -> JSON schema."""
     found: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
     return found
 
 
 class Calls(Protocol):
-    """A format for tool calls: it reads calls from a reply and writes them."""
+    """A format for tool calls. It parses the call in a policy's reply, and it writes a call as text."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
@@ -55,10 +56,11 @@ class Calls(Protocol):
         ...
 
     def read(self, text: str) -> ToolCall:
-        """Returns the one call of a reply.
+        """Returns the tool call in a reply, which must contain exactly one.
 
         Raises:
-            ToolCallError: the text is not exactly one call that fits one of the tools. The policy sees the message.
+            ToolCallError: the text does not contain exactly one call, or the call fits none of the tools. The policy
+                sees the error message.
         """
         ...
 
@@ -71,8 +73,8 @@ class Calls(Protocol):
 class Short:
     """The short form, for example ``edit bag.py 3 return y``: the tool's name, then its arguments in order.
 
-    The last argument is the rest of the text. With ``bare``, which needs exactly one tool, the tool's name is left out
-    and the whole text is its argument.
+    The last argument takes the rest of the text, so it may contain spaces. If ``bare`` is true, there must be exactly
+    one tool. Its name is then left out, and the text holds only its arguments.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -97,9 +99,11 @@ class Short:
 
 
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
-    """Returns the words of a short call as arguments by name.
+    """Parses the text after the tool's name in a short call. Returns the arguments by name.
 
-    If there are several parameters, only the last may be empty.
+    Raises:
+        ToolCallError: the first argument is empty, an integer does not have 1 to 6 digits, or a tool without parameters
+            got an argument.
     """
     if not parameters and text:
         raise ToolCallError(f"{name} takes no argument")
@@ -115,7 +119,7 @@ def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str
 
 @dataclass(frozen=True, slots=True)
 class Hermes:
-    """The format of chat models: one ``<tool_call>`` with JSON inside. Text around the call is ignored."""
+    """The Hermes format of chat models: JSON between ``<tool_call>`` tags. Text around the call is ignored."""
 
     tools: Sequence[Mapping[str, Any]]
 
@@ -158,5 +162,5 @@ def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False)
 
 
 def refusal(error: ToolCallError) -> str:
-    """Returns the observation that answers a reply without a valid call. Its length is limited."""
+    """Returns the observation for a reply without a valid call: the error message, cut to a maximum length."""
     return f"Error: {str(error)[:_SHOWN]}."

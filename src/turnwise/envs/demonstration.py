@@ -36,8 +36,10 @@ def demonstration(session: Session, act: Callable[[], str | None], quality: Qual
 
     Args:
         session: a fresh episode, which is run to its end.
-        act: returns the expert's next action. It is called before each step; None ends the episode early.
-        quality, seed: become part of the trajectory's id.
+        act: function that returns the expert's next action. It is called before each step. If it returns None, the
+            episode ends early.
+        quality: quality of the expert, which becomes part of the trajectory's id.
+        seed: seed of the expert, which becomes part of the trajectory's id.
 
     Raises:
         EnvironmentFault: the environment failed.

@@ -16,18 +16,19 @@ Level = Literal["tiny", "full"]
 Verifier = Literal["oracle", "demonstrated"]
 """The rule that accepts or rejects an action.
 
-``oracle`` uses what the environment knows of the task; ``demonstrated`` compares with the expert's action.
+``oracle`` decides by what the environment knows about the task. ``demonstrated`` compares the action with the expert's
+action.
 """
 
 SPLITS = ("train", "seen", "unseen")
 
-TRIES = 3  # attempts to open an episode or to run an expert; the rollouts' own retries do not cover these
+TRIES = 3  # maximum number of attempts to open an episode or to run an expert; rollouts count their retries separately
 
 
 class EnvironmentFault(RuntimeError):
-    """The environment itself failed, for example by a dead worker or a time-out.
+    """The environment itself failed, for example because its worker process died or timed out.
 
-    The rollout is marked invalid, not scored 0.
+    The rollout is then marked invalid; it does not get the reward 0.
     """
 
 
@@ -42,9 +43,8 @@ class Step:
     info: Mapping[str, Any] = field(default_factory=dict)
     # the observation as chat messages (for example tool answers); empty means one user message with ``observation``
     messages: tuple[Message, ...] = ()
-    conversation: tuple[
-        Message, ...
-    ] = ()  # the whole history that the policy reads next, if that does not continue what it has read so far
+    # all messages that the policy reads next, if a new conversation begins here; empty if the conversation continues
+    conversation: tuple[Message, ...] = ()
 
     @property
     def shown(self) -> tuple[Message, ...]:
@@ -53,7 +53,7 @@ class Step:
 
 
 def tried(act: Callable[[], T]) -> T:
-    """Calls ``act`` and returns its result. The call is repeated if the environment fails.
+    """Calls ``act`` and returns its result. If the environment fails, ``act`` is called again.
 
     Raises:
         EnvironmentFault: the environment failed ``TRIES`` times.
@@ -89,7 +89,9 @@ class Session(Protocol):
         ...
 
     def step(self, action: str) -> Step:
-        """Applies the policy's text. An action that cannot be parsed changes nothing but counts as a turn.
+        """Applies the policy's text and returns the environment's answer.
+
+        A text that cannot be parsed as an action does not change the environment's state, but it counts as a turn.
 
         Raises:
             EnvironmentFault: the environment failed for a reason other than the action.
@@ -107,20 +109,21 @@ class Session(Protocol):
 
 @runtime_checkable
 class Environment(Protocol):
-    """A family of tasks.
+    """An environment: a family of tasks, whose episodes are sessions (:class:`Session`).
 
     These attributes are optional:
 
-    - ``waits = True``: steps wait for commands, workers or servers. Sessions are then stepped in threads, each session
-      by one thread at a time (``rollouts.answers``).
+    - ``waits = True``: the environment's steps wait for commands, worker processes or servers. Sessions are then
+      stepped in several threads, and each session by only one thread at a time (``rollouts.answers``).
     - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
-      process or a server (``rollouts.room``). A group of more rollouts runs with no other group beside it.
-    - ``parts``: the environments by name, if this environment combines several (:func:`environments_of`).
-    - ``prepare(tasks, on_done)``: opens several tasks at once before they are reset, if opening takes long. It calls
-      ``on_done`` with the number of tasks opened so far.
+      process or a server (``rollouts.live_limit``). A larger group of rollouts runs as a whole, while no other group
+      runs.
+    - ``parts``: the combined environments by name, if this environment combines several (:func:`environments_of`).
+    - ``prepare(tasks, on_done)``: opens several tasks at the same time before they are reset, for environments in
+      which opening a task takes long. It calls ``on_done`` with the number of tasks that were just opened.
     - ``ready()``: raises an ``InputError`` if this machine lacks a program that the environment needs.
-    - ``unforkable()``: returns the reason why an episode cannot be forked in its middle, or an empty text if it can
-      (``envs.replay``).
+    - ``unforkable()``: returns the reason why an episode cannot be forked in its middle, or an empty text if forking
+      works (``envs.replay``).
     """
 
     name: str
@@ -137,9 +140,10 @@ class Environment(Protocol):
         ...
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """Returns whether ``action`` is as good as ``expert`` here. This is the functional verifier (PivotRL Eq. 6).
+        """Returns whether ``action`` is as good as the expert's action ``expert`` in this state.
 
-        ``session`` comes from this environment's ``reset`` and is not changed.
+        This is the functional verifier (PivotRL Eq. 6). ``session`` comes from this environment's ``reset``
+        and is not changed.
         """
         ...
 
@@ -173,7 +177,9 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
     """Checks that every part of an environment can continue an episode from its middle.
 
     Args:
-        needed: the settings that require this, such as ``states=pivots``. If there are none, nothing is checked.
+        environment: the environment to check.
+        needed: the settings that require such a continuation, for example ``states=pivots``. If the list is empty,
+            nothing is checked.
 
     Raises:
         InputError: a part cannot continue an episode from its middle; the message gives the reason.
@@ -185,7 +191,9 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
 
 
 def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
-    """Opens the tasks together in advance. An environment without ``prepare`` opens each task when it is reset.
+    """Opens the tasks together in advance.
+
+    An environment without ``prepare`` is left out; it opens each task when the task is reset.
 
     Raises:
         EnvironmentFault: a task cannot be opened.

@@ -1,6 +1,6 @@
 """Writes demonstrations of an environment's scripted experts to files.
 
-A run reads them like any other trajectory file.
+A training run reads these files like any other trajectory file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from turnwise.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1  # version; raise it when the demonstrations of the same tasks change, so that old files are not read again
+_FORMAT = 1  # version of the content; raise it if the same tasks get other demonstrations, so that no old file is used
 
 
 def expert_file(
@@ -36,17 +36,18 @@ def expert_file(
     """Returns the path of a file with ``count`` demonstrations. The file is written first if it is missing or damaged.
 
     The file name contains a hash of everything that determines the content: the environment's public settings, the
-    tasks, the expert of each task, and the seed. Other settings therefore never read this file, and the same settings
-    write it only once.
+    tasks, the expert of each task, and the seed. A call with other settings therefore uses another file. Repeated calls
+    with the same settings write the file only once.
 
     Args:
         environment: provides the tasks and the experts.
         count: number of trajectories.
         folder: the folder of trajectory files.
-        good: share of trajectories by the good expert. The others are by the clumsy expert, which shows how to recover.
+        good: fraction of the trajectories that the good expert makes, from 0 to 1. The clumsy expert makes the others;
+            they show how to recover from mistakes.
         seed: seed of the tasks, of the choice of experts and of each demonstration.
         split: split of the tasks.
-        progress: called with (done, count) after each demonstration.
+        progress: called after each demonstration with the number of finished demonstrations and their total number.
 
     Raises:
         ValueError: ``count`` or ``good`` is out of range.
@@ -75,7 +76,7 @@ def expert_file(
 
 
 def _whole(path: Path) -> bool:
-    """Returns whether the file exists and is unchanged. Logs the reason if it was changed and has to be made again."""
+    """Returns whether the file exists and matches its checksum. If it exists but does not match, logs the reason."""
     if not path.exists():
         return False
     try:
@@ -100,9 +101,10 @@ def _digest(path: Path) -> str:
 
 
 def _settings(environment: Environment) -> dict[str, Any]:
-    """Returns the public attributes that are plain values or dataclasses, because their text is the same in each run.
+    """Returns an environment's public attributes as text, for the hash in the file name.
 
-    The attributes of an environment's parts are listed under the names of the parts.
+    Only plain values and dataclasses are included, because their text is the same in every run. The attributes of
+    an environment's parts are listed under the names of the parts.
     """
     settings: dict[str, Any] = {"name": environment.name, "horizon": environment.horizon}
     if is_dataclass(environment):
@@ -119,7 +121,7 @@ def _settings(environment: Environment) -> dict[str, Any]:
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
-    """Returns the quality of each demonstration in random order, with exactly the share ``good`` of good ones.
+    """Returns the quality of each demonstration in random order. The fraction ``good`` of them is of quality "good".
 
     The order is random because environments often list tasks by type, and each type should show both experts.
     """

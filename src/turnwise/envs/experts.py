@@ -1,5 +1,6 @@
-"""The base classes of scripted experts: a good one, and a clumsy one that makes mistakes at given rates and
-recovers.
+"""The base classes of scripted experts: a good expert, and a clumsy expert.
+
+The clumsy expert makes mistakes with given probabilities and then recovers from them.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any, Generic, TypeVar
 from turnwise.envs.environment import Session
 
 S = TypeVar("S", bound=Session)
-MOST = 0.8  # maximum sum of all probabilities; above it almost no turn would be left for a right action
+MOST = 0.8  # maximum sum of the probabilities; a larger sum would leave too few turns for correct actions
 
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """The probabilities of a clumsy expert's mistakes, one field for each kind. Subclasses are called ``Mistakes`` or
-    ``Slips``.
+    """The probabilities of a clumsy expert's mistakes, one field for each kind of mistake. Subclasses are called
+    ``Mistakes`` or ``Slips``.
 
     Raises:
         ValueError: a probability lies outside [0, 1], or they sum to more than 0.8.
@@ -57,7 +58,7 @@ class Expert(ABC, Generic[S]):
 
     @abstractmethod
     def best(self, session: S) -> str:
-        """Returns the right action."""
+        """Returns the correct next action."""
 
     def act(self, session: S) -> str:
         """Returns the next action of this expert."""
@@ -65,7 +66,7 @@ class Expert(ABC, Generic[S]):
 
 
 class Clumsy(Expert[S]):
-    """An expert that sometimes makes a mistake. In a class's list of bases it stands before the good expert.
+    """An expert that sometimes makes a mistake. A subclass names it before the class of the good expert in its bases.
 
     For each field of ``chances`` a subclass has a method with the same name after an underscore (``_stray`` for
     ``stray``). The method returns the mistake as an action, or None if the mistake is not possible now.
@@ -80,9 +81,9 @@ class Clumsy(Expert[S]):
         return True
 
     def mistake(self, session: S, *known: Any) -> str | None:
-        """Draws whether to make a mistake and returns it as an action, or None.
+        """Draws whether the expert makes a mistake now. Returns the mistake as an action, or None for no mistake.
 
-        ``known`` is passed on to the mistake's method.
+        ``known`` holds further arguments for the method that makes the mistake.
         """
         draw = self.rng.random()
         name = self.chances.drawn(draw) if self.has_room(session) else None

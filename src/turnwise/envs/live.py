@@ -1,6 +1,6 @@
-"""A running episode of a package that cannot copy episodes.
+"""Lets several sessions share one running episode of a package that cannot copy episodes.
 
-Forks of a session share the episode until one of them acts.
+A session and its forks share the episode until one of them acts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from turnwise.types import Message
 
 
 class Episode(Protocol):
-    """A running episode of the package.
+    """A running episode of an external package.
 
     Optional attributes: ``admissible() -> list[str]``; ``close()``, which may be called twice; ``tools``, tool
     definitions for the chat template; and ``form``, the format of the tool calls.
@@ -62,19 +62,22 @@ class Live:
     def leave(self, place: object) -> None:
         """Ends the use of the episode, which is now at position ``place``.
 
-        If it was closed meanwhile, no session can use it again.
+        If the episode was closed meanwhile, no session can use it again.
         """
         with self._lock:
             self._user = None
             self._place = None if self._closed else place
 
     def used_by(self, user: object) -> bool:
-        """Returns whether the episode is reserved by ``user``, because a step of it is running or has failed."""
+        """Returns whether the session ``user`` has reserved the episode.
+
+        This is the case while a step of that session is running, and after a step of it has failed.
+        """
         with self._lock:
             return self._user is user
 
     def close(self) -> None:
-        """Closes the episode if it has a ``close`` method."""
+        """Closes the episode, if it has a ``close`` method. No session can use the episode afterwards."""
         with self._lock:
             self._closed, self._place = True, None
         if close := getattr(self.episode, "close", None):

@@ -1,4 +1,4 @@
-"""Runs coroutines of asynchronous clients from ordinary threads, on one event loop that has a thread of its own."""
+"""Runs coroutines of asynchronous clients from ordinary threads, on one event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.envs.environment import EnvironmentFault
 
 T = TypeVar("T")
 
-_ALIVE = 1.0  # seconds within which an event loop that is not blocked answers
+_ALIVE = 1.0  # time in seconds within which an event loop answers if it is not blocked
 
 _lock = threading.Lock()
 # One loop for each process id, because after a fork the child has no thread that runs the parent's loop.
@@ -37,7 +37,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
 
 
 def soon(act: Callable[[], object]) -> None:
-    """Asks the event loop to call ``act`` soon. It may be called from a finalizer."""
+    """Asks the event loop to call ``act`` and returns at once. A finalizer may use this function."""
     _loop().call_soon_threadsafe(act)
 
 
@@ -49,9 +49,9 @@ def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
         what: what the coroutine does, for the error message.
 
     Raises:
-        EnvironmentFault: the time limit passed. If a synchronous call blocks the event loop, and so all episodes, the
-            message says so.
-        Exception: whatever the coroutine raises, unchanged.
+        EnvironmentFault: the time limit passed. If a synchronous call blocks the event loop, which stops all episodes,
+            the message says so.
+        Exception: any exception of the coroutine is raised unchanged.
     """
     future = start(coroutine)
     try:

@@ -16,19 +16,19 @@ from turnwise.types import Task, Trajectory
 class Mixture:
     """Combines several environments, whose tasks are mixed by weight. See ``turnwise.envs.environment.Environment``.
 
-    A task keeps the name of its environment. Its id begins with that name, so that ids of different environments
-    differ. Its subset is that name too, so that success is reported by environment. A session and its horizon are those
-    of the task's own environment.
+    A task keeps the name of its own environment. The task's id begins with this name, so that tasks of different
+    environments have different ids. The task's subset is also this name, so that success is reported for each
+    environment. The task's own environment opens its sessions and sets their horizon.
 
     Source: PivotRL, arXiv:2603.21383, Table 5, which trains all agentic domains in one run.
 
     Args:
-        worlds: environments by name; None leaves an environment out.
-        weights: relative numbers of tasks by name of the environment; the default is 1.
+        worlds: name -> environment. The value None leaves an environment out.
+        weights: name of an environment -> relative number of its tasks. An environment without a weight gets 1.
 
     Raises:
-        ValueError: ``worlds`` is empty; a value of it is not an environment, is a mixture, or has another name than its
-            key; or a weight is not above 0 or its name is not an environment.
+        ValueError: ``worlds`` contains no environment; a value in it is not an environment, is a mixture, or has a name
+            that differs from its key; or a weight is not above 0 or belongs to no environment.
     """
 
     name = "mixture"
@@ -65,7 +65,7 @@ class Mixture:
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """Returns ``count`` tasks of a split. Every prefix of the list mixes the environments in the same proportions.
 
-        A shorter list need not be a prefix of a longer one.
+        The list for a smaller ``count`` need not be a prefix of the list for a larger one.
 
         Raises:
             ValueError: there is no split of this name.
@@ -106,7 +106,7 @@ class Mixture:
     def same(self, action: str, expert: str) -> bool:
         """Returns whether both texts are equal after whitespace is normalised (PivotRL Eq. 2).
 
-        A rollout does not call this; it asks the task's own environment.
+        Rollouts do not call this method. They call the method of the task's own environment.
         """
         return same_text(action, expert)
 
@@ -129,7 +129,8 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
         weights: positive numbers.
 
     Returns:
-        One number for each weight; together they sum to ``count``. Each is its exact share rounded up or down.
+        One number for each weight. Each number is the exact proportional part of ``count``, rounded up or down. The
+        numbers sum to ``count``.
     """
     whole = math.fsum(weights)
     exact = [count * weight / whole for weight in weights]
@@ -141,14 +142,15 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
 
 
 def order(counts: Sequence[int]) -> list[int]:
-    """Returns an order of the indices 0 to n - 1 in which each index i stands ``counts[i]`` times.
+    """Returns a sequence that contains each index i from 0 to n - 1 exactly ``counts[i]`` times, evenly spread.
 
-    In every prefix of the order, the number of times that an index occurs differs by less than one from its share.
+    In every prefix of the sequence, the number of occurrences of an index differs by less than 1 from its proportional
+    part of the prefix.
 
-    This is Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330). Among the
-    indices that are behind their share by at least 1 / (2n - 2), the next one is the one that would soonest be ahead of
-    its share. No index is then off by more than 1 - 1 / (2n - 2). All numbers are integers, so that rounding has no
-    effect.
+    This is Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330). At each
+    position, the lag of an index is its proportional part minus its occurrences so far. Among the indices with a lag of
+    at least 1 / (2n - 2), the rule takes the one whose lag would be the first to reach 1 - 1 / (2n - 2). No lag then
+    exceeds this bound. All numbers are integers or exact fractions, so there are no rounding errors.
     """
     total = sum(counts)
     slack = max(1, 2 * len(counts) - 2)

@@ -10,12 +10,12 @@ from turnwise.types import Task
 
 K = TypeVar("K")
 V = TypeVar("V")
-MOST = 256 << 20  # bytes; there is a limit because the policy decides how large each result is
-ENTRY = 200  # bytes that an empty result takes
+MOST = 256 << 20  # default size limit in bytes; it is needed because the policy decides how large each result is
+ENTRY = 200  # approximate number of bytes that a cached entry takes in addition to its content
 
 
 class Remembered(Generic[K, V]):
-    """A cache. When it is full, the value that was used longest ago is dropped first.
+    """A least-recently-used cache: when it is full, it drops the value that was used longest ago.
 
     Args:
         most: maximum size of all values together, in bytes. A single value above this size is not kept.
@@ -36,7 +36,7 @@ class Remembered(Generic[K, V]):
         return self._values[key][0]
 
     def keep(self, key: K, value: V, size: int) -> None:
-        """Stores a value that takes ``size`` bytes. It replaces an older value of the same key."""
+        """Stores a value that takes ``size`` bytes, in place of an older value of the same key."""
         if key in self._values:
             self.held -= self._values.pop(key)[1]
         size += ENTRY
@@ -50,10 +50,12 @@ class Remembered(Generic[K, V]):
 
 
 class LastTasks(Generic[V]):
-    """A cache of values for the tasks that were computed last. Tasks are compared by content, not only by id.
+    """A cache that holds a computed value for each of the most recent tasks.
+
+    Two tasks share a value only if their whole contents are equal, not only their ids.
 
     Args:
-        make: computes the value of a task.
+        make: function that computes the value of a task.
         most: maximum number of tasks in the cache.
     """
 

@@ -1,9 +1,8 @@
-"""Sessions of packages that cannot copy an episode. A fork opens a fresh episode, repeats the actions and compares the
-answers.
+"""Lets sessions be forked in packages that cannot copy an episode: a fork repeats the actions in a fresh episode.
 
-The package provides an :class:`Episode`. :class:`ReplayedSession` turns it into a ``Session``. This works only if a
-task that is opened twice begins alike and the same actions get the same answers, so :class:`ReplayedEnv` checks both at
-start-up.
+The package provides an :class:`Episode`, and :class:`ReplayedSession` turns it into a ``Session``. A fork compares the
+answers in the fresh episode with the earlier ones. Forking works only if a task always begins alike when it is opened
+again, and if the same actions always get the same answers. :class:`ReplayedEnv` checks both at start-up.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from turnwise.envs.live import Episode, Live
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 
-TRIED = 2  # number of tasks that are played twice at start-up
+TRIED = 2  # number of training tasks that the checks at start-up play twice
 _SHOWN = 200  # maximum number of characters of an observation that an error message shows
 
 
 Opening = tuple[Sequence[Message], Sequence[Mapping[str, Any]]]
-"""The messages and the tools before the first action."""
+"""The messages and the tool definitions that the policy sees before its first action."""
 
 
 class ReplayDiffersError(InputError):
     """A task began differently when it was opened again, or repeated actions got other answers.
 
-    Its episodes cannot be forked.
+    Episodes of such a task cannot be forked.
     """
 
 
@@ -48,22 +47,25 @@ class Taken:
 
 
 class ReplayedSession:
-    """See ``turnwise.envs.environment.Session``.
+    """A session of a package that cannot copy an episode. See ``turnwise.envs.environment.Session``.
 
-    A fork is lazy: it shares the running episode of its parent until one of the two acts. When the other one acts
-    later, it opens a fresh episode, repeats the actions taken so far and compares every answer with the earlier one. So
-    nothing is repeated in an episode without forks, nor in a chain of forks of which only the last one acts.
+    A session and its fork share one running episode until one of them acts. The first to act keeps the episode. When
+    the other session acts later, it opens a fresh episode, repeats the actions taken so far and compares every answer
+    with the earlier one. If an episode is never forked, no action is repeated. The same holds for a chain of forks in
+    which only the last fork acts.
 
     Args:
         task: the task of the episode.
-        open_episode: opens a fresh episode of the task.
+        open_episode: function that opens a fresh episode of the task.
         horizon: maximum number of turns, after which the episode is over.
-        known: the messages and tools before the first action, if they are already known. The first episode is then
-            opened only when it is needed.
+        known: the messages and tools before the first action, if they are already known. The session then opens an
+            episode only when it needs one.
 
     Attributes:
-        taken: the actions and answers so far. An expert or verifier that reads only these never causes a replay.
-        tools, form: the tools of the episode, and the format of its tool calls.
+        taken: the actions taken so far and their answers. An expert or verifier that reads only this attribute never
+            causes a replay.
+        tools: the tools that the policy can call now.
+        form: the format of the tool calls.
     """
 
     def __init__(
@@ -107,30 +109,31 @@ class ReplayedSession:
         return step
 
     def close(self) -> None:
-        """Ends the running episode, even while another thread waits for its answer. A later step opens and replays a
-        new one.
+        """Ends the running episode, even while another thread waits for its answer.
 
-        An episode that another session has continued is not ended.
+        If another session has continued the episode, it is not ended. A later step of this session opens a new episode
+        and repeats the actions in it.
         """
         if (holder := self._holder) is not None and (holder.used_by(self._me) or holder.claim(self.taken, self._me)):
             holder.close()
 
     def release(self) -> None:
-        """Drops the running episode, which ends unless a fork still shares it.
+        """Gives up the running episode. The episode ends unless a fork still shares it.
 
-        A later step opens and replays a new one.
+        A later step of this session opens a new episode and repeats the actions in it.
         """
         self._holder = None
 
     def fork(self) -> ReplayedSession:
-        """Returns an independent copy. A new episode is opened and replayed only when the copy acts and needs one."""
+        """Returns an independent copy, which opens a new episode and repeats the actions only if it has to."""
         fork = copy.copy(self)
         fork._me = object()
         return fork
 
     def admissible(self) -> list[str]:
-        """Returns the actions that the package lists; empty if it lists none. A fork may have to replay its actions
-        first.
+        """Returns the actions that the package lists as possible now; empty if it lists none.
+
+        A fork may first have to repeat its actions in a fresh episode.
 
         Raises:
             EnvironmentFault, ReplayDiffersError: see :meth:`step`.
@@ -164,7 +167,7 @@ class ReplayedSession:
         return holder
 
     def _repeated(self) -> Live:
-        # kept in the attribute at once, so that the episode can be closed even if the replay fails
+        # The attribute is set before the replay, so that the episode can be closed even if the replay fails.
         holder = self._holder = self._hold(self._open())
         again = _shown(holder.episode.opening(), tools_of(holder.episode))
         if (seen := _shown(self._opening, self._first_tools)) != again:
@@ -195,10 +198,11 @@ class ReplayedSession:
 
 
 class ReplayedEnv(ABC):
-    """Base of environments whose sessions are replayed. It stands before other base classes; their ``reset`` calls
-    :meth:`begin`.
+    """Base class of environments whose sessions are :class:`ReplayedSession`.
 
-    Subclasses define ``name``, ``horizon`` and ``tasks`` as any environment does, and :meth:`open_episode`.
+    A subclass names it before its other base classes, whose ``reset`` calls :meth:`begin`.
+
+    The subclass defines ``name``, ``horizon`` and ``tasks``, as every environment does, and :meth:`open_episode`.
     """
 
     name: str
@@ -238,7 +242,7 @@ class ReplayedEnv(ABC):
         return session
 
     def ready(self) -> None:
-        """Opens a few training tasks twice and compares.
+        """Opens a few training tasks twice and compares their first messages and tools.
 
         Raises:
             ReplayDiffersError: a task begins differently the second time.
@@ -250,14 +254,14 @@ class ReplayedEnv(ABC):
     def trial(self, session: ReplayedSession, rng: random.Random) -> str:
         """Returns an action with which :meth:`unforkable` tests an episode.
 
-        It is an action that the package lists, or else a text that probably has no effect.
+        The action is one that the package lists or, if it lists none, a text that probably has no effect.
         """
         return rng.choice(session.admissible() or ["look"])
 
     def unforkable(self) -> str:
-        """Plays a few training tasks and repeats them.
+        """Plays a few training tasks to the end and repeats their actions in fresh episodes.
 
-        Returns a description of the first difference; empty if there is none.
+        Returns a description of the first difference, or an empty text if there is none.
         """
         for number, task in enumerate(self.tasks("train", TRIED)):
             session, rng = self.begin(task), random.Random(number)

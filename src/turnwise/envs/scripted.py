@@ -1,4 +1,4 @@
-"""The base of the shipped environments: it draws tasks, opens episodes and runs scripted experts."""
+"""The base class of environments with scripted experts: it draws tasks, opens episodes and runs the experts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ T = TypeVar("T")
 
 
 class ScriptedEnv(ABC, Generic[S]):
-    """See ``turnwise.envs.environment.Environment``.
+    """Base class of environments with scripted experts. See ``turnwise.envs.environment.Environment``.
 
     Attributes:
-        name: the name of the environment, which its tasks carry too.
+        name: the name of the environment. The field ``env`` of its tasks has this value.
         horizon: maximum number of turns of an episode.
-        good, clumsy: the classes of the two experts.
+        good: the class of the good expert.
+        clumsy: the class of the clumsy expert, which makes mistakes and recovers from them.
         mistakes: probabilities of the clumsy expert's mistakes.
     """
 
@@ -41,16 +42,17 @@ class ScriptedEnv(ABC, Generic[S]):
 
     @abstractmethod
     def accepts(self, session: S, action: str, expert: str) -> bool:
-        """Returns the verdict of the functional verifier (PivotRL Eq. 6). ``session`` is not changed.
+        """Returns whether the functional verifier (PivotRL Eq. 6) accepts ``action``. ``session`` is not changed.
 
-        The rule is described in the module ``verifier`` of the environment's folder.
+        The module ``verifier`` in the environment's folder describes the rule.
 
         Raises:
             EnvironmentFault: the environment failed.
         """
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split. A longer list starts with the shorter one.
+        """Returns ``count`` different tasks of a split. The list for a smaller ``count`` is a prefix of
+        the list for a larger one.
 
         Raises:
             ValueError: there is no split of this name, or the count is negative.
@@ -76,7 +78,7 @@ class ScriptedEnv(ABC, Generic[S]):
         return self.mistakes
 
     def unknown(self, session: S) -> str:
-        """Returns a clause that says what the experts lack to demonstrate the task; empty if they lack nothing."""
+        """Returns the reason why the experts cannot demonstrate the task, as a clause; empty if they can."""
         return ""
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
@@ -105,10 +107,10 @@ class ScriptedEnv(ABC, Generic[S]):
 
 
 def first(found: list[T], count: int, source: str) -> list[T]:
-    """Returns the first ``count`` tasks. ``source`` names where they come from, for the message.
+    """Returns the first ``count`` tasks. ``source`` is the name of their source, for the error message.
 
     Raises:
-        InputError: there are fewer than ``count``.
+        InputError: there are fewer than ``count`` tasks.
     """
     if count > len(found):
         raise InputError(

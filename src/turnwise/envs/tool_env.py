@@ -1,4 +1,4 @@
-"""The base of environments in which an action is a tool call."""
+"""The base class of environments in which an action is a tool call."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from turnwise.envs.environment import Level, check_horizon
 from turnwise.envs.experts import S
 from turnwise.envs.scripted import ScriptedEnv
 
-FEWEST = 20  # minimum number of characters of an observation
+FEWEST = 20  # minimum value of ``shown``, the maximum length of an observation in characters
 
 
 class ToolEnv(ScriptedEnv[S]):
-    """An environment with levels and tools. Its sessions are :class:`~turnwise.envs.tool_session.ToolSession`.
+    """Base class of environments with tools and two levels of difficulty.
+
+    Its sessions are :class:`~turnwise.envs.tool_session.ToolSession`.
 
     Args:
-        level: ``tiny`` or ``full``.
+        level: the level of difficulty. ``full`` has larger tasks and longer texts than ``tiny``.
         horizon: maximum number of turns of an episode.
-        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
-            level.
-        tools: tool definitions that ``turnwise.envs.calls.tool`` made.
+        calls: the format of tool calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the
+            full level.
+        tools: the tool definitions, made with ``turnwise.envs.calls.tool``.
         bare: whether short calls leave out the name of the only tool.
 
     Raises:

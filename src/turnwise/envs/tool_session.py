@@ -1,6 +1,4 @@
-"""The base of episodes with tools: each reply of the policy is parsed as one tool call, and the environment answers
-it.
-"""
+"""The base class of episodes in which each reply of the policy is one tool call, which the environment answers."""
 
 from __future__ import annotations
 
@@ -17,16 +15,17 @@ MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
 
 
 class ToolSession(ABC):
-    """See ``turnwise.envs.environment.Session``.
+    """Base class of episodes with tool calls. See ``turnwise.envs.environment.Session``.
 
     The state of a subclass consists of values that never change in place (tuples, frozen dataclasses), so that a
-    shallow copy is independent. What a session shares with its forks, such as a search index, is only read.
+    shallow copy is independent. Objects that a session shares with its forks, such as a search index, are only read.
 
     Args:
         task: the task of the episode.
         calls: the format in which the policy writes calls.
         horizon: maximum number of turns.
-        system, user: the first two messages of the prompt. An explanation of the tools is appended to ``system``.
+        system: the text of the system message. An explanation of the tools is appended to it.
+        user: the text of the user message, which follows the system message.
     """
 
     def __init__(self, task: Task, calls: Calls, horizon: int, system: str, user: str) -> None:
@@ -61,7 +60,7 @@ class ToolSession(ABC):
         return self.calls.read(action)
 
     def write(self, name: str, *arguments: Any) -> str:
-        """Returns a call as the policy would write it; :meth:`call` parses it back.
+        """Returns a tool call as the text that the policy would write. :meth:`call` is the inverse.
 
         Args:
             name: the name of the tool.
@@ -71,7 +70,7 @@ class ToolSession(ABC):
         return self.calls.write(ToolCall(name, dict(zip(keys, arguments, strict=True))))
 
     def refused(self, error: ToolCallError) -> str:
-        """Returns the observation that answers an action without a valid call."""
+        """Returns the observation after an action without a valid call."""
         return refusal(error)
 
     def step(self, action: str) -> Step:

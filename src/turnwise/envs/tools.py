@@ -1,8 +1,8 @@
 """Builds chat messages for environments with tools: the opening, an expert's calls, and the tools' answers.
 
-Three of the formats follow chat templates: the template shows the tools, calls stand in ``tool_calls``, and answers are
-``tool`` messages. The format ``bfcl_python`` is plain text: the environment lists the signatures of the tools, a call
-is written as ``f(a=1)``, and a user message holds the answer.
+Three of the four formats of tool calls use the chat template: the template shows the tools, a message holds its calls
+in ``tool_calls``, and an answer is a ``tool`` message. The format ``bfcl_python`` is plain text: the environment lists
+the signatures of the tools, a call is written as ``f(a=1)``, and a user message holds the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_format(form: str) -> Format:
 
 
 def templated(form: Format) -> bool:
-    """Returns whether the chat template itself shows tools and calls in this format."""
+    """Returns whether the chat template shows the tools and the calls in this format."""
     return form != "bfcl_python"
 
 
@@ -41,9 +41,13 @@ def said(
 ) -> Message:
     """Returns an expert's calls as an assistant message that begins with ``thought``.
 
-    A call that does not fit ``tools`` (a mistake, or a function that is provided only later) is written as text, in the
-    way the policy would write it, because trajectory files refuse such calls in ``tool_calls``. Calls with a thought
-    are written as text too, because some chat templates drop thoughts.
+    The calls are stored in ``tool_calls``. In three cases they are written as text instead, as the policy would write
+    them:
+
+    - The format is ``bfcl_python``.
+    - A call does not fit ``tools``, because it is a mistake or because its function is provided only later. Trajectory
+      files refuse such calls in ``tool_calls``.
+    - ``thought`` is not empty. Some chat templates drop the text of a message that has ``tool_calls``.
     """
     fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
     if thought or not (templated(form) and fit):
@@ -64,14 +68,15 @@ def as_written(message: Message, form: Format) -> str:
 
 
 def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
-    """Returns one ``tool`` message for each answer; empty in the format in which one user message holds all answers."""
+    """Returns one ``tool`` message for each answer; empty for ``bfcl_python``, whose answers go into a user message."""
     return tuple({"role": "tool", "content": result} for result in results) if templated(form) else ()
 
 
 def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
     """Runs an expert's episode and returns its chat messages.
 
-    Each element of ``replies`` is a pair (tool calls, text). If there are calls, the text is the thought before them.
+    Each element of ``replies`` is a pair (tool calls, text). If there are calls, the text is the thought before the
+    calls. If there are none, the text is the whole reply.
     """
     messages = list(session.opening())
     for calls, text in replies:
@@ -106,7 +111,7 @@ def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ())
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a parameter's description as JSON Schema.
 
-    The input uses the type names of the benchmarks: ``dict``, ``float``, ``tuple``, ``any``.
+    The description ``node`` uses the benchmarks' type names, such as ``dict``, ``float``, ``tuple`` and ``any``.
     """
     found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
     kind = node.get("type")

@@ -1,4 +1,7 @@
-"""The base of the environments ``terminal`` and ``software``, in which the policy works on a folder in the sandbox."""
+"""The base classes of the environments ``terminal`` and ``software``.
+
+In these environments, the policy works on a folder in the sandbox.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from turnwise.types import Message, Task
 
 
 class WorkspaceEnv(ToolEnv[S]):
-    """An environment whose commands run in the sandbox.
+    """An environment in which the policy works on a folder, and whose commands run in the sandbox.
 
-    :class:`~turnwise.envs.tool_env.ToolEnv` describes the other arguments.
+    The arguments that are not listed here are described in :class:`~turnwise.envs.tool_env.ToolEnv`.
 
     Args:
         shown: maximum length of an observation in characters; None means the default of the level.
-        widths: the default of ``shown`` for each level.
+        widths: level -> the default of ``shown``, in characters.
         slips: probabilities of the clumsy expert's mistakes.
         box: the sandbox, which starts at the first command.
 
@@ -58,8 +61,9 @@ class WorkspaceEnv(ToolEnv[S]):
 
 
 class WorkspaceSession(ToolSession):
-    """An episode that works on a folder. ``tree``, the content of the folder, never changes in place, so that forks can
-    share it.
+    """An episode in which the policy works on a folder.
+
+    The content of the folder, ``tree``, never changes in place, so that forks can share it.
 
     Args:
         tree: the content of the folder at the start (``turnwise.sandbox.folder_value``).
@@ -76,8 +80,9 @@ class WorkspaceSession(ToolSession):
         self.tree, self.box, self.shown = tree, box, shown
 
     def opening(self) -> list[Message]:
-        """Returns the system message with rules and tools, then the user's request.
+        """Returns the system message, with the rules and the tools, and the user's request.
 
-        If calls are in the short form, the system message is left out, because demonstrations teach rules and tools.
+        If calls are written in the short form, the system message is left out, because the policy learns the rules and
+        tools from demonstrations.
         """
         return super().opening()[isinstance(self.calls, Short) :]

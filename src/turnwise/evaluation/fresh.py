@@ -1,8 +1,8 @@
-"""Draws tasks and items for an evaluation at a seed other than 0, so that they differ from those used in development.
+"""Draws evaluation tasks and items. At a seed other than 0, none of them is among the tasks and items of seed 0.
 
 Settings are chosen while looking at the tasks of seed 0, so a final evaluation needs other tasks. Another seed alone
-does not guarantee that if an environment has few tasks: with ``env=search``, four in ten questions are the same at two
-seeds.
+does not give other tasks if an environment has few of them: with ``env=search``, four in ten questions are the same at
+two seeds.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ T = TypeVar("T")
 
 
 def fresh_tasks(environment: Any, split: str, count: int, seed: int) -> Sequence[Task]:
-    """Returns ``count`` tasks of a split drawn at a seed; at a seed other than 0, none of ``count`` tasks of seed 0.
+    """Returns ``count`` tasks of a split, drawn at a seed. At a seed other than 0, none of them is among the ``count``
+    tasks of seed 0.
 
-    Two tasks are the same if they have the same data, whatever their ids.
+    Two tasks are the same if they have the same data, even if their ids differ.
 
     Raises:
-        InputError: the environment has too few tasks for that.
+        InputError: the environment has fewer than ``count`` other tasks.
     """
     return _fresh(lambda most, at: environment.tasks(split, most, at), _content, count, seed, f"{split} tasks")
 
 
 def fresh_items(skill: str, count: int, seed: int) -> list[Item]:
-    """Returns ``count`` test items of a toy skill, with the same rule for seeds as :func:`fresh_tasks`.
+    """Returns ``count`` test items of a toy skill, drawn at a seed. At a seed other than 0, none of them is among the
+    ``count`` items of seed 0.
 
     Raises:
-        InputError: the skill has too few items for that.
+        InputError: the skill has fewer than ``count`` other items.
     """
     return _fresh(
         lambda most, at: items(skill, "test", most, at), lambda item: item.prompt, count, seed, f"{skill} items"

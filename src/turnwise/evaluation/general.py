@@ -1,4 +1,6 @@
-"""Evaluates a run's base policy and trained policy on general benchmarks with EleutherAI's lm-eval, an optional package."""
+"""Evaluates a model, with or without a trained adapter, on general benchmarks with EleutherAI's lm-eval, an optional
+package.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,16 @@ def evaluate(
     """Runs tasks of lm-eval on a Hugging Face model.
 
     Args:
-        model: folder or id of the weights and their tokenizer.
-        adapter: a LoRA adapter, or None for the weights alone.
-        tasks: lm-eval's names of tasks.
-        include: folder with further task files (YAML).
-        limit: items of each task. None: all.
+        model: the folder or Hugging Face id of the weights and their tokenizer.
+        adapter: the folder of a LoRA adapter, or None for the weights alone.
+        tasks: the names of tasks in lm-eval.
+        include: a folder with further task files (YAML).
+        limit: largest number of items of each task. None means all items.
         chat: whether prompts are put into the chat template.
 
     Returns:
-        Task -> ``metric,filter`` -> value in lm-eval's units, without standard errors; ``items`` is the number of items.
+        A dictionary for each task: its keys ``metric,filter`` have the values of lm-eval, without standard errors. The
+        key ``items`` has the number of items.
 
     Raises:
         InputError: lm-eval is not installed, or has no such task.
@@ -64,7 +67,9 @@ def evaluate(
 
 
 def headline(values: Mapping[str, float]) -> float | None:
-    """Returns the first metric that lm-eval lists for a task in points (0 to 100), or None if it is not a share."""
+    """Returns the first metric that lm-eval lists for a task, in points (0 to 100). The result is None if the metric is
+    not between 0 and 1.
+    """
     first = next((value for name, value in values.items() if name != "items"), None)
     return None if first is None or not 0 <= first <= 1 else round(100 * first, 2)
 

@@ -1,4 +1,6 @@
-"""Evaluates held-out dialogues of a file: likelihood of demonstrated replies, and quality of the policy's replies."""
+"""Evaluates a policy on held-out dialogues of a file: the likelihood of demonstrated replies, and the quality of the
+policy's own replies.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,21 @@ import numpy as np
 from turnwise.evaluation.stats import Estimate
 
 RESAMPLES = 10_000
-TEXT = "no_call"  # name used for replies without a tool call
+TEXT = "no_call"  # name of the group of replies without a tool call
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """One demonstrated reply of a held-out dialogue, and the policy's results at the same state.
 
-    ``sampled`` and ``greedy`` are the verdicts (functional, strict) on the policy's replies.
+    ``sampled`` and ``greedy`` are the verdicts (functional, strict) on the policy's sampled replies and on its greedy
+    reply.
     """
 
     reply: str  # id of the state
     dialogue: str
     turn: int
-    tools: tuple[str, ...]  # tools that the demonstrated reply calls, each once
+    tools: tuple[str, ...]  # names of the tools that the demonstrated reply calls, without repetition
     nats: float  # negative log-likelihood of the demonstrated tokens, summed
     tokens: int
     sampled: tuple[tuple[float, float], ...]
@@ -37,17 +40,19 @@ class Reply:
 
 
 def reply_of(row: Mapping[str, Any]) -> Reply:
-    """Returns the reply of a record: the inverse of :meth:`Reply.record` after JSON, which turns tuples into lists."""
+    """Returns the reply of a JSON record. This is the inverse of :meth:`Reply.record`."""
     verdicts = {name: tuple((float(f), float(s)) for f, s in row[name]) for name in ("sampled", "greedy")}
     return Reply(**{**row, "tools": tuple(row["tools"]), **verdicts})
 
 
 Counted = Mapping[str, tuple[float, float]]
-"""Dialogue -> numerator and denominator of a ratio."""
+"""A mapping from a dialogue's id to its numerator and denominator of a ratio."""
 
 
 def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
-    """Returns the nats and tokens of the demonstrated replies of each dialogue."""
+    """Returns for each dialogue the negative log-likelihood of its demonstrated replies in nats, and their number of
+    tokens.
+    """
     found: dict[str, tuple[float, float]] = {}
     for reply in replies:
         nats, tokens = found.get(reply.dialogue, (0.0, 0.0))
@@ -56,7 +61,9 @@ def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
 
 
 def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str, tuple[float, float]]:
-    """Returns for each dialogue the number of accepted replies and of all replies; empty without any reply."""
+    """Returns for each dialogue the number of accepted replies and the number of all replies of the policy. Several
+    attempts at one state count as one reply.
+    """
     found: dict[str, tuple[float, float]] = {}
     for reply in replies:
         verdicts = getattr(reply, mode)
@@ -68,21 +75,22 @@ def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str,
 
 
 def pooled(counted: Counted) -> float:
-    """Returns the ratio over all dialogues together."""
+    """Returns the ratio over all dialogues: the sum of numerators divided by the sum of denominators."""
     return sum(part for part, _ in counted.values()) / sum(whole for _, whole in counted.values())
 
 
 def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 0) -> Estimate:
-    """Returns the change of the pooled ratio with a paired 95 % percentile bootstrap that resamples whole dialogues.
+    """Returns the change of the pooled ratio from ``before`` to ``after`` with a 95 % confidence interval. The interval
+    is a paired percentile bootstrap that resamples whole dialogues.
 
     Args:
-        shares: whether the ratios are shares in [0, 1]. If no dialogue changed, the bootstrap interval would have width
-            0. Then two dialogues of average size are added, one that gained everything and one that lost everything, as
-            in :func:`turnwise.evaluation.stats.paired_difference`.
-        seed: of the bootstrap.
+        shares: whether the ratios are fractions in [0, 1]. If they are and all dialogues changed by the same amount,
+            the bootstrap interval would have width 0. Then two dialogues of average size are added, one that changed
+            from 0 to 1 and one that changed from 1 to 0, as in :func:`turnwise.evaluation.stats.paired_difference`.
+        seed: seed of the bootstrap.
 
     Raises:
-        ValueError: the two sides hold different dialogues, or none.
+        ValueError: ``before`` and ``after`` have different dialogues, or none.
     """
     if not before or before.keys() != after.keys():
         raise ValueError(f"both sides need the same dialogues, got {len(before)} and {len(after)}")
@@ -102,9 +110,9 @@ def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 
 
 
 def groups(replies: Sequence[Reply]) -> tuple[dict[str, list[Reply]], dict[str, list[Reply]]]:
-    """Groups replies by the tools that they call, and by their number in the dialogue (from 1).
+    """Groups replies by the tools that the demonstrated reply calls, and by their turn in the dialogue (from 1).
 
-    A reply that calls two tools is in both groups.
+    A reply that calls two tools is in the groups of both tools.
     """
     by_tool: dict[str, list[Reply]] = {}
     by_turn: dict[str, list[Reply]] = {}

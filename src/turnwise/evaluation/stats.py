@@ -1,8 +1,9 @@
-"""Computes intervals and estimators for evaluation: Wilson, paired bootstrap, pass@k, Student's t over seeds.
+"""Computes statistics for evaluation: Wilson's interval, the paired bootstrap, pass@k, and Student's t interval over
+seeds.
 
-All functions are pure and deterministic (the bootstrap's seed is an argument). Scores and results are shares, not
-points, except in ``mean_interval``, which uses the unit of its input. ``scipy.stats`` is imported only where it is
-needed, because the import takes half a second.
+All functions are pure and deterministic (the seed of the bootstrap is an argument). Scores and results are fractions in
+[0, 1], except in ``mean_interval``, whose result has the unit of its input. ``scipy.stats`` is imported only where it
+is needed, because the import takes half a second.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ class Estimate:
     mean: float
     low: float | None
     high: float | None
-    n: int  # independent units: trials, tasks or seeds, never repeated attempts at one of them
+    n: int  # number of independent units (trials, tasks or seeds); repeated attempts at one task do not count
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
-    """Returns the share of ``successes`` with Wilson's score interval (Wilson 1927), which stays inside [0, 1].
+    """Returns the fraction of successes among the trials, with Wilson's score interval (Wilson 1927), which stays
+    inside [0, 1].
 
-    The trials must be independent, so several attempts at one task do not qualify.
+    The trials must be independent, so several attempts at one task must not be counted as trials.
 
     Raises:
         ValueError: there is no trial, or there are more successes than trials.
@@ -72,19 +74,20 @@ def paired_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Returns the mean change over tasks with a paired percentile bootstrap that resamples whole tasks.
+    """Returns the mean change of the score over tasks, with the interval of a paired percentile bootstrap that
+    resamples whole tasks.
 
     The attempts at one task are averaged first, because they are a cluster and not independent. All tasks have the same
-    weight. The two sides may differ in attempts but not in tasks. ``before`` and ``after`` hold the scores of every
-    attempt, shares in [0, 1], by task.
+    weight. ``before`` and ``after`` may differ in the number of attempts but not in tasks. ``before`` and ``after`` map
+    each task to the scores of its attempts, which are in [0, 1].
 
-    If every task changed by the same amount, the bootstrap interval would have width 0. Then one task that gained
-    everything and one that lost everything are added: the pseudo-observations of Bonett and Price (2012) for paired
+    If every task changed by the same amount, the bootstrap interval would have width 0. Then one task that changed from
+    0 to 1 and one that changed from 1 to 0 are added: the pseudo-observations of Bonett and Price (2012) for paired
     proportions. With 32 unchanged tasks the interval is about 8 points in either direction.
 
     Raises:
-        ValueError: the two sides hold different tasks, a task has no attempt, there is no task, or a score is outside
-            [0, 1].
+        ValueError: ``before`` and ``after`` have different tasks, a task has no attempt, there is no task, or a score
+            is outside [0, 1].
     """
     return paired_mean_difference({"": before}, {"": after}, confidence=confidence, resamples=resamples, seed=seed)
 
@@ -97,12 +100,14 @@ def paired_mean_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Returns the change of the unweighted mean over suites, where tasks are resampled within their suite.
+    """Returns the change of the mean score over suites, with a bootstrap interval. Each suite has the same weight, and
+    tasks are resampled within their suite.
 
-    ``before`` and ``after`` are suite -> task -> the scores of every attempt; see :func:`paired_difference`.
+    ``before`` and ``after`` map each suite to a mapping from task to the scores of its attempts (see
+    :func:`paired_difference`).
 
     Raises:
-        ValueError: the two sides differ in suites or tasks, or a suite or task is empty.
+        ValueError: ``before`` and ``after`` differ in suites or tasks, a suite has no task, or a task has no attempt.
     """
     if not before or set(before) != set(after):
         raise ValueError(f"both sides need the same suites, got {_names(before)} and {_names(after)}")
@@ -123,7 +128,7 @@ def paired_mean_difference(
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """Returns the mean over seeds with Student's t interval; a single seed has no interval.
+    """Returns the mean of one value per seed, with Student's t interval. A single seed has no interval.
 
     Raises:
         ValueError: there is no value.
@@ -142,11 +147,12 @@ MOST_SEEDS = 10_000  # a plan that needs more seeds is not practical
 
 
 def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
-    """Returns how many seeds distinguish a mean difference of ``effect`` from zero; None: more than 10,000.
+    """Returns how many seeds a t test needs to distinguish a mean difference of ``effect`` from zero, or None if it
+    needs more than 10,000.
 
-    The test is a two-sided t test on one difference per seed, with the standard deviation of ``differences``. Its power
-    with n seeds is that of a noncentral t distribution with n - 1 degrees of freedom. The result is None for fewer than
-    two differences.
+    The t test is two-sided, on one difference per seed, with the standard deviation of ``differences``. Its power with
+    n seeds is that of a noncentral t distribution with n - 1 degrees of freedom. The result is also None if fewer than
+    two differences are given.
 
     Raises:
         ValueError: the effect is not above 0, or the power not between 0 and 1.
@@ -171,8 +177,8 @@ def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, c
 def tasks_factor(error: float, effect: float, power: float = 0.8, confidence: float = 0.95) -> float:
     """Returns the factor by which the number of tasks must grow to distinguish a difference of ``effect`` from zero.
 
-    ``error`` is the standard error of the difference over the present tasks; it falls with the square root of their
-    number.
+    ``error`` is the standard error of the difference over the present tasks. The standard error falls with the square
+    root of the number of tasks.
 
     Raises:
         ValueError: the effect is not above 0.
@@ -193,7 +199,7 @@ def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]
 
 
 def _resampled_means(units: np.ndarray, resamples: int, seed: int | Sequence[int]) -> np.ndarray:
-    """Returns the means of ``resamples`` draws with replacement, shape (resamples,).
+    """Returns the means of ``resamples`` bootstrap samples of ``units``, drawn with replacement, shape (resamples,).
 
     Drawing n of n units and counting equal values is a multinomial draw over the distinct values. Success rates have
     few distinct values, so this is the ordinary bootstrap with much less memory and time.
@@ -202,7 +208,7 @@ def _resampled_means(units: np.ndarray, resamples: int, seed: int | Sequence[int
     return _drawn_means(tuple(values), tuple(counts), resamples, tuple(np.atleast_1d(seed)))
 
 
-@lru_cache(maxsize=512)  # 80 kB each; a report asks for the same differences in several claims
+@lru_cache(maxsize=512)  # each entry has 80 kB; a report asks for the same differences in several claims
 def _drawn_means(values: Sequence[float], counts: Sequence[int], resamples: int, seed: Sequence[int]) -> np.ndarray:
     n = sum(counts)
     drawn = np.random.default_rng(seed).multinomial(n, np.array(counts) / n, size=resamples)

@@ -1,4 +1,6 @@
-"""Evaluates a policy on held-out episodes of its environment, and on skills that training may make it forget."""
+"""Evaluates a policy on held-out tasks of its environment, and on out-of-domain skills that it may forget during
+training.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, Task
 
 OnDone = Callable[[int], None] | None
-CHUNK = 64  # episodes that run together, which limits the engine's memory and allows progress to be shown
+CHUNK = 64  # number of episodes that run together, which limits the engine's memory and allows progress to be shown
 
 
 class Chat(Protocol):
-    """The methods of ``data.chat.ChatTokens`` that evaluation uses."""
+    """The interface of a chat tokenizer (``data.chat.ChatTokens``), with only the methods that evaluation uses."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
 
@@ -34,7 +36,7 @@ class Chat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One episode of a held-out task."""
+    """One episode that the policy played on a held-out task."""
 
     split: str
     task: str
@@ -51,7 +53,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One item of one skill, answered greedily; ``score`` in [0, 1]."""
+    """The policy's greedy answer to one item of an out-of-domain suite, with its ``score`` in [0, 1]."""
 
     suite: str
     item: str
@@ -66,24 +68,26 @@ class Answer:
 
 @dataclass(slots=True)
 class Evaluation:
-    """All measurements of one policy."""
+    """All results of evaluating one policy: episodes, answers to skills, and replies in held-out dialogues."""
 
     episodes: list[Episode] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)  # of held-out dialogues without an environment
+    replies: list[Reply] = field(default_factory=list)  # results on held-out dialogues without an environment
 
     def success(self, mode: str, split: str | None = None) -> dict[str, list[float]]:
-        """Returns the outcomes (0 or 1) of each task in one decoding mode."""
+        """Returns the outcomes (0 or 1) of the attempts at each task in one decoding mode (greedy or sampled)."""
         return _outcomes(e for e in self.episodes if e.mode == mode and split in (None, e.split))
 
     def by_subset(self, mode: str) -> dict[str, dict[str, list[float]]]:
-        """Returns the outcomes by subset and task; empty if the tasks have no subset."""
+        """Returns the outcomes of each task, grouped by subset of the benchmark, or an empty dictionary if tasks have
+        no subset.
+        """
         names = sorted({episode.subset for episode in self.episodes} - {""})
         found = {name: _outcomes(e for e in self.episodes if e.mode == mode and e.subset == name) for name in names}
         return {name: outcomes for name, outcomes in found.items() if outcomes}
 
     def skills(self) -> dict[str, dict[str, list[float]]]:
-        """Returns the scores by suite and item."""
+        """Returns the score of each item, as a list of one number, grouped by suite."""
         found: dict[str, dict[str, list[float]]] = {}
         for answer in self.answers:
             found.setdefault(answer.suite, {})[answer.item] = [answer.score]
@@ -102,9 +106,9 @@ def play_tasks(
     """Runs ``attempts`` episodes of each task to their end.
 
     Args:
-        player: has the sampling settings of ``mode`` and no limit of turns.
-        opening: returns a task's first messages and their ids.
-        key: seeds the draws; with the same key two policies use the same random numbers.
+        player: plays the episodes. It must have the sampling settings of ``mode`` and no limit on turns.
+        opening: a function that returns the first messages of a task and their token ids.
+        key: seeds the sampling. With the same key, two policies use the same random numbers.
         on_done: called with the number of episodes that have just ended.
     """
     episodes = []
@@ -129,7 +133,9 @@ def _outcomes(episodes: Iterable[Episode]) -> dict[str, list[float]]:
 
 
 def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
-    """Returns a tree's episodes without those whose environment failed, because that is no failure of the policy."""
+    """Returns the episodes of a tree. Episodes whose environment failed are left out, because the policy did not cause
+    the failure.
+    """
     episodes = []
     for attempt, leaf in enumerate(leaf for leaf in tree.leaves() if leaf not in tree.invalid):
         path = [tree.turns[i] for i in tree.path(leaf)]
@@ -138,7 +144,7 @@ def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message])
             said.append({"role": "assistant", "content": turn.text})
             said.append({"role": turn.info.get("role", "user"), "content": turn.observation})
         won = bool(path[-1].info.get("won", False))
-        subset = re.sub(r"[^\w-]+", "_", task.subset)  # a part of keys and paths of metrics
+        subset = re.sub(r"[^\w-]+", "_", task.subset)  # made safe for use in names of metrics
         episodes.append(Episode(task.split, task.id, mode, attempt, won, len(path), said, subset))
     return episodes
 
@@ -152,7 +158,9 @@ def answer_skills(
     suites: Sequence[str] | None = None,
     on_done: Callable[[int], None] | None = None,
 ) -> list[Answer]:
-    """Returns greedy answers to ``count`` held-out items of every skill, drawn at ``seed`` (``evaluation.fresh``)."""
+    """Returns the policy's greedy answers to ``count`` test items of each toy skill, drawn at ``seed``
+    (``evaluation.fresh``).
+    """
     answers = []
     greedy = Sampling(temperature=0, max_tokens=max_tokens)
     for name in SKILLS if suites is None else suites:
@@ -172,10 +180,11 @@ def answer_skills(
 def play_suite(
     player: Player, chat: Chat, name: str, environment: Any, count: int, seed: int, on_done: OnDone = None
 ) -> list[Answer]:
-    """Returns the outcomes of held-out tasks of another environment than the run's, each played once, greedily.
+    """Returns the outcomes of held-out tasks of an environment that the run does not train on. Each task is played
+    once, greedily.
 
     Args:
-        player: the run's player; its engine is used, and its settings are not changed.
+        player: the run's player. Its engine samples the actions; its settings are not changed.
         chat: converts messages to tokens.
         name: name of the suite.
         environment: the other environment.
@@ -183,7 +192,7 @@ def play_suite(
         on_done: called with the number of episodes that have just ended.
 
     Raises:
-        InputError: the environment has fewer tasks.
+        InputError: the environment has too few tasks.
     """
     tasks, opening = fresh_tasks(environment, "seen", count, seed), openings(environment, chat)
     greedy = Sampling(temperature=0, max_tokens=player.sampling.max_tokens)
@@ -197,11 +206,11 @@ def play_suite(
 
 
 Opening = Callable[[Task], tuple[Sequence[Message], list[int]]]
-"""A function from a task to its first messages and their ids."""
+"""A function that returns the first messages of a task and their token ids."""
 
 
 def openings(environment: Any, chat: Chat) -> Opening:
-    """Returns a function from a task to its first messages and their ids, with a cache."""
+    """Returns a function that returns the first messages of a task and their token ids. Its results are cached."""
     known: dict[tuple[str, str], tuple[Sequence[Message], list[int]]] = {}
 
     def opening(task: Task) -> tuple[Sequence[Message], list[int]]:
@@ -221,5 +230,7 @@ def _opened(environment: Any, task: Task) -> tuple[Any, Sequence[Message]]:
 
 
 def repeat_rate(texts: Sequence[str]) -> float:
-    """Returns the share of an episode's actions that repeat an earlier one, which rises when a policy loops."""
+    """Returns the fraction of an episode's actions that are equal to an earlier action. It is high if the policy is
+    caught in a loop.
+    """
     return 1 - len(set(texts)) / len(texts) if texts else 0.0

@@ -1,1 +1,3 @@
-"""Sweeps: a table or figure of a paper as a file of ``conf/sweep/``, with its rows, their runs and the paper's claims."""
+"""Runs sweeps. A sweep is a file of ``conf/sweep/`` that describes a table or figure of a paper: its rows, their runs
+and the paper's claims.
+"""

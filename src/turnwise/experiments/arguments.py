@@ -12,10 +12,11 @@ _HELD = "hydra.sweeper.arguments=["
 
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Returns the arguments for Hydra: its own arguments unchanged, all others as arguments of the sweeper.
+    """Returns the arguments to pass to Hydra: Hydra's own arguments unchanged, and all others packed into one argument
+    of the sweeper.
 
-    Overrides apply only to the rows. The configuration that Hydra composes first belongs to no run and would refuse keys that
-    only some methods have.
+    So overrides apply only to the runs of the rows. Hydra first composes a configuration that belongs to no run and
+    would refuse keys that only some methods have.
 
     Raises:
         InputError: the sweep, a row or an argument cannot be used.
@@ -33,7 +34,9 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def typed(arguments: Sequence[str]) -> list[str]:
-    """Returns the command line as the user typed it: the inverse of :func:`for_hydra`, with Hydra's own arguments last."""
+    """Returns the arguments that the user typed, given the result of :func:`for_hydra`. Hydra's own arguments come
+    last.
+    """
     held = next((a for a in arguments if a.startswith(_HELD)), None)
     if held is None:
         return list(arguments)
@@ -43,6 +46,8 @@ def typed(arguments: Sequence[str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Returns a string quoted in Hydra's grammar. ``${...}`` in it is only resolved when a row is composed."""
+    """Returns a string quoted in Hydra's grammar. ``${...}`` in it is escaped, so that it is resolved only when the
+    configuration of a row is composed.
+    """
     escaped = text.replace("'", "\\'").replace("${", "\\${")
     return f"'{escaped}'"

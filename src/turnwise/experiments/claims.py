@@ -1,4 +1,6 @@
-"""Parses the claims of a sweep file (``a > b + 2``), and the preconditions under which a claim is meaningful."""
+"""Parses the claims of a sweep file (such as ``a > b + 2``), and the preconditions that must hold for a claim to be
+meaningful.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ SCALES: tuple[str, ...] = get_args(Scale)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A claim that row ``above`` exceeds ``below`` (a row or a number) by more than ``margin``."""
+    """A claim that the value of ``above`` exceeds the value of ``below`` by more than ``margin``. Each side is a row or
+    a number.
+    """
 
     above: str | float
     below: str | float
     margin: float
     text: str
-    ours: bool = False  # whether it is a claim of this project instead of the paper: shown but not counted
+    ours: bool = False  # whether this project makes the claim, not the paper; such claims are shown but not counted
     # the only scale at which the claim applies, for example because its number belongs to one benchmark
     at: str | None = None
 
@@ -31,28 +35,29 @@ class Comparison:
 
 
 class Part(BaseModel):
-    """Base of the parts of a sweep file. Unknown keys are refused."""
+    """Base class of the parts of a sweep file. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class Precondition(Part):
-    """A range in which a metric must lie before claims mean anything, measured on pilot runs from which no claim is
-    computed.
+    """A range in which a metric must lie for claims to be meaningful. The metric is measured on pilot runs, which are
+    not used to evaluate claims.
 
     A precondition is written out in one sweep file; other sweep files refer to it with ``same``.
 
     Attributes:
-        says: what is measured, in words.
-        metric: as in ``directions``; a path in the gate report if the sweep has one.
+        says: a description of what is measured.
+        metric: the name of a metric, as in ``directions``. If the sweep has a gate report, this is a path in the
+            report.
         row: the row whose pilot runs are measured.
         low, high: the limits of the range, both included.
-        paper: the paper's own value and where it stands.
-        remedy: what would make the precondition true if it is false.
-        rows, claims: the claims that compare one of these rows, or that are written so, need the precondition. If both
-            are empty, all claims need it.
-        metrics: limits this to claims on these metrics; empty: claims on all metrics.
-        same: a precondition of another sweep (``pivotrl_tab4/signal``).
+        paper: the value in the paper, and where the paper gives it.
+        remedy: what to change if the precondition does not hold.
+        rows, claims: the precondition applies to claims that compare one of these rows, and to the claims listed here.
+            If both are empty, it applies to all claims.
+        metrics: if not empty, the precondition applies only to claims on these metrics.
+        same: the precondition of another sweep that is used instead (such as ``pivotrl_tab4/signal``).
     """
 
     says: str = ""
@@ -85,7 +90,7 @@ class Precondition(Part):
         return everywhere or claim.text in self.claims or bool(set(self.rows) & set(claim.rows))
 
     def within(self, value: float) -> bool:
-        """Returns whether a measured value lies within the bounds."""
+        """Returns whether a measured value lies in the range of the precondition."""
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
     @property
@@ -101,14 +106,14 @@ def _words(value: object) -> object:
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
-"""Overrides: a list, or one string in which spaces separate them."""
+"""A list of overrides, which may be written as one string with spaces between the overrides."""
 
 
 class Pilots(Part):
-    """The pilot runs of a sweep: the rows that preconditions name, with seeds of their own and on tasks of
-    ``eval.seed=0``.
+    """The pilot runs of a sweep, on which preconditions are measured. They are runs of the rows that preconditions
+    name, with other seeds than the sweep and with the tasks of ``eval.seed=0``.
 
-    ``overrides`` apply to each of these runs, for example to skip what no precondition needs.
+    ``overrides`` apply to each pilot run, for example to skip evaluations that no precondition needs.
     """
 
     seeds: tuple[int, ...] = Field(min_length=1)
@@ -119,8 +124,8 @@ _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|
 
 
 def comparison(text: str, rows: Collection[str]) -> Comparison:
-    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``: two rows, or a row and a number; a margin;
-    a scale.
+    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``. It compares two rows, or a row and a
+    number; a margin and a scale may follow.
 
     Raises:
         ValueError: the text has another form, or names an unknown row.
@@ -157,11 +162,11 @@ def check_preconditions(
     rows: Collection[str],
     claims: Mapping[str, Collection[str]],
 ) -> None:
-    """Checks that preconditions name rows and claims of the sweep, and that its pilot runs do not share seeds with its
-    claims.
+    """Checks that preconditions name existing rows and claims of the sweep, and that pilot runs have other seeds than
+    the sweep's runs.
 
     Raises:
-        ValueError: a check fails; the message names the place.
+        ValueError: a check fails. The message names the key in the sweep file.
     """
     for name, one in preconditions.items():
         for row in (one.row, *one.rows):

@@ -1,4 +1,4 @@
-"""Computes the configuration hash that each run of a sweep has with the current configuration files."""
+"""Computes the configuration hash of each run of a sweep, from the current configuration files."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from turnwise.files import atomic_write
 from turnwise.runs.identity import config_hash
 
 _PACKAGE = Path(__file__).parents[1]
-CODE = (_PACKAGE / "config", _PACKAGE / "runs" / "identity.py", Path(__file__))  # our own code on which a hash depends
-# with these overrides a hash depends on other folders or on the process
+CODE = (_PACKAGE / "config", _PACKAGE / "runs" / "identity.py", Path(__file__))  # source files on which a hash depends
+# patterns of overrides with which a hash depends on other folders or on the process
 _OUTSIDE = re.compile(r"searchpath|oc\.env|hydra:")
 _ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
 
 
 @dataclass(slots=True)
 class RowHashes:
-    """Maps a job to its configuration hash (``turnwise.runs.identity.config_hash``).
+    """Computes the configuration hash of a job (``turnwise.runs.identity.config_hash``) and caches it.
 
-    A row is composed only once for all its seeds and for all sweeps that refer to it. If a file ``kept`` is given,
-    hashes are read from that file, without composing, as long as nothing has changed on which a hash depends
-    (:meth:`keep`).
+    The configuration of a row is composed only once for all its seeds and for all sweeps that refer to it. If a file
+    ``kept`` is given, hashes are read from it without composing anything, unless the files on which hashes depend have
+    changed (:meth:`keep`).
     """
 
     folder: Path  # conf/
@@ -56,10 +56,10 @@ class RowHashes:
         self._read = len(self._known)
 
     def __call__(self, job: Job) -> str:
-        """Returns the hash, twelve hex digits.
+        """Returns the configuration hash of a job, twelve hexadecimal digits.
 
         Raises:
-            ConfigError: the row does not compose; every bad override is named.
+            ConfigError: the configuration of the row cannot be composed. The error names every bad override.
         """
         key = json.dumps([job.seed, *self._row(job)])
         if key not in self._known:
@@ -72,8 +72,8 @@ class RowHashes:
         return self._known[key]
 
     def keep(self) -> None:
-        """Writes the hashes to the file ``kept`` if possible, except those that depend on other folders or on the
-        process.
+        """Writes the hashes to the file ``kept``, if that is possible. Hashes that depend on other folders or on the
+        process are left out.
         """
         if self.kept is not None and len(self._known) > self._read:
             hashes = {key: found for key, found in self._known.items() if not _OUTSIDE.search(key)}
@@ -84,7 +84,7 @@ class RowHashes:
         """Refuses overrides that none of the requested rows accepts.
 
         Raises:
-            ConfigError: the mistakes that the first row reports.
+            ConfigError: no row accepts the overrides. The error lists the mistakes for the first row.
         """
         refused: tuple[Job, Exception] | None = None
         for row in picked(asked) if asked.extra else ():
@@ -109,8 +109,8 @@ class RowHashes:
 
 
 def _state(folder: Path) -> str:
-    """Returns a checksum of everything besides the overrides on which a hash depends: configuration files, code,
-    libraries, environment variables.
+    """Returns a checksum of everything but the overrides that can change a configuration hash: configuration files,
+    code, libraries and environment variables.
     """
     digest = hashlib.sha256(repr((hydra.__version__, omegaconf.__version__, sys.version)).encode())
     for root in (folder, *CODE):

@@ -1,4 +1,4 @@
-"""Lists the runs of a sweep: row, seed, overrides and folder of each."""
+"""Lists the runs of a sweep, each with its row, seed, overrides and folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.experiments.table import Sweep, find_sweep
 
 PILOT = "pilot"  # folder of pilot runs, beside the folders of the papers' runs
 
-# These overrides only say how a run is executed, so that they do not make it a different run.
+# These overrides only change how a run is executed, not its result, so they are not part of its name.
 _NAMELESS = (
     "fresh",
     "paths.cache",
@@ -31,7 +31,7 @@ _NAMELESS = (
     "eval.every",
 )
 
-# These overrides concern only training: rows that are only evaluated do not take them.
+# These overrides concern only training, so they are not passed to rows that are only evaluated.
 _OF_TRAINING = (
     *("states", "allocator", "gate", "reward", "advantage", "loss", "update", "judge", "predictor", "callbacks"),
     *("data.trajectories", "data.good", "data.strict", "trainer.max_epochs", "trainer.max_steps"),
@@ -60,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a command line requests of a sweep: its ``rows``, its ``seeds`` and ``extra`` overrides.
+    """The parsed command line of a sweep: which ``rows`` and ``seeds`` to run, and ``extra`` overrides.
 
     Every row that accepts an ``extra`` override gets it. If ``pilot`` is set, pilot runs are requested
     (:func:`of_pilots`).
@@ -81,7 +81,9 @@ class Asked:
 
 
 def played(asked: Asked) -> Asked:
-    """Returns the runs that a sweep needs: its own, or those of the sweep from whose groups its numbers are computed."""
+    """Returns the request for the runs that a sweep needs. These are its own runs, or the runs of the sweep named by
+    ``gate_report``.
+    """
     source = asked.sweep.gate_report
     return (
         asked
@@ -91,9 +93,11 @@ def played(asked: Asked) -> Asked:
 
 
 def of_pilots(asked: Asked) -> Asked:
-    """Returns the pilot runs of a sweep: the rows that preconditions name and their start rows, at its pilot seeds.
+    """Returns the request for the pilot runs of a sweep: runs of the rows that preconditions name, and of their start rows, with
+    the sweep's pilot seeds.
 
-    Their names begin with ``pilot/``. Their tasks are those of ``eval.seed=0``, because choices may be based on them.
+    The names of pilot runs begin with ``pilot/``. They use the tasks of ``eval.seed=0``, because settings may be chosen by
+    looking at pilot runs.
 
     Raises:
         InputError: the sweep has no pilot runs.
@@ -111,7 +115,7 @@ def of_pilots(asked: Asked) -> Asked:
         )
         raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
     if sweep.start_seed is None:
-        for row in rows:  # grows: a start row may have a start row
+        for row in rows:  # the list grows in the loop, because a start row may have a start row
             begins = sweep.rows[row].begins(asked.scale)
             rows += [begins] if begins is not None and begins not in rows else []
     return replace(
@@ -139,7 +143,7 @@ def picked(asked: Asked) -> tuple[str, ...]:
 
 
 def jobs(asked: Asked) -> list[Job]:
-    """Returns every requested run, all rows of a seed before the next seed, so that a complete table is available early.
+    """Returns every requested run. All rows of one seed come before the next seed, so that a complete table is available early.
 
     Raises:
         InputError: a row is unknown, here or in another sweep that a row refers to.
@@ -157,7 +161,7 @@ def jobs(asked: Asked) -> list[Job]:
 
 
 def _fixed(asked: Asked, row: str) -> int | None:
-    """Returns the seed of a row from which all rows start whatever their own seed, or None."""
+    """Returns the seed of the row if all rows of a sweep start from its one run (``start_seed``), else None."""
     owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
     return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
 
@@ -173,7 +177,7 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
     preset = f"{PILOT}/{_preset(owner, owned)}" if asked.pilot else _preset(owner, owned)
     name = run_name(preset, ",".join(re.sub(r"[^\w.,=+~/\[\]-]", "_", item) for item in tail))
     begins = source.begins(asked.scale)
-    alone = owner.start_seed is not None  # one common starting run, for pilot runs too
+    alone = owner.start_seed is not None  # whether there is one common starting run, for pilot runs too
     first = job_of(replace(asked, sweep=owner, pilot=() if alone else asked.pilot), begins, seed) if begins else None
     begin = _begin(owner, asked.scale, first) if first else None
     own = (*owner.shared(asked.scale), *(source.overrides or ()), *source.at.get(asked.scale, ()))
@@ -184,9 +188,9 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
 
 
 def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
-    """Returns the override that starts a run from the weights that ``first`` leaves.
+    """Returns the override that starts a run from the weights that the run ``first`` saves.
 
-    A run that itself started from an adapter leaves all weights (``training.export``), which then replace the model.
+    A run that itself started from an adapter saves all weights (``training.export``), so ``policy.model`` is set to them.
     """
     merged = (first.begin or "").startswith("policy.start=")
     left = "model" if merged else sweep.leaves.get(scale, "adapter")
@@ -206,7 +210,8 @@ def _of_training(key: str) -> bool:
 def origin(
     sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
 ) -> tuple[Sweep, str, str | None]:
-    """Returns the sweep and row that own the runs, following ``same``, and the first reason why they cannot run.
+    """Returns the sweep and the row that define the runs of a row, after following ``same``, and the first reason why these runs
+    cannot start, or None.
 
     Raises:
         InputError: a row refers to a missing row, or rows refer to each other in a circle.

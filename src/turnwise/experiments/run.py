@@ -1,4 +1,6 @@
-"""Executes a sweep: composes and checks every row, skips finished runs, launches the rest and prints the outcome."""
+"""Executes a sweep: composes and checks the configuration of every row, skips finished runs, launches the others and
+prints the result.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,13 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     """Executes every unfinished run of a sweep, and returns the state of every run.
 
     Args:
-        compose: overrides -> the run's configuration, without Hydra's own settings.
-        launch: executes lists of overrides, here or elsewhere. A run that fails does not stop the others.
+        compose: a function that returns the configuration for a list of overrides, without Hydra's own settings.
+        launch: a function that executes one run for each list of overrides, on this or another machine. A run that
+            fails does not stop the others.
 
     Raises:
         InputError: the configuration of a row is refused; then nothing is executed.
-        RowsFailed: some runs failed; all others have been executed.
+        RowsFailed: some runs did not finish; all others have been executed.
         FailedJobError: raised by submitit if Slurm refuses the job.
     """
     asked = played(asked)
@@ -65,8 +68,8 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
 
 
 def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
-    """Splits runs into groups that can run side by side. A run that starts from another run of ``todo`` is in a later
-    group.
+    """Splits runs into groups that are executed one after the other. Runs of one group can run in parallel. A run that
+    starts from the weights of another run in ``todo`` is in a later group.
     """
     found: list[list[Standing]] = []
     left = list(todo)
@@ -79,10 +82,11 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
 
 
 def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
-    """Returns the checked configuration of every possible run by its name; the seeds of a row share one configuration.
+    """Returns the checked configurations of all runs that can start, by name of the run. The seeds of a row share one
+    configuration.
 
     Raises:
-        ConfigError: every mistake of every row.
+        ConfigError: a configuration has a mistake. The error lists all mistakes of all rows.
     """
     configs: dict[str, DictConfig] = {}
     mistakes: list[str] = []
@@ -105,7 +109,7 @@ def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, 
 
 
 def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
-    """Returns the current state of every run."""
+    """Returns the current state of every run, which is read from the run's folder."""
     standings = []
     for job in found:
         cfg = configs.get(job.name)

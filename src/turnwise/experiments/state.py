@@ -26,7 +26,7 @@ State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cann
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A run, its folder, its state, and an error or reason that explains the state."""
+    """The state of one run of a sweep, with its folder and an error or reason that explains the state."""
 
     job: Job
     folder: Path | None
@@ -35,15 +35,15 @@ class Standing:
 
     @property
     def open(self) -> bool:
-        """Whether the run still has to be executed."""
+        """Returns whether the run still has to be executed."""
         return self.state not in ("finished", "cannot run")
 
 
 def standing(job: Job, cfg: DictConfig | None) -> Standing:
-    """Returns the state of a run whose configuration is ``cfg``; None as configuration means that it cannot run.
+    """Returns the state of a run. ``cfg`` is its configuration, or None if it cannot run.
 
-    ``finished`` means that the folder holds a complete ``result.json`` of this configuration, ``changed`` that it holds
-    another run.
+    ``finished`` means that the folder contains a complete ``result.json`` of this configuration. ``changed`` means that
+    the folder contains a run with another configuration.
     """
     if cfg is None:
         return Standing(job, None, "cannot run", job.cannot or "")
@@ -73,15 +73,17 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
 
 
 def error_file(folder: Path) -> Path:
-    """Returns the path of the file with the error of a failed run. It lies beside the run's folder, which may be
-    emptied.
+    """Returns the path of the file with the error of a failed run. The file lies beside the run's folder, because the
+    folder may be emptied.
     """
     return folder.with_name(f"{folder.name}.error.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Wraps a task: writes its error to a file beside the run's folder, and removes an old error file on success."""
+    """Wraps the function that executes a run. If it fails, its error is written to a file beside the run's folder. If
+    it succeeds, an old error file is removed.
+    """
 
     task: Callable[[DictConfig], Any]
 
@@ -99,14 +101,14 @@ class Recorded:
         else:
             error_file(folder).unlink(missing_ok=True)
             return value
-        # Launchers send the error between processes and keep it until the last run has ended. It is therefore a
-        # built-in type, and it is raised outside of the handler: the run's own error would keep everything alive that
-        # its traceback refers to.
+        # Launchers send the error between processes and keep it until the last run has ended. It is therefore of a
+        # built-in type. It is raised outside of the handler, because the run's own error would keep every object alive
+        # that its traceback refers to.
         raise RuntimeError(f"{folder}: {said}")
 
 
 def states_table(title: str, standings: Sequence[Standing]) -> Table:
-    """Returns a table of rows, seeds and their states for the terminal."""
+    """Returns a table for the terminal with the row, seed, state and folder of every run."""
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     for header in ("row", "seed", "state", "folder"):
         table.add_column(header, overflow="fold")

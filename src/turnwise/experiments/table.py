@@ -1,4 +1,6 @@
-"""Reads a sweep file (``conf/sweep/<name>.yaml``): one table or figure, its rows, the paper's numbers and its claims."""
+"""Reads a sweep file (``conf/sweep/<name>.yaml``), which describes one table or figure of a paper: its rows, its
+numbers and its claims.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,22 @@ from turnwise.files import read_yaml
 
 
 class Row(Part):
-    """One row of a sweep. Overrides are a list, or one string in which spaces separate them.
+    """One row of a sweep. Overrides are a list, or one string with spaces between the overrides.
 
     A row without ``overrides`` and ``same`` only shows the paper's numbers.
 
     Attributes:
-        overrides: overrides of the row's own runs.
-        same: a row of another sweep (``pivotrl_tab1/sft``) whose runs this row shares.
-        same_at: by scale, a row that replaces ``same`` there.
-        needs: by scale, what is missing to run the row. If the text names keys such as ``data.file=...``, the row runs
-            when these keys are set on the command line.
-        trains: false for a base row, which is only evaluated; overrides of training do not apply to it.
+        overrides: the overrides with which the row's runs are started.
+        same: a row of another sweep (such as ``pivotrl_tab1/sft``) whose runs are also the runs of this row.
+        same_at: for a scale, the row that replaces ``same`` at this scale.
+        needs: for a scale, a text that says what is missing to run the row. If the text names keys such as
+            ``data.file=...``, the row runs when these keys are set on the command line.
+        trains: whether the row trains. If false, the base policy is only evaluated, and overrides of training do not
+            apply.
         starts: the row of this file whose runs provide the initial weights, seed by seed. That row may start from
             another row, or share its runs with a row of another file (``same``).
-        starts_at: by scale, a row that replaces ``starts`` there.
-        numbers: the paper's numbers by column.
+        starts_at: for a scale, the row that replaces ``starts`` at this scale.
+        numbers: the paper's numbers for this row, by column.
     """
 
     label: str = ""
@@ -66,47 +69,47 @@ class Row(Part):
         return self
 
     def shares(self, scale: Scale) -> str | None:
-        """Returns the row of another sweep whose runs this row shares at a scale, if any."""
+        """Returns the row of another sweep whose runs this row shares at a scale, or None."""
         return self.same_at.get(scale, self.same)
 
     def begins(self, scale: Scale) -> str | None:
-        """Returns the row whose runs provide the initial weights at a scale, if any."""
+        """Returns the row whose runs provide the initial weights at a scale, or None."""
         return self.starts_at.get(scale, self.starts)
 
 
 class Sweep(Part):
-    """The content of a sweep file; ``read_sweep`` adds the name."""
+    """The content of a sweep file, with the file's name as ``name``."""
 
     name: str
     paper: str
-    entry: str  # as in the paper, for example Table 4
+    entry: str  # name of the table or figure in the paper, for example Table 4
     title: str
     seeds: tuple[int, ...] = (0, 1, 2)
-    # overrides of every row at a scale; default: scale=<scale>
+    # for a scale, the overrides of every row; scale=<scale> by default
     scales: dict[Scale, Words] = Field(default_factory=dict)
-    # the paper's column -> this project's metric; null: there is none
+    # column of the paper's table -> metric of this project, or None if there is none
     columns: dict[str, str | None] = Field(default_factory=dict)
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)  # columns that differ at one scale
     rows: dict[str, Row]
     start_seed: int | None = (
-        None  # the seed of the one run from which rows start; None: each seed starts from the run of the same seed
+        None  # seed of the one run from which all rows start; with None, each run starts from the run of the same seed
     )
-    # what runs leave for rows that start from them
+    # for a scale, the folder of weights that runs save for the rows that start from them
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)
-    needs: dict[Scale, str] = Field(default_factory=dict)  # what is missing to run the rows, for all of them
+    needs: dict[Scale, str] = Field(default_factory=dict)  # for a scale, what is missing to run any row
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # metric -> claims such as ``a > b - 2``
-    least: dict[str, float] = Field(default_factory=dict)  # metric -> the smallest advantage that counts as one
+    least: dict[str, float] = Field(default_factory=dict)  # metric -> smallest difference that counts as an advantage
     preconditions: dict[str, Precondition] = Field(default_factory=dict)
     pilots: Pilots | None = None
     also: dict[str, tuple[str, ...]] = Field(
         default_factory=dict
-    )  # claims of this project, not of the paper: shown but not counted
+    )  # metric -> claims of this project, not of the paper; they are shown but not counted
     # if set, metrics are paths in the output of scripts/gate_report.py for the groups of this sweep
     gate_report: str | None = None
     reach: tuple[
         float | str, ...
-    ] = ()  # levels of held-out success in %, or rows: the report shows how much each row spent to reach them
-    curve: Literal["updates"] | None = None  # draws held-out success during training against this
+    ] = ()  # levels of held-out success in %, or rows; the report shows the compute that each row spent to reach them
+    curve: Literal["updates"] | None = None  # x axis of a drawing of held-out success during training
     panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # title of each panel -> its rows
     note: str = ""
 
@@ -151,15 +154,15 @@ class Sweep(Part):
             row = first
 
     def claims(self, metric: str) -> list[Comparison]:
-        """Returns the claims about one metric, first the paper's and then ours."""
+        """Returns the claims about one metric: first the claims of the paper, then those of this project."""
         theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def least_advantage(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the smallest advantage that counts as one: ``least``, or the paper's own difference if that is
-        smaller.
+        """Returns the smallest difference between the two rows of a claim that counts as an advantage. This is
+        ``least``, or the paper's own difference if that is smaller.
 
-        None if one side of the claim is a number, which is itself a threshold.
+        The result is None if one side of the claim is a number, because the number is itself a threshold.
         """
         if len(claim.rows) < 2:
             return None
@@ -167,8 +170,8 @@ class Sweep(Part):
         return least if least is None or paper is None or paper <= 0 else min(least, paper)
 
     def paper_difference(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the paper's difference of two rows in points, as the mean over the paper's columns of the metric, or
-        None.
+        """Returns the difference in points between the two rows of a claim in the paper, as a mean over the paper's
+        columns for the metric, or None if the paper does not give it.
 
         Only percentages are considered, because the paper's other numbers have units of their own.
         """
@@ -180,7 +183,9 @@ class Sweep(Part):
         return sum(found) / len(found) if found and metric.startswith(("in_domain.", "ood.")) else None
 
     def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
-        """Returns why a row cannot run at a scale if the keys ``given`` are set, or None if it can."""
+        """Returns the reason why a row cannot run at a scale, or None if it can run. ``given`` are the keys set on the
+        command line.
+        """
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
             return (
@@ -207,7 +212,7 @@ def sweep_names(folder: Path) -> list[str]:
 
 
 def find_sweep(name: str, folder: Path) -> Sweep:
-    """Returns the sweep of a name.
+    """Returns the sweep with this name.
 
     Raises:
         InputError: there is no such sweep (the message names the most similar one), or its file cannot be used.
@@ -222,10 +227,10 @@ def find_sweep(name: str, folder: Path) -> Sweep:
 
 
 def read_sweep(path: Path | str) -> Sweep:
-    """Reads a sweep file.
+    """Returns the content of a sweep file.
 
     Raises:
-        InputError: it is missing, is not YAML, or has another form; the message lists every mistake.
+        InputError: the file is missing, is not YAML, or has another form; the message lists every mistake.
     """
     path = Path(path)
     try:
@@ -237,7 +242,7 @@ def read_sweep(path: Path | str) -> Sweep:
 
 @lru_cache(maxsize=128)
 def _read(path: Path, changed: int, size: int) -> Sweep:
-    """Reads a sweep file, again only after it has changed, because many rows may refer to it."""
+    """Reads a sweep file. The result is cached until the file changes, because many rows may refer to it."""
     try:
         raw = read_yaml(path)
     except ValueError as error:

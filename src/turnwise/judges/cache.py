@@ -1,6 +1,6 @@
-"""Stores answers on disk by the content of their questions.
+"""Stores a model's answers on disk, so that the same question is asked only once.
 
-They are in an SQLite file, which several processes can share and which crashes leave intact.
+The answers are in an SQLite file, which several processes can share and which stays intact in crashes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from turnwise.errors import InputError
 
 VERSION = 1
-BUSY = 30.0  # seconds that a write waits for another process
+BUSY = 30.0  # greatest time in seconds that a write waits for other processes
 _TABLE = """
 CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY,
@@ -29,28 +29,31 @@ CREATE TABLE IF NOT EXISTS answers (
 
 
 class CacheError(OSError):
-    """The cache could not be read or written at this moment (no space left, or locked too long).
+    """Raised if the cache cannot be read or written at the moment: the disk is full, or the file is locked too long.
 
-    The answer itself is valid.
+    If an answer could not be stored, the answer itself is still valid.
     """
 
 
 def key_of(question: Mapping[str, Any]) -> str:
-    """Returns the key of a question: SHA-256 of its canonical JSON."""
+    """Returns the cache key of a question: the SHA-256 hash of the question as canonical JSON."""
     text = json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Cache:
-    """A persistent map from questions to answers, both in JSON.
+    """A persistent mapping from the keys of questions to answers (JSON objects).
 
     Each entry is one transaction in write-ahead mode. So a killed process leaves no partial entry, and a power failure
-    loses at most the last entries. Only the first answer to a question is kept, and ``put`` returns the stored one, so
-    that processes that asked at the same time use the same answer. The file must be on a local disk, because write-ahead
-    mode does not work on network file systems.
+    loses at most the last entries. Only the first answer to a question is stored, and ``put`` returns the stored
+    answer. So processes that ask the same question at the same time use the same answer. The file must be on a local
+    disk, because write-ahead mode does not work on network file systems.
+
+    Args:
+        path: path of the SQLite file, which is created if it does not exist.
 
     Raises:
-        InputError: ``path`` is not such a cache, or cannot be opened.
+        InputError: the file is not such a cache, or cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -66,7 +69,7 @@ class Cache:
             ) from error
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Returns the stored answer, or None if there is none.
+        """Returns the stored answer for a key, or None if no answer is stored.
 
         Raises:
             CacheError: the cache cannot be read at this moment.
@@ -79,11 +82,11 @@ class Cache:
         return json.loads(row[0]) if row else None
 
     def put(self, key: str, about: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Stores an answer unless there is one already, and returns the stored answer.
+        """Stores an answer unless the key already has one, and returns the stored answer.
 
         Args:
-            key: from :func:`key_of`.
-            about: model and version, for people who inspect the file.
+            key: the question's key, from :func:`key_of`.
+            about: the model's name and a version; this text is only for people who inspect the file.
             value: the answer.
 
         Raises:
@@ -123,7 +126,7 @@ class Cache:
         run("COMMIT")
 
     def _patiently(self, statement: str) -> None:
-        """Retries a statement, because SQLite may refuse it at once while another process sets up the file."""
+        """Runs an SQL statement, with retries. SQLite may refuse it at once while another process creates the file."""
         deadline = time.monotonic() + BUSY
         while True:
             try:

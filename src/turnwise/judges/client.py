@@ -1,4 +1,4 @@
-"""A client for OpenAI-compatible chat endpoints: a vLLM or llama.cpp server, or a hosted model."""
+"""Sends questions to an OpenAI-compatible chat endpoint: a vLLM or llama.cpp server, or a hosted model."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from turnwise.text import parse_json, said
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY = 4 * 2**20  # bytes of an answer
-_SAID, _SHOWN = 4096, 300  # bytes of an error response that are read, and characters of it that a message shows
-_REACH = 5.0  # time limit in seconds of a test whether the server responds
-_MOST_TOKENS = 2**40  # maximum plausible number of tokens in one answer; a larger count is ignored
+MAX_BODY = 4 * 2**20  # maximum size of an answer in bytes
+_SAID, _SHOWN = 4096, 300  # of an error response, at most so many bytes are read and so many characters are shown
+_REACH = 5.0  # time limit in seconds for a test whether the server responds
+_MOST_TOKENS = 2**40  # maximum plausible number of tokens per request; a larger count is reduced to this number
 _FINAL = ("rejected", "skipped", "budget")  # faults for which a retry is useless
 
 
 class ChatFault(Exception):
-    """A question got no answer.
+    """Raised if a question gets no answer.
 
-    ``after`` is the pause in seconds that the server requested, and ``said`` is the server's message with secrets
-    masked.
+    ``after`` is the pause in seconds that the server asks for, or None. ``said`` is the server's error message with
+    secrets masked.
     """
 
     def __init__(self, kind: Fault, detail: str, after: float | None = None, said: str = "") -> None:
@@ -40,7 +40,7 @@ class ChatFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's answer: its text, and the reason why it stopped."""
+    """A model's answer: its text, and the reason why generation stopped (``finish_reason``)."""
 
     text: str
     finish: str
@@ -48,21 +48,26 @@ class Reply:
 
 @dataclass(slots=True)
 class ChatClient:
-    """Sends requests to ``url``/chat/completions. Only one event loop may use a client.
+    """Sends questions as requests to ``url``/chat/completions. A client must be used in only one event loop.
 
-    At most ``concurrency`` questions run at once, each for at most ``time_limit`` seconds including all attempts and
-    pauses. Before a retry the client waits ``backoff`` seconds, doubled each time, with jitter. If the server sends
-    Retry-After, all questions wait for that time. After ``give_up_after`` failed questions in a row no request is sent
-    for ``cooldown`` seconds, so that a dead endpoint does not block a run.
+    A question may need several requests, because failed requests are repeated after a pause. If the server sends a
+    Retry-After header, all questions wait for that time.
 
     Args:
         url: base address of the API, such as ``http://127.0.0.1:8000/v1``.
-        key_variable: environment variable with the API key. If it is not set, no key is sent. The key is not stored in
-            a field.
+        key_variable: environment variable with the API key. If it is not set, no key is sent. This object never stores
+            the key.
+        concurrency: maximum number of questions at the same time.
         attempts: maximum number of requests for one question.
         attempt_limit: time limit of one request in seconds.
-        price_in, price_out: price per million tokens, for the report and the budget.
-        budget: spend after which no request is sent; None means no limit.
+        time_limit: time limit of one question in seconds, including all its requests and pauses.
+        backoff: pause before the second request in seconds. It doubles for each further request, with random jitter.
+        give_up_after: number of consecutive failed questions after which no request is sent for ``cooldown`` seconds,
+            so that a dead endpoint does not block a run.
+        cooldown: see ``give_up_after``.
+        price_in: price per million prompt tokens, for the report and the budget.
+        price_out: price per million completion tokens.
+        budget: amount of money after which no request is sent; None: no limit.
     """
 
     url: str
@@ -80,9 +85,9 @@ class ChatClient:
     tally: Tally = field(default_factory=Tally, init=False, repr=False)
     _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
     _places: asyncio.Semaphore | None = field(default=None, init=False, repr=False)
-    # a separate random generator, so that jitter does not change the seeded draws of a run
+    # a generator of its own, so that jitter does not change the run's seeded random numbers
     _random: random.Random = field(default_factory=random.Random, init=False, repr=False)
-    _failed: int = field(default=0, init=False, repr=False)  # failed questions in a row
+    _failed: int = field(default=0, init=False, repr=False)  # number of consecutive failed questions
     _shut_until: float = field(default=0.0, init=False, repr=False)
     _quiet_until: float = field(default=0.0, init=False, repr=False)
     _told: set[str] = field(default_factory=set, init=False, repr=False)
@@ -101,15 +106,18 @@ class ChatClient:
 
     @property
     def cost(self) -> float:
-        """Returns the money spent so far."""
+        """Returns the amount of money spent so far."""
         return self.tally.cost(self.price_in, self.price_out)
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[float]:
-        """Waits for a free slot and yields the deadline of the question (a time of :func:`time.monotonic`).
+        """Waits until a question may start, and yields the question's deadline (in the time of :func:`time.monotonic`).
+
+        At most ``concurrency`` questions run within this context manager at the same time.
 
         Raises:
-            ChatFault: no request may be sent, because the endpoint has failed too often or the budget is spent.
+            ChatFault: no request may be sent, because the endpoint has failed too often, or because the budget is spent
+                or cannot be checked.
         """
         if self._places is None:
             self._places = asyncio.Semaphore(self.concurrency)
@@ -123,14 +131,14 @@ class ChatClient:
             yield time.monotonic() + self.time_limit
 
     async def ask(self, request: Mapping[str, Any], deadline: float) -> Reply:
-        """Sends one chat completion request, with retries.
+        """Sends a chat completion request, repeats it after failures, and returns the model's answer.
 
         Args:
-            request: the body, with ``model`` and ``messages`` among its keys.
-            deadline: from :meth:`place`.
+            request: body of the request; it must contain ``model`` and ``messages``.
+            deadline: time at which the question must end, from :meth:`place`.
 
         Raises:
-            ChatFault: the last fault, if no attempt or no time is left.
+            ChatFault: the last attempt failed, and no further attempt is possible or no time is left.
         """
         attempt = 0
         while True:
@@ -153,9 +161,9 @@ class ChatClient:
                 return reply
 
     async def away(self) -> str | None:
-        """Returns why the server cannot be reached; None if it responds in any way.
+        """Tests whether the server responds, without asking the model anything.
 
-        The test sends no question to the model.
+        Returns None if the server responds in any way, otherwise the reason why it cannot be reached.
         """
         try:
             async with self._open().get(
@@ -248,7 +256,7 @@ class ChatClient:
             self._shut_until = time.monotonic() + self.cooldown
 
     def _fault(self, fault: ChatFault) -> ChatFault:
-        """Counts a fault and logs the first of each kind, without any text of the request or the response."""
+        """Counts a fault and returns it. Only the first fault of each kind is logged, without text of the question."""
         self.tally.faults[fault.kind] += 1
         if fault.kind not in self._told:
             self._told.add(fault.kind)

@@ -1,4 +1,4 @@
-"""A judge that asks a model behind an OpenAI-compatible endpoint."""
+"""Implements a judge that asks a judging model at an OpenAI-compatible endpoint for scores."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ _OURS = ("model", "messages", "temperature", "max_tokens", "response_format", "s
 
 @dataclass(slots=True)
 class EndpointJudge:
-    """Scores from a judging model (AWPO, arXiv:2512.19126, App. B.2), cached by content.
+    """Gets scores from a judging model (AWPO, arXiv:2512.19126, App. B.2) and caches them by the question's content.
 
-    Questions run in a separate thread while the caller continues. After an answer without a valid score, the question
-    is repeated once with a note about the error. If that fails too, the score is None. It is counted by its reason and
-    not cached, so that a later run asks again.
+    Questions run in a separate thread while the caller continues. If an answer contains no valid score, the model is
+    asked once more with a note about the error. If that fails too, the score is None. Such failures are counted by
+    reason and not cached, so a later run asks again.
 
     Args:
-        client: sends the requests.
-        model: the model's name at the endpoint. It is part of the cache key, so different models need different names.
+        client: client that sends the requests.
+        model: name of the judging model at the endpoint. It is part of the cache key, so different models need
+            different names.
         rubric: name of a rubric in ``judges/rubrics``.
-        cache: the file that caches answers; None means no cache.
-        structured: how the server is asked for JSON; ``none`` is for a server that refuses ``response_format``.
-        temperature, max_tokens: sampling temperature and maximum length of an answer. A model that reasons first needs
-            many tokens.
+        cache: path of the file that caches scores; None: no cache.
+        structured: how the server is asked for JSON; use ``none`` for a server that refuses ``response_format``.
+        temperature: sampling temperature of the judging model.
+        max_tokens: maximum length of an answer in tokens. A model that reasons first needs many tokens.
         extra: further keys of the request, such as ``chat_template_kwargs`` or ``seed``.
     """
 
@@ -57,7 +58,7 @@ class EndpointJudge:
     _store: Cache | None = field(default=None, init=False, repr=False)
     _background: Background | None = field(default=None, init=False, repr=False)
     _pending: dict[str, asyncio.Task[tuple[float | None, str]]] = field(default_factory=dict, init=False, repr=False)
-    _why: str = field(default="", init=False, repr=False)  # the reason why the last question without a score has none
+    _why: str = field(default="", init=False, repr=False)  # reason of the last question that got no score
     _counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,10 +73,10 @@ class EndpointJudge:
         self._rubric = load_rubric(self.rubric)
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
-        """Starts a question and returns at once.
+        """Starts to score a candidate and returns at once. The future's result is the score, or None if it failed.
 
         Raises:
-            InputError: at the first candidate, if the cache cannot be opened.
+            InputError: the cache cannot be opened. This can happen only at the first candidate.
         """
         if self._background is None:
             self._store = Cache(self.cache) if self.cache else None
@@ -88,13 +89,13 @@ class EndpointJudge:
     def prove(self, candidate: Candidate) -> str | None:
         """Tests the endpoint with one question before a run depends on it.
 
-        The question counts in the spend but not as a candidate.
+        The question's cost is counted, but the question is not counted as a scored candidate.
 
         Returns:
-            A warning if the answer came from the cache and the server does not respond, otherwise None.
+            A warning if the score came from the cache and the server does not respond, otherwise None.
 
         Raises:
-            InputError: the question got no score; the error contains the server's message with secrets masked.
+            InputError: the question got no score. The error message contains the server's message with secrets masked.
         """
         score = self.submit(candidate).result()
         known = self._counts["cached"]
@@ -120,7 +121,7 @@ class EndpointJudge:
         return {**counts, **reasons, **self.client.tally.report(), "cost": self.client.cost}
 
     def close(self) -> None:
-        """Cancels running questions, whose futures return None. The judge can be used again afterwards."""
+        """Cancels running questions; the results of their futures are None. The judge can be used again afterwards."""
         if self._background is not None:
             self._background.close(self.client.close())
             self._background = None
@@ -147,7 +148,7 @@ class EndpointJudge:
         return score
 
     async def _answer(self, key: str, candidate: Candidate) -> tuple[float | None, str]:
-        """Returns the score and, if there is none, the reason."""
+        """Returns a candidate's score and an empty text, or None and the reason why there is no score."""
         stored = self._cached(key)
         if stored is not None:
             self._counts["cached"] += 1
@@ -171,9 +172,9 @@ class EndpointJudge:
         return snap(self._keep(key, {"score": raw})["score"]), ""
 
     def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Returns the body of a request.
+        """Returns the body of a request with these chat messages.
 
-        The cache key is made from this body, with an empty code in the messages.
+        The cache key is also computed from such a body, but its messages contain an empty code instead of a random one.
         """
         return {
             "model": self.model,

@@ -1,4 +1,4 @@
-"""The interface of a judge, which scores replies while rollouts are still running, and of the candidates to score."""
+"""Defines the interface of a judge, which scores the policy's replies while rollouts are still running."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ from turnwise.types import Message, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One reply to score, with its context and reference.
+    """A reply of the policy that is to be scored, with its context and reference.
 
-    ``id`` is only a label. Scores depend on the content, so two candidates that differ only in ``id`` are scored by one
+    ``id`` is only a label. Scores depend only on the content, so candidates that differ only in ``id`` share one
     request.
     """
 
     id: str
     prompt: tuple[Message, ...]  # the conversation up to the reply
-    text: str  # the reply as the policy wrote it, including thinking and calls
-    thinking: str  # the reply without its calls, as its parser split it
-    calls: tuple[ToolCall, ...] | None  # the reply's calls; None if it does not parse
-    reference: str | None  # a good rationale for this step, if there is one
-    reference_calls: tuple[ToolCall, ...]  # the correct calls
-    tools: tuple[Mapping[str, Any], ...] = ()  # tool definitions that the policy saw
+    text: str  # the reply as the policy wrote it, including thinking and tool calls
+    thinking: str  # the reply without its tool calls, which the parser has split off
+    calls: tuple[ToolCall, ...] | None  # the reply's tool calls; None if the reply cannot be parsed
+    reference: str | None  # a reference rationale for this step; None: there is none
+    reference_calls: tuple[ToolCall, ...]  # the correct tool calls
+    tools: tuple[Mapping[str, Any], ...] = ()  # the tool definitions that the policy saw
 
 
 class Judge(Protocol):
-    """Scores replies. A score is in [0, 1] and one of the tiers of :mod:`turnwise.judges.rubric`.
+    """Scores replies.
 
-    A reply without a score gets None, never 0.
+    A score is one of the tiers of :mod:`turnwise.judges.rubric`, which are numbers in [0, 1]. If scoring fails, the
+    result is None and not 0.
     """
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
-        """Starts scoring and returns at once. The future does not raise if the endpoint fails."""
+        """Starts to score a candidate and returns at once. If the endpoint fails, the future's result is None."""
         ...
 
     def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
-        """Waits for all scores and returns them in the order of ``candidates``."""
+        """Scores all candidates, and returns the scores in the order of ``candidates`` when all are complete."""
         ...
 
     def report(self) -> dict[str, float]:
-        """Returns counts, spend and rates so far (docs/judges.md)."""
+        """Returns counts, cost and rates so far, by name (see docs/judges.md)."""
         ...
 
     def close(self) -> None:
-        """Cancels running questions; their scores are None."""
+        """Cancels scoring that is still running. The results of its futures are None."""
         ...
 
 
 def gather(judge: Judge, candidates: Iterable[Candidate]) -> list[float | None]:
-    """Submits all candidates, then waits for all scores."""
+    """Submits all candidates to a judge, waits for all scores, and returns them in the same order."""
     return [future.result() for future in [judge.submit(candidate) for candidate in candidates]]

@@ -1,4 +1,4 @@
-"""A judge that needs no server: it measures the rubric's dimensions by rules, optionally with bias and noise."""
+"""Implements a judge without a model: rules measure the rubric's dimensions. Bias and noise can be added."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(slots=True)
 class OfflineJudge:
-    """Computes the rubric of App. B.2 (AWPO, arXiv:2512.19126) by rules.
+    """Computes the rubric of App. B.2 (AWPO, arXiv:2512.19126) by rules. This is the default judge.
 
-    It is the default judge and replaces a judging model.
+    The score is snap(clip(s + ``bias`` + ``noise`` z)). Here s is the result of :func:`grade`, clip limits the sum to
+    [0, 1], and :func:`snap` rounds it to a tier. z is a standard normal random number, whose seed depends on ``seed``
+    and the candidate's content. So the same reply to the same prompt gets the same score in every run.
 
-    The score is snap(clip(s + ``bias`` + ``noise`` z)). Here s is :func:`grade`, and z is a standard normal draw whose
-    seed is made from ``seed`` and the candidate's content. The same reply to the same prompt has the same score in
-    every run.
+    The rules only compare words. So reasoning that paraphrases the reference rationale is scored too low, and reasoning
+    that merely repeats the reference's words is scored too high.
 
-    Rules only compare words. So reasoning that paraphrases the reference gets too low a score, and reasoning that
-    repeats its words gets too high a score.
+    Args:
+        bias: constant that is added to every score, in [-1, 1].
+        noise: standard deviation of the noise that is added to every score.
+        seed: random seed of the noise.
     """
 
     bias: float = 0.0
@@ -64,7 +67,7 @@ class OfflineJudge:
         """Does nothing, because this judge holds no resources."""
 
     def score(self, candidate: Candidate) -> float:
-        """Returns the score, one of the rubric's tiers."""
+        """Returns a candidate's score, which is one of the rubric's tiers."""
         score = grade(candidate) + self.bias
         if self.noise:
             score += self.noise * random.Random(self._seed_of(candidate)).gauss()
@@ -83,7 +86,10 @@ class OfflineJudge:
 
 @dataclass(frozen=True, slots=True)
 class Grades:
-    """The four dimensions of the rubric, each in [0, 1]. ``reasoning`` is None if there is no reference rationale."""
+    """A candidate's grades in the rubric's four dimensions, each in [0, 1].
+
+    ``reasoning`` is None if the candidate has no reference rationale.
+    """
 
     reasoning: float | None
     tools: float
@@ -92,12 +98,11 @@ class Grades:
 
 
 def grade(candidate: Candidate) -> float:
-    """Returns the weighted mean of the dimensions, limited by the rubric's caps, in [0, 1].
+    """Returns a candidate's grade in [0, 1]: the weighted mean of its dimensions, limited by the rubric's caps.
 
-    It is not rounded to a tier yet.
-
-    Without a reference rationale, the weight of the reasoning is given to the other dimensions. A reply that cannot be
-    parsed is graded only for its reasoning, and its score is capped as if it missed every tool.
+    The grade is not yet rounded to a tier. Without a reference rationale, the weight of the reasoning is distributed
+    over the other dimensions. If a reply cannot be parsed, its other dimensions are 0, and it is capped like a reply
+    without calls.
     """
     grades = {name: value for name, value in asdict(dimensions(candidate)).items() if value is not None}
     score = sum(WEIGHTS[name] * value for name, value in grades.items()) / sum(WEIGHTS[name] for name in grades)
@@ -105,13 +110,14 @@ def grade(candidate: Candidate) -> float:
 
 
 def dimensions(candidate: Candidate) -> Grades:
-    """Returns the four dimensions of a candidate.
+    """Returns a candidate's grades in the rubric's four dimensions.
 
-    - reasoning: 2 L / (m + n), L the longest common subsequence of the words of thinking (m) and reference (n);
-    - tools: 2 L / (m + n) over the sequences of tool names;
-    - parameters: 2 e / (a + b) over the best one-to-one match of calls of the same tool, with e equal parameters, and a
-      and b parameters in all on the two sides;
-    - conduct: the share of the reply's calls that are neither repeated nor beyond the number of true calls.
+    - reasoning: 2 L / (m + n), where the thinking has m words, the reference rationale has n words, and L is the length
+      of their longest common subsequence;
+    - tools: the same measure, computed for the sequences of tool names instead of words;
+    - parameters: 2 e / (a + b), where the reply's calls have a parameters in total, the true calls have b, and e
+      parameters are equal under the best one-to-one match of calls of the same tool;
+    - conduct: the fraction of the reply's calls that are neither repeated nor in excess of the number of true calls.
     """
     reasoning = None
     if candidate.reference is not None:
@@ -126,9 +132,9 @@ def dimensions(candidate: Candidate) -> Grades:
 
 
 def cap(candidate: Candidate) -> float:
-    """Returns the highest score that the rubric allows.
+    """Returns the highest score that the rubric allows for a candidate.
 
-    Missing tools, invented tools and different parameters limit it.
+    Missing tools, invented tools and parameters that differ from the true ones limit the score.
     """
     calls, true = candidate.calls or (), candidate.reference_calls
     caps = [1.0]
@@ -148,7 +154,10 @@ def _words(text: str) -> list[str]:
 
 
 def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
-    """Returns the Dice coefficient of two sequences by their longest common subsequence; 1 if both are empty."""
+    """Returns 2 L / (m + n) for two sequences of lengths m and n, and 1 if both are empty.
+
+    L is the length of their longest common subsequence.
+    """
     return 2 * LCSseq.similarity(a, b) / (len(a) + len(b)) if a or b else 1.0
 
 
@@ -173,5 +182,5 @@ def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
 
 
 def _same(a: object, b: object) -> bool:
-    """Returns whether two values are equal as JSON, where true is not 1."""
+    """Returns whether two values are equal as JSON. Unlike in Python, true and 1 are different."""
     return calls_text([ToolCall("", {"": a})]) == calls_text([ToolCall("", {"": b})])

@@ -1,4 +1,4 @@
-"""Writes the question to a judging model and parses its answer strictly."""
+"""Writes the prompt for a judging model, and parses the model's answer strictly."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SCHEMA = {
 }
 _CODE_BLOCK = re.compile(
     r"\A```(?:json)?(.*)```\Z", re.DOTALL
-)  # one repeat only: several take cubic time on blank text
-_QUOTED = 500  # maximum number of characters of an unusable answer that the repair question quotes
+)  # only one repetition, because several ones would take cubic time on blank text
+_QUOTED = 500  # of an unusable answer, the second question quotes at most this many characters
 
 
 class AnswerError(ValueError):
-    """The model's answer contains no valid score. ``kind`` is ``invalid`` or ``out_of_range``."""
+    """Raised if the model's answer contains no valid score. ``kind`` is ``invalid`` or ``out_of_range``."""
 
     def __init__(self, kind: Literal["invalid", "out_of_range"], what: str) -> None:
         super().__init__(what)
@@ -46,11 +46,15 @@ class _Verdict(BaseModel):
 def question(
     rubric: Rubric, candidate: Candidate, code: str, section: Callable[[str, str, str], str] = fenced
 ) -> list[dict[str, str]]:
-    """Returns the chat messages.
+    """Returns the chat messages that ask a judging model to score a candidate.
 
     The system message contains only the rubric, so that a server can cache it for all candidates.
 
-    ``section`` builds the marked part of the prompt for a text: (name, text, code) -> section.
+    Args:
+        rubric: the rubric.
+        candidate: the candidate.
+        code: random text in the markers around each untrusted text.
+        section: function that puts markers around an untrusted text; its arguments are name, text and code.
     """
     reference = candidate.reference or "(no reference rationale: judge the reasoning by the true calls)"
     sections = [
@@ -69,14 +73,14 @@ def question(
 
 
 def repair(messages: Sequence[dict[str, str]], answer: str, error: AnswerError) -> list[dict[str, str]]:
-    """Returns the messages of the second and last question, after an answer without a valid score."""
+    """Returns the messages with which the model is asked once more, after an answer without a valid score."""
     ask = f'That is not an answer: {error}. Reply with one JSON object and nothing else: {{"score": ...}}'
     shown = answer.strip()[:_QUOTED] or "(empty)"
     return [*messages, {"role": "assistant", "content": shown}, {"role": "user", "content": ask}]
 
 
 def response_format(structured: Structured) -> dict[str, Any]:
-    """Returns the part of the request that makes the server enforce the schema."""
+    """Returns the part of a request that makes the server enforce JSON output; it is empty for ``none``."""
     if structured == "json_schema":
         schema = {"name": "verdict", "strict": True, "schema": SCHEMA}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -84,10 +88,10 @@ def response_format(structured: Structured) -> dict[str, Any]:
 
 
 def read_score(answer: str) -> float:
-    """Returns the score in an answer.
+    """Returns the score in an answer of a judging model.
 
-    The answer must be one JSON object, which may stand in a code block or after reasoning that ends in ``</think>``.
-    Prose is not searched for a score, because the judge may only repeat what the reply told it to write.
+    The answer must be one JSON object. It may be in a code block, or after reasoning that ends with ``</think>``. Other
+    text is not searched for a score, because there the judge may repeat a score that the reply told it to give.
 
     Raises:
         AnswerError: the answer has another form, or its score is not in [0, 1].

@@ -1,6 +1,7 @@
-"""Asks a model behind an endpoint to write reference rationales, which explain why each demonstrated step is right.
+"""Asks a model at an endpoint to write reference rationales, which explain why each step of a demonstration is right.
 
-AWPO (arXiv:2512.19126, App. B.2) compares a reply's reasoning with a reference that a strong model wrote beforehand.
+AWPO (arXiv:2512.19126, App. B.2) compares a reply's reasoning with a reference rationale that a strong model wrote
+before training.
 """
 
 from __future__ import annotations
@@ -32,18 +33,21 @@ the conversation shows up to this point. Do not mention that the step was given.
 
 @dataclass(frozen=True, slots=True)
 class DemonstratedTurn:
-    """One assistant turn of a trajectory. ``turn`` is its index among the assistant turns, from 0."""
+    """One assistant turn of a demonstrated trajectory."""
 
-    trajectory: str
-    turn: int
-    before: tuple[Message, ...]
-    act: Message
-    tools: tuple[Mapping[str, Any], ...]
+    trajectory: str  # id of the trajectory
+    turn: int  # index of the turn among the trajectory's assistant turns, from 0
+    before: tuple[Message, ...]  # the conversation before the turn
+    act: Message  # the assistant's message in this turn
+    tools: tuple[Mapping[str, Any], ...]  # definitions of the available tools
 
 
 @dataclass(slots=True)
 class Written:
-    """The rationales by (trajectory, turn), and the reasons why others are missing."""
+    """The rationales that were written, by (trajectory id, turn).
+
+    ``missing`` counts the steps without a rationale by reason, and ``cached`` counts the rationales from the cache.
+    """
 
     rationales: dict[tuple[str, int], str] = field(default_factory=dict)
     missing: Counter[str] = field(default_factory=Counter)
@@ -51,7 +55,7 @@ class Written:
 
 
 def steps(trajectories: Iterable[Trajectory]) -> Iterator[DemonstratedTurn]:
-    """Yields every assistant turn with the whole conversation before it."""
+    """Yields every assistant turn of the trajectories, with the whole conversation before the turn."""
     for trajectory in trajectories:
         turn = 0
         for place, message in enumerate(trajectory.messages):
@@ -69,8 +73,18 @@ async def write_rationales(
     max_tokens: int = 1024,
     advance: Callable[[], object] = lambda: None,
 ) -> Written:
-    """Asks for the rationale of each step. Cached answers are not requested again, so an interrupted call can be
-    continued.
+    """Asks a model for a rationale of each demonstrated turn, and returns all rationales.
+
+    Answers in the cache are not requested again, so an interrupted call can be continued by a new one.
+
+    Args:
+        client: client that sends the requests.
+        model: name of the model at the endpoint.
+        wanted: the turns that need a rationale.
+        cache: cache of the answers.
+        temperature: sampling temperature of the model.
+        max_tokens: maximum length of an answer in tokens.
+        advance: function that is called once after each rationale, for example for a progress bar.
 
     Raises:
         CacheError: an answer could not be stored.
@@ -113,9 +127,9 @@ async def write_rationales(
 
 
 def write_reasoned(path: Path, trajectories: Iterable[Trajectory], written: Written) -> None:
-    """Writes the trajectories with their rationales as ``reasoning_content``, atomically.
+    """Writes trajectories to a file, with their rationales as ``reasoning_content`` of the assistant messages.
 
-    A message that already has reasoning, or for which there is no rationale, is unchanged.
+    A message stays unchanged if it already has reasoning, or if it has no rationale. The file is replaced atomically.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,6 +1,7 @@
-"""Defines the scale of all judges: weights, tiers and caps (AWPO, arXiv:2512.19126, App. B.2), and loads rubric texts.
+"""Defines the scores of all judges by weights, tiers and caps (AWPO, arXiv:2512.19126, App. B.2), and loads rubrics.
 
-The texts are ``rubrics/<name>.txt``. A changed text is a new version, so cached scores of the old text are not reused.
+The text of a rubric is in ``rubrics/<name>.txt``. A changed text is a new version of the rubric, so cached scores of
+the old text are not reused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from turnwise.errors import InputError
 TIERS = (1.00, 0.90, 0.75, 0.50, 0.25, 0.00)
 WEIGHTS = {"reasoning": 0.35, "tools": 0.30, "parameters": 0.25, "conduct": 0.10}
 
-# The highest scores that a reply with a certain flaw can get.
+# Caps: the highest score that a reply can get if it has the named flaw.
 PARAMETER_DIFFERS = 0.75
 TOOL_MISSING = 0.50
 TOOL_INVENTED = 0.25
@@ -24,9 +25,9 @@ TOOL_INVENTED = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """The instructions for a judging model.
+    """The scoring instructions for a judging model.
 
-    ``version`` is the rubric's name and eight hex digits of its text's hash.
+    ``version`` consists of the rubric's name and the first eight hex digits of the SHA-256 hash of its text.
     """
 
     name: str
@@ -36,10 +37,10 @@ class Rubric:
 
 @cache
 def load_rubric(name: str) -> Rubric:
-    """Loads a rubric of the package.
+    """Loads a rubric that the package contains.
 
     Raises:
-        InputError: there is no rubric of this name; the message lists the available ones.
+        InputError: there is no rubric with this name; the message lists the available rubrics.
     """
     folder = files("turnwise.judges") / "rubrics"
     texts = {item.name.removesuffix(".txt"): item for item in folder.iterdir() if item.name.endswith(".txt")}
@@ -50,12 +51,12 @@ def load_rubric(name: str) -> Rubric:
 
 
 def snap(score: float) -> float:
-    """Returns the tier nearest to ``score``. Half-way between two tiers, it returns the lower one.
+    """Returns the tier nearest to ``score``. If two tiers are equally near, it returns the lower one.
 
     Raises:
         ValueError: ``score`` is not in [0, 1].
     """
     if not (math.isfinite(score) and 0 <= score <= 1):
         raise ValueError(f"score must be in [0, 1], got {score}")
-    # rounded, because in floating point 0.95 is nearer to 0.90 than to 1.00
+    # Distances are rounded, because in floating point 0.95 is nearer to 0.90 than to 1.00.
     return min(TIERS, key=lambda tier: (round(abs(tier - score), 9), tier))

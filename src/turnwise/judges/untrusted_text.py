@@ -1,8 +1,8 @@
 """Marks untrusted text in a prompt, so that a model treats it as data and not as instructions.
 
-There are three defences. Each section begins and ends with a code that is drawn after its text was written. Every line
-of the text gets a prefix that instructions do not have. Control tokens, invisible characters and unusual line ends are
-turned into plain text. The prefix of each line follows the idea of spotlighting (arXiv:2403.14720).
+There are three defences. First, markers before and after the text contain a random code, which is chosen after the text
+was written. Second, every line of the text gets a prefix, which instructions do not have (the idea of spotlighting,
+arXiv:2403.14720). Third, control tokens, invisible characters and unusual line ends are turned into plain text.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs"}  # Unicode categories: control, format,
 
 
 def new_code() -> str:
-    """Returns a code that the fenced text cannot know: 64 random bits as hex digits."""
+    """Returns a random code of 64 bits as hex digits. Text that was written before cannot contain it."""
     return secrets.token_hex(8)
 
 
 def neutral(text: str) -> str:
-    """Returns ``text`` with plain line ends, broken-up control tokens, and escapes for invisible characters.
+    """Returns ``text`` without characters that could hide or imitate instructions.
 
-    Applying it twice has the same effect as applying it once.
+    Unusual line ends become plain ones, control tokens are broken up by spaces, and invisible characters are replaced
+    by escape sequences. Applying the function twice has the same effect as applying it once.
     """
     shown = _CONTROL.sub(lambda found: " ".join(found[0]), _LINE_ENDS.sub("\n", text))
     return "".join(
@@ -38,7 +39,7 @@ def neutral(text: str) -> str:
 
 
 def fenced(name: str, text: str, code: str) -> str:
-    """Returns a section of a prompt: ``text`` between markers that contain ``code``, with a prefix before each line."""
+    """Returns a section of a prompt: ``text`` with a prefix before each line, between markers that contain ``code``."""
     lines = "\n".join(PREFIX + line for line in neutral(text).split("\n"))
     return f"<<<BEGIN {name} {code}>>>\n{lines}\n<<<END {name} {code}>>>"
 

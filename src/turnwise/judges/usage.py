@@ -1,4 +1,4 @@
-"""Counts questions to an endpoint: faults by kind, tokens, spend, latencies and rates."""
+"""Counts requests to an endpoint: faults by kind, tokens, cost, latencies and rates."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Fault = Literal[
     "skipped",  # not sent, because the endpoint has just failed too often
     "budget",  # not sent, because the budget is spent
 ]
-_KEPT = 4096  # number of latencies that are kept for the percentiles; the oldest are dropped
+_KEPT = 4096  # number of the latest latencies that are kept to compute percentiles
 
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of questions to one endpoint. One thread writes them; any thread may read them."""
+    """The counts of requests to one endpoint. Only one thread may change them, but any thread may read them."""
 
     calls: int = 0  # HTTP requests that were begun
     answered: int = 0
-    # counts by kind, one for each failed request and each question that was not sent
+    # number of faults by kind; a fault is a failed request or a question that was not sent
     faults: Counter[str] = field(default_factory=Counter)
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -37,7 +37,7 @@ class Tally:
     _since: float = 0.0
 
     def began(self) -> float:
-        """Records the start of a request and returns the time, which :meth:`ended` takes."""
+        """Records the start of a request and returns the current time, which must be passed to :meth:`ended`."""
         now = time.monotonic()
         self.calls += 1
         if not self._open:
@@ -57,7 +57,7 @@ class Tally:
         return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
 
     def report(self) -> dict[str, float]:
-        """Returns all counts by name. Percentiles and rates are absent until there is data."""
+        """Returns all counts by name. Percentiles and rates are left out as long as there are no data for them."""
         busy = self.busy + (time.monotonic() - self._since if self._open else 0.0)
         found: dict[str, float] = {
             "calls": self.calls,

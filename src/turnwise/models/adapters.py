@@ -1,4 +1,4 @@
-"""Checks that an adapter's files are valid and that the adapter belongs to its base model."""
+"""Checks that the files of a LoRA adapter are valid and that the adapter was trained on the given base model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from turnwise.models.weights import (
 )
 
 ADAPTER = "adapter_model.safetensors"
-_BASE = "base.json"  # file beside an adapter that records the weights on which it was trained
-_SAMPLED = 16  # how many values of a row and how many rows of a tensor enter a fingerprint
-_REPEATS = 5  # greatest number of repetitions in a pattern that peft matches with module names
-_RANK, _ALPHA = 2**13, 2**20  # greatest values of an adapter
+_BASE = "base.json"  # file in an adapter's folder that records the base weights on which the adapter was trained
+_SAMPLED = 16  # a fingerprint reads about this many rows of each tensor, and this many values of each row
+_REPEATS = 5  # greatest number of repetition operators in a regular expression that peft matches with module names
+_RANK, _ALPHA = 2**13, 2**20  # greatest accepted LoRA rank and alpha
 _INITS = (None, True, False, "gaussian", "orthogonal")  # initialisations that do not change the base's weights
-# Keys of adapter_config.json that may differ from their defaults. Others load code or change the base.
+# Keys of adapter_config.json that may differ from their defaults. Other keys would load code or change the base model.
 _ADAPTER_KEYS = """
     alpha_pattern auto_mapping base_model_name_or_path bias ensure_weight_tying exclude_modules fan_in_fan_out
     inference_mode init_lora_weights layers_pattern layers_to_transform lora_alpha lora_bias lora_dropout modules_to_save
@@ -39,10 +39,10 @@ _ADAPTER_KEYS = """
 
 
 def check_adapter(folder: Path, base: str | Path) -> None:
-    """Checks an adapter's configuration and tensors, and that it belongs to ``base``.
+    """Checks an adapter's configuration and tensors, and that the adapter was trained on the model ``base``.
 
     Raises:
-        WeightsError: the adapter cannot be used, or was trained on another base.
+        WeightsError: the adapter cannot be used, or was trained on another base model.
     """
     about = read_json(folder / ADAPTER_CONFIG)
     if about.get("peft_type") != "LORA":
@@ -75,13 +75,16 @@ def check_adapter(folder: Path, base: str | Path) -> None:
 
 
 def note_base(folder: Path, base: str | Path) -> None:
-    """Writes a file beside an adapter that records the base on which it was trained."""
+    """Writes a file into an adapter's folder that records the base model on which the adapter was trained."""
     with atomic_write(folder / _BASE) as part:
         part.write_text(json.dumps({"base": str(base), "spread": fingerprint(weight_files(base))}), encoding="utf-8")
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """Returns a digest of all tensors' names and shapes and of a few values of each, enough to tell models apart."""
+    """Returns a digest that tells models apart.
+
+    The digest is computed from the names and shapes of all tensors in ``files`` and from a few values of each tensor.
+    """
     digest = hashlib.sha256()
     found = {name: file for file in files for name in tensor_names(file)}
     for file in sorted(set(found.values())):
@@ -97,7 +100,10 @@ def fingerprint(files: Sequence[Path]) -> str:
 
 
 def _rows(shape: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Returns the places of a few rows, spread over a tensor, because one row may be padding that all models share."""
+    """Returns indices of a few rows that are spread over a tensor of the given shape.
+
+    Several rows are needed, because a single row may be padding that has the same values in all models.
+    """
     if len(shape) < 2:
         return [()] if shape else []
     step = max(1, shape[0] // _SAMPLED)
@@ -117,7 +123,10 @@ def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
 
 
 def _short(model: str) -> str:
-    """Returns a model's name without owner or folder; for a snapshot in the hub's cache, the repository's name."""
+    """Returns a model's name in lower case, without its owner or folder.
+
+    For a folder in the Hugging Face hub's cache, this is the repository's name.
+    """
     parts = Path(model).parts
     if len(parts) > 2 and parts[-2] == "snapshots":
         return parts[-3].rpartition("--")[2].lower()
@@ -125,7 +134,7 @@ def _short(model: str) -> str:
 
 
 def _patterns(about: Mapping[str, Any]) -> list[str]:
-    """Returns the strings that peft reads as regular expressions."""
+    """Returns the strings of an adapter's configuration that peft reads as regular expressions."""
     found = [about.get(key) for key in ("target_modules", "exclude_modules", "layers_pattern", "target_parameters")]
     lists = [value for value in found if isinstance(value, list)]
     texts = [*found, *(text for value in lists for text in value)]

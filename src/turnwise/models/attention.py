@@ -1,9 +1,9 @@
-"""Attention over trees, for any Hugging Face causal LM that uses the library's attention interface.
+"""Computes attention over trees, for any Hugging Face causal LM that uses the library's attention interface.
 
-A forward pass gets a *plan* (the keyword ``plan``), which says what each query may see. The plan of an update is a
-packed tree (:class:`PackedTree`). The engine's plans also keep keys and values (``engines/store.py``). Without a plan
-the function computes ordinary causal attention, so the model still works in ``generate``. Some layers also need a
-sliding window, a soft cap or sinks; these come with the layer's call, and the plan applies them (:class:`Rules`).
+A forward pass gets a *plan* (keyword argument ``plan``), which computes the attention and decides which keys each query
+attends to. In training, the plan is a batch of packed trees (:class:`PackedTree`). The engine has plans that also store
+keys and values (``engines/store.py``). Without a plan, ordinary causal attention is computed, so the model still works
+in ``generate``. Some layers also have a sliding window, a soft cap or attention sinks (:class:`Rules`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from turnwise.models.recurrence import Flow, flow_of_tree
 from turnwise.models.rope import fix_rope
 
 NAME = "turnwise_tree"
-KINDS = frozenset({"full_attention", "sliding_attention"})  # kinds of layers that can follow any plan
-HIDDEN = -3e4  # added to masked scores; with -inf, a row in which everything is masked would be NaN
+KINDS = frozenset({"full_attention", "sliding_attention"})  # ``layer_types`` that work with every plan
+HIDDEN = -3e4  # added to masked scores; with -inf, a row in which everything is masked would give NaN
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The options that a layer needs in its attention besides scaled dot products.
+    """Options of a layer's attention beyond scaled dot products.
 
     Attributes:
-        window: a token sees itself and the ``window - 1`` tokens before it on its own path.
-        softcap: scores become ``softcap * tanh(score / softcap)`` (Gemma 2, arXiv:2408.00118, section 2).
-        sinks: (H,) one more score per head, which takes its share of the softmax and has no value (gpt-oss).
+        window: size of the sliding window: a token attends to itself and to the ``window - 1`` tokens before it on its
+            path through the tree; None: no window.
+        softcap: scores become ``softcap * tanh(score / softcap)`` (Gemma 2, arXiv:2408.00118, section 2); None: no cap.
+        sinks: attention sinks (H,): one additional score per head, which enters the softmax's denominator but has no
+            value (gpt-oss); None: no sinks.
     """
 
     window: int | None = None
@@ -41,7 +43,7 @@ class Rules:
     sinks: Tensor | None = None
 
     def capped(self, scores: Tensor) -> Tensor:
-        """Returns scaled scores under the soft cap."""
+        """Applies the soft cap to scaled scores; without a soft cap the scores are returned unchanged."""
         return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
 
 
@@ -49,11 +51,14 @@ PLAIN = Rules()
 
 
 class Plan(Protocol):
-    """Computes attention for new tokens: query (B, H, Q, D), key and value (B, H_kv, Q, D) -> (B, H, Q, D)."""
+    """Decides which keys each query of a forward pass attends to, and computes the attention.
+
+    ``attend`` maps query (B, H, Q, D), key and value (B, H_kv, Q, D) of the pass's Q tokens to the output (B, H, Q, D).
+    """
 
     @property
     def flow(self) -> Flow | None:
-        """Returns how recurrent states pass through the new tokens; only recurrent layers read it."""
+        """Returns how recurrent states pass through the new tokens. Only recurrent layers use it."""
         ...
 
     def attend(
@@ -73,12 +78,12 @@ def attended(
     """Computes differentiable attention under a mask, with all scores in memory.
 
     Args:
-        query: (B, H, Q, D).
-        key, value: (B, H_kv, K, D).
-        mask: bool, (B or 1, 1, Q, K), True where a query sees a key; every query must see something. The mask must
-            already include ``rules.window``.
-        scaling: factor of the scores.
-        rules: soft cap and sinks.
+        query: queries (B, H, Q, D).
+        key, value: keys and values (B, H_kv, K, D).
+        mask: bool (B or 1, 1, Q, K), True where a query attends to a key. Every query must attend to at least one key,
+            and a sliding window (``rules.window``) must already be part of the mask.
+        scaling: factor by which the scores are multiplied.
+        rules: the layer's soft cap and attention sinks.
         dropout: probability with which attention weights are dropped.
     """
     heads = query.shape[1]
@@ -95,19 +100,19 @@ def attended(
 
 
 def depth_of(end_BS: Tensor) -> Tensor:
-    """Returns the number of ancestors of each token of packed trees, (B, S), from the ends of the subtrees.
+    """Returns the number of ancestors (B, S) of each token in packed trees. Its values at padding have no meaning.
 
-    The numbers of padding have no meaning.
+    ``end_BS`` is the end of each token's subtree (see :class:`PackedTree`).
     """
     S = end_BS.shape[1]
     place = torch.arange(S, device=end_BS.device).expand_as(end_BS)
     ends = torch.where(end_BS > 0, end_BS, S + 1).sort(dim=1).values
-    # all earlier tokens are ancestors, except those whose subtrees have ended
+    # All earlier tokens are ancestors, except those whose subtrees have already ended.
     return place - torch.searchsorted(ends, place.contiguous(), right=True)
 
 
 class OfTrees:
-    """Base of the plans for packed trees. ``end`` is (B, S), see :class:`PackedTree`."""
+    """Base class of the attention plans for packed trees. ``end`` (B, S) is explained at :class:`PackedTree`."""
 
     end: Tensor
 
@@ -117,10 +122,11 @@ class OfTrees:
 
 
 class PackedTree(OfTrees):
-    """A batch of packed trees: each token is stored once and sees its ancestors and itself.
+    """An attention plan for a batch of packed trees, in which each token attends to itself and its ancestors.
 
-    Tokens are in depth-first order, so the descendants of token i are exactly i .. end_i - 1, and the ancestor mask
-    needs two comparisons. ``end_BS`` is the end of each token's subtree. Padding has end 0, and only itself sees it.
+    A packed tree holds every token of the tree once, in depth-first order. ``end_BS`` holds the end of each token's
+    subtree: token i and its descendants are the tokens i to end_i - 1. So token i is an ancestor of token j > i exactly
+    if j < end_i. Padding has end 0 and attends only to itself.
     """
 
     def __init__(self, end_BS: Tensor) -> None:
@@ -130,7 +136,7 @@ class PackedTree(OfTrees):
         ancestor = (place[None, None, :] <= place[None, :, None]) & (place[None, :, None] < end_BS[:, None, :])
         self.own = torch.eye(
             S, dtype=torch.bool, device=end_BS.device
-        )  # padding sees itself, because a softmax over nothing is NaN
+        )  # padding attends to itself, because a softmax over no scores is NaN
         self.mask = (ancestor | self.own)[:, None]  # (B, 1, S, S)
         self._windows: dict[int | None, Tensor] = {None: self.mask}
 
@@ -161,7 +167,10 @@ def tree_attention(
     plan: Plan | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Implements the attention interface of transformers and returns (B, Q, H, D). Keys and values may differ in D."""
+    """Implements the attention interface of transformers and returns the output (B, Q, H, D).
+
+    Keys and values may have different head sizes D; the smaller one is padded with zeros for the computation.
+    """
     scaling = scaling if scaling is not None else query.shape[-1] ** -0.5
     plain = sliding_window is None and softcap is None and s_aux is None
     rules = PLAIN if plain else Rules(sliding_window, softcap, s_aux)
@@ -185,15 +194,16 @@ AttentionInterface.register(NAME, tree_attention)
 
 
 def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> PreTrainedModel:
-    """Switches ``model`` to tree attention.
+    """Makes ``model`` compute its attention with :func:`tree_attention`, and returns the model.
 
     Args:
-        model: a Hugging Face causal LM or transformer.
-        longest: number of tokens of the longest path, for rotary frequencies that depend on it (``models.rope``).
+        model: a Hugging Face causal LM, or a transformer without head.
+        longest: number of tokens of the longest path, on which some models' rotary frequencies depend
+            (``models.rope``).
 
     Raises:
-        ValueError: the architecture has layers other than full attention, sliding windows and gated delta rules, or its
-            rotary frequencies cannot be fixed.
+        ValueError: the architecture has layers of other kinds than full attention, sliding-window attention and gated
+            delta rule, or its rotary frequencies cannot be fixed.
     """
     config = model.config.get_text_config()
     known = KINDS | ({KIND} if heed_plans(model) else set())
@@ -208,10 +218,10 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
 
 
 def backbone(model: nn.Module) -> nn.Module:
-    """Returns the transformer below the head, also from within a PEFT wrapper."""
+    """Returns the transformer below the output head. ``model`` may be wrapped by PEFT."""
     return unwrapped(model).base_model
 
 
 def unwrapped(model: Any) -> Any:
-    """Returns the causal LM or transformer, also from within a PEFT wrapper."""
+    """Returns the model without its PEFT wrapper, if it has one."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

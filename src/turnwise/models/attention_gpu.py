@@ -1,8 +1,8 @@
-"""Attention over packed trees on an accelerator, in blocks, without a full mask in memory.
+"""Computes attention over packed trees on an accelerator, in blocks and without a full mask in memory.
 
-Blocks in which no query sees a key are not computed. The ancestor mask needs two comparisons per pair. Therefore the
-first and last query of a block, and the nearest and farthest end of its keys' subtrees, decide whether the block is
-seen completely, partly or not at all.
+A key is an ancestor of a later query if the query comes before the end of the key's subtree. So for a block of queries
+and keys, the first and last query and the least and greatest end of the keys' subtrees decide whether the ancestor mask
+allows all pairs, some pairs or none. Blocks without an allowed pair are not computed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from turnwise.models.attention import PLAIN, OfTrees, PackedTree, Rules, depth_of
 
-BLOCK = 128  # tokens; block size of the kernel
+BLOCK = 128  # block size of the attention kernel in tokens
 
 
 class BlockTree(OfTrees):
-    """A batch of packed trees (see ``models.attention.PackedTree``); padding has end 0 and sees only itself.
+    """An attention plan for packed trees on an accelerator (see ``models.attention.PackedTree``).
 
     Args:
-        end_BS: (B, S).
+        end_BS: the ends of the tokens' subtrees (B, S). Padding has end 0 and attends only to itself.
     """
 
     def __init__(self, end_BS: Tensor) -> None:
@@ -36,7 +36,7 @@ class BlockTree(OfTrees):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
     ) -> Tensor:
-        if rules.softcap is not None or rules.sinks is not None:  # computed with all scores in memory
+        if rules.softcap is not None or rules.sinks is not None:  # the dense plan supports both options
             self._dense = self._dense or PackedTree(self.end)
             return self._dense.attend(layer, query, key, value, scaling, rules)
         if rules.window not in self._windows:
@@ -51,17 +51,20 @@ class BlockTree(OfTrees):
 
 
 def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> BlockMask:
-    """Returns the ancestor mask of packed trees as blocks, with a sliding window if given.
+    """Returns the ancestor mask of packed trees as a block mask for flex attention.
 
-    S must be a multiple of ``block``.
+    Args:
+        end_BS: the ends of the tokens' subtrees (B, S); S must be a multiple of ``block``.
+        block: block size in tokens.
+        window: size of the sliding window in tokens; None: no window.
     """
     B, S = end_BS.shape
     n = S // block
     place = torch.arange(S, device=end_BS.device)
-    # padding gets an end just behind itself, so that it sees only itself
+    # The end of padding is set to one past itself, so that padding attends only to itself.
     end_BS = torch.where(end_BS > 0, end_BS, place + 1)
-    near, far = (x[:, None] for x in end_BS.view(B, n, block).aminmax(dim=-1))  # (B, 1, n): for the keys of each block
-    first = place[::block, None]  # (n, 1): for the queries of each block
+    near, far = (x[:, None] for x in end_BS.view(B, n, block).aminmax(dim=-1))  # (B, 1, n), per block of keys
+    first = place[::block, None]  # (n, 1): first query of each block
     before = torch.ones(n, n, dtype=torch.bool, device=end_BS.device).tril(-1)
     seen = before & (far > first) | torch.eye(n, dtype=torch.bool, device=end_BS.device)  # (B, n queries, n keys)
     whole = before & (near >= first + block)
@@ -87,7 +90,11 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> 
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the number of key blocks per query block, (B, 1, n), and all key blocks, these first, (B, 1, n, n)."""
+    """Converts a boolean choice of key blocks per query block into the format of ``BlockMask``.
+
+    Returns the number of chosen key blocks per query block (B, 1, n), and the indices of all key blocks with the chosen
+    ones first (B, 1, n, n).
+    """
     counts = chosen.sum(-1, dtype=torch.int32)
     places = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return counts[:, None], places[:, None]
@@ -95,5 +102,8 @@ def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _kernel(device: str) -> Any:
-    """Returns the kernel, compiled except on a CPU, where it holds all scores in memory and is used only in tests."""
+    """Returns the flex attention kernel, compiled unless the device is a CPU.
+
+    On a CPU it is used only in tests, and keeps all scores in memory.
+    """
     return torch.compile(flex_attention) if device != "cpu" else flex_attention

@@ -1,4 +1,4 @@
-"""Finds out what an engine must keep of a history: keys and values of each layer, and recurrent states."""
+"""Finds out what an engine must store for a history: the sizes of each layer's keys and values and recurrent states."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from turnwise.models.recurrence import Flow
 
 
 class Needs(NamedTuple):
-    """The sizes of what an engine keeps of a history.
+    """The sizes of the data that an engine stores for a history.
 
     Attributes:
-        heads: the number of key-value heads and their size, for each layer; (0, 0) for a layer without attention.
-        state_bytes: bytes of the recurrent layers' states at one length of a history.
+        heads: for each layer, the number of key-value heads and their size; (0, 0) for a layer without attention.
+        state_bytes: bytes of the states of all recurrent layers at one length of a history.
     """
 
     heads: tuple[tuple[int, int], ...]
@@ -25,10 +25,11 @@ class Needs(NamedTuple):
 
 
 def needs_of(model: Any) -> Needs:
-    """Returns what an engine must keep of this model's histories.
+    """Returns the sizes of the data that an engine must store for a history of this model.
 
-    If the configuration does not say it in the usual keys, one token is passed through the layers to find out. Latent
-    attention, for example, expands its keys, and some families have different heads in different layers.
+    For Llama-like families the sizes are read from the configuration. For other models, one token is passed through all
+    layers and the shapes are recorded. This is necessary because, for example, latent attention expands its keys, and
+    some families have different heads in different layers.
 
     Raises:
         ValueError: no layer uses transformers' attention interface.
@@ -53,7 +54,7 @@ def needs_of(model: Any) -> Needs:
 
 
 class _Seen:
-    """A plan that records the shapes that it is given and returns zeros."""
+    """An attention plan that records the shapes of each layer's keys and returns zeros."""
 
     def __init__(self, device: torch.device) -> None:
         self.heads: dict[int, tuple[int, int]] = {}

@@ -1,8 +1,8 @@
-"""Makes the library's gated delta rule layers follow the plan of a forward pass (``models.attention``).
+"""Makes gated delta rule layers of transformers compute along the branches of a tree.
 
-Such a layer calls a convolution and a rule by their names in its file. Both are replaced once by functions that follow
-the plan if the call has one, and otherwise call the library's functions. So no projection of any architecture has to be
-written again.
+Such a layer calls two functions that are defined or imported in its module: a convolution and the gated delta rule.
+Both are replaced by functions that follow the plan of the forward pass (``models.attention``). Without a plan, they
+call the original functions. So the rest of each architecture's layer code is used unchanged.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-KIND = "linear_attention"  # the kind of these layers in configurations
+KIND = "linear_attention"  # name of gated delta rule layers in ``layer_types`` of configurations
 CONVOLUTION, RULE, ONE = "causal_conv1d_fn", "torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"
 
 
 def heed_plans(model: nn.Module) -> bool:
-    """Makes gated delta rule layers follow plans, and returns whether the model has such layers."""
+    """Makes the model's gated delta rule layers follow plans. Returns whether the model has such layers."""
     layers = [layer for layer in model.modules() if _follows_rule(layer)]
     for layer in layers:
         file = sys.modules[type(layer).__module__]
@@ -39,12 +39,15 @@ def _follows_rule(layer: nn.Module) -> bool:
 
 
 def _tell_number(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Adds the layer's number to its arguments; the layer passes them on to its functions."""
+    """Adds the layer's number to the keyword arguments of a layer that is called with a plan.
+
+    The layer passes its keyword arguments on to the convolution and the gated delta rule.
+    """
     return args, kwargs if kwargs.get("plan") is None else {**kwargs, "layer": layer.layer_idx}
 
 
 def _replace(file: Any) -> None:
-    """Replaces the convolution and the rule in a file of the library."""
+    """Replaces the convolution and the gated delta rule in a module of transformers (``file``)."""
     convolution, chunked, single = (getattr(file, name) for name in (CONVOLUTION, RULE, ONE))
 
     @wraps(convolution)

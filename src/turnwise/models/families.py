@@ -1,8 +1,8 @@
-"""Small random models of the architectures that transformers can build, for checks of each architecture.
+"""Builds small random models of the architectures in transformers, for checks that each architecture works.
 
-A configuration is the library's default with reduced sizes. Sizes are recognised by the names of their keys, so that no
-list of architectures is needed here. The weights are drawn so wide that a wrong mask, position or head changes every
-log-prob.
+A small model's configuration is the library's default with reduced sizes. Sizes are recognised by the names of their
+keys, so no list of architectures is needed. The random weights have a large spread, so that a wrong mask, position or
+head changes every log-prob.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-MOST = 30_000_000  # parameters; a larger model has sizes under other names, which were not reduced
+MOST = 30_000_000  # parameters; in a larger model, some sizes have unknown names and were not reduced
 LAYERS = 4
-MEMORY = -3.0  # log of roughly the share that a recurrent layer forgets with each token
-_SIZES = (  # pattern of a key, and its value in a small model; the first pattern that matches counts
+MEMORY = -3.0  # natural log of the approximate fraction of its state that a recurrent layer forgets per token
+_SIZES = (  # pattern of a configuration key, and the value in a small model; the first matching pattern is used
     (r"^(num_hidden_layers|n_layers?|num_layers|decoder_layers|encoder_layers|depth)$", LAYERS),
     (r"^(num_attention_heads|n_heads?|num_heads|(en|de)coder_attention_heads)$", 4),
     (r"^(hidden_size|n_embd|d_model|dim|embedding_size|hidden_dim|lru_width|word_embed_proj_dim)$", 64),
@@ -38,22 +38,24 @@ _SIZES = (  # pattern of a key, and its value in a small model; the first patter
     (r"^index_head_dim$", 16),
     (r"^(max_position_embeddings|n_positions|n_ctx|max_seq_len)$", 512),
 )
-_UNSET = {"kv_channels": 16, "num_experts_per_tok": 2}  # values of keys without a default
+_UNSET = {"kv_channels": 16, "num_experts_per_tok": 2}  # values for keys whose default is None
 _IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
 def architectures() -> list[str]:
-    """Returns the model types that the installed transformers lists as causal."""
+    """Returns the model types for which the installed version of transformers has a causal LM."""
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
 def small_config(kind: str, **changes: Any) -> Any:
     """Returns the default configuration of a model type with reduced sizes.
 
-    ``changes`` are applied to the keys of the language model.
+    Args:
+        kind: the model type, such as ``llama``.
+        changes: further keys and values for the language model's part of the configuration.
 
     Raises:
-        Exception: whatever the configuration's class raises for these sizes.
+        Exception: any error that the configuration's class raises for the reduced sizes.
     """
     default = type(AutoConfig.for_model(kind))
     about = AutoConfig.for_model(kind)
@@ -70,7 +72,10 @@ def small_config(kind: str, **changes: Any) -> Any:
 
 
 def windowed(config: Any) -> dict[str, Any] | None:
-    """Returns the changes that switch on a sliding window, or None if it is on already or impossible."""
+    """Returns the configuration changes that switch on a sliding window.
+
+    It returns None if the architecture has no sliding window, or if the window is already on.
+    """
     text = config.get_text_config()
     about = text.to_dict()
     if "sliding_window" not in about:
@@ -83,11 +88,11 @@ def windowed(config: Any) -> dict[str, Any] | None:
 
 
 def small_model(config: Any, seed: int = 0) -> Any:
-    """Returns a causal LM of ``config`` in float32 with random weights.
+    """Returns a causal LM of the configuration ``config`` in float32 with random weights.
 
     Raises:
-        ValueError: it has more than ``MOST`` parameters.
-        Exception: whatever the model's class raises.
+        ValueError: the model has more than ``MOST`` parameters.
+        Exception: any error that the model's class raises.
     """
     with torch.device("meta"):
         count = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
@@ -102,10 +107,10 @@ def small_model(config: Any, seed: int = 0) -> Any:
 
 @torch.no_grad()
 def widen(model: Any) -> None:
-    """Draws every weight at random.
+    """Replaces every weight by random values.
 
-    Matrices nearly keep the norm of their input; scales and biases vary about their initial values. Recurrent layers
-    forget slowly, so that a state that is not passed on changes every log-prob.
+    Matrices approximately keep the norm of their input. Scales and biases vary about their initial values. Recurrent
+    layers forget slowly, so that an error in passing on their state changes every log-prob.
     """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     for name, parameter in model.named_parameters():
@@ -136,13 +141,16 @@ def _small(config: Any) -> dict[str, Any]:
             small = next((small for pattern, small in _SIZES if re.search(pattern, key)), None)
             if small is not None and value > 0:
                 sizes[key] = small
-    if "head_dim" in about:  # with latent attention, a head's size must be that of its rotary part
+    if "head_dim" in about:  # with latent attention, this must be the size of the rotary part
         sizes["head_dim"] = sizes.get("qk_rope_head_dim", 16)
     return sizes
 
 
 def _including_all(default: Any, given: int) -> int:
-    """Returns the number of layers that includes each kind of the default's layers; ``given`` if that is too many."""
+    """Returns the number of lowest layers that include every layer kind of the default configuration.
+
+    If that number is above ``2 * LAYERS``, it returns ``given`` instead.
+    """
     kinds: Iterable[str] = getattr(default.get_text_config(), "layer_types", None) or ()
     known = list(kinds)
     needed = max((known.index(kind) + 1 for kind in set(known)), default=given)

@@ -1,9 +1,9 @@
-"""The forward pass of Llama-like decoders with few operations, for sampling.
+"""Implements the forward pass of Llama-like decoders with few torch operations, for fast sampling.
 
-Small models on a CPU spend more time between operations than in them. This pass computes what the library's modules
-compute, from their weights and in their order, with about a third of the operations. Queries and keys are normalised
-and rotated together, residuals are added by the matrix product before them, and tensors that are not read again are
-overwritten.
+Small models on a CPU spend more time on the overhead of operations than on computing. This forward pass uses the
+weights of the library's modules and computes the same function, with about a third of the operations. For example, it
+normalises and rotates queries and keys together, adds residuals within the preceding matrix product, and overwrites
+tensors that are no longer needed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from turnwise.models.attention import Plan, backbone
 FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
 
 Forward = Callable[[Tensor, Tensor, Plan], Tensor]
-"""A function from ids (B, Q), positions (B, Q) and a plan to last hidden states (B, Q, C)."""
+"""A function that maps token ids (B, Q), positions (B, Q) and an attention plan to last hidden states (B, Q, C)."""
 
 
 def forward_of(model: Any) -> Forward:
-    """Returns the fastest forward pass for a causal LM; with adapters in place, this is the model's own."""
+    """Returns the fastest forward pass for a causal LM. A model with adapters uses its own forward pass."""
     body = backbone(model)
     return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body)
 
@@ -32,8 +32,9 @@ def forward_of(model: Any) -> Forward:
 def forward_of_body(body: Any) -> Forward:
     """Returns the fastest forward pass for a transformer without head.
 
-    It is the model's own forward pass for other families, for layers other than full attention and in reduced
-    precision, where the order of roundings matters more than the number of operations.
+    This is :class:`Lean` for Llama-like models in float32 in which all layers have full attention. Other models use
+    their own forward pass. So do models in lower precision, because a different order of operations would change their
+    rounding errors.
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
@@ -42,7 +43,7 @@ def forward_of_body(body: Any) -> Forward:
 
 
 def own_forward(body: Any) -> Forward:
-    """Returns the model's own forward pass, through which gradients flow."""
+    """Returns the model's own forward pass as a :data:`Forward` function. It is differentiable."""
 
     def own(ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
         hidden: Tensor = body(input_ids=ids, position_ids=positions, use_cache=False, plan=plan).last_hidden_state
@@ -52,10 +53,10 @@ def own_forward(body: Any) -> Forward:
 
 
 class Lean:
-    """The forward pass with few operations.
+    """The forward pass of a Llama-like transformer with few operations.
 
     Args:
-        body: the transformer below the head. The weights are read at every call, not copied.
+        body: the transformer below the output head. Its weights are read at every call and not copied.
     """
 
     def __init__(self, body: Any) -> None:
@@ -70,7 +71,7 @@ class Lean:
         cos, sin = (
             part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2] for part in self.body.rotary_emb(x, positions)
         )
-        x = x.reshape(B * Q, -1)  # (T, C): the row of a token matters only in attention
+        x = x.reshape(B * Q, -1)  # (T, C) with T = B * Q: only attention needs to know the row of a token
         for number, layer in enumerate(self.body.layers):
             self._attention(x, number, layer, (B, Q), (cos, sin), plan)
             mlp = layer.mlp
@@ -100,7 +101,7 @@ class Lean:
 
 
 def norm(x: Tensor, module: Any) -> Tensor:
-    """Returns the root-mean-square norm of (..., C) with a module's weight."""
+    """Applies the RMS norm of ``module`` to ``x`` (..., C)."""
     return scaled(x, module.weight, module.variance_epsilon)
 
 
@@ -112,7 +113,10 @@ def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Applies rotary positions to (T, H, D). ``cos`` and ``sin`` are (T, 1, D / 2); the halves of D form the pairs."""
+    """Applies rotary position embeddings to ``x`` (T, H, D).
+
+    ``cos`` and ``sin`` have shape (T, 1, D / 2). Dimension i is rotated together with dimension i + D / 2.
+    """
     first, second = x.chunk(2, dim=-1)
     out = torch.empty_like(x)
     low, high = out.chunk(2, dim=-1)
@@ -126,7 +130,7 @@ def _linear(x: Tensor, module: Any) -> Tensor:
 
 
 def _add_linear(x: Tensor, h: Tensor, module: Any) -> None:
-    """Adds the module's output to ``x`` in place."""
+    """Adds the output of the linear layer ``module`` for the input ``h`` to ``x``, in place."""
     x.addmm_(h, module.weight.t())
     if module.bias is not None:
         x.add_(module.bias)

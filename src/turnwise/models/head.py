@@ -1,8 +1,8 @@
-"""The head of a causal LM: computes logits from last hidden states with the model's own code.
+"""Computes the logits of a causal LM from given last hidden states, with the model's own code.
 
-A head may scale, cap or bias its logits, and every architecture has this in its forward pass. So the model's forward
-pass itself is called, with a stand-in for the transformer below the head that returns the given hidden states. Most
-heads turn out to be one product with the output embedding and are computed as that.
+Some architectures scale, cap or bias their logits within the model's forward pass. So the model's forward pass itself
+is called, but its transformer is replaced by a module that returns the given hidden states. For most models, a test
+shows that the logits are just the product with the output embedding; then only this product is computed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 class Head:
-    """The head of a model.
+    """The output head of a causal LM, which maps hidden states to logits.
 
     Args:
-        model: a causal LM, with or without adapters. The weights are read at every call.
+        model: a causal LM, with or without adapters. Its weights are read at every call and not copied.
 
     Raises:
-        ValueError: it has no output embedding, or its forward pass does not work with a replaced transformer.
+        ValueError: the model has no output embedding, or its forward pass fails when its transformer is replaced.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -47,15 +47,19 @@ class Head:
         return weight
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Returns logits (N, V) of hidden states (N, C)."""
+        """Returns the logits (N, V) for hidden states (N, C)."""
         return hidden @ self.weight.T if self.plain else self._own(hidden)
 
     def logprobs(
         self, hidden_U: Tensor, target_U: Tensor, temperature: float = 1.0, entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns log-probs (U,) of chosen tokens and, if asked for, entropies (U,), in nats.
+        """Returns the log-probs (U,) of chosen tokens and, if ``entropy`` is set, entropies (U,), both in nats.
 
-        See ``tensors.selected_logprobs``.
+        Args:
+            hidden_U: last hidden states (U, C), each at the position that predicts its token.
+            target_U: ids (U,) of the chosen tokens.
+            temperature: temperature by which the logits are divided, as in sampling.
+            entropy: whether to compute the entropies of the distributions; otherwise None is returned for them.
         """
         if self.plain:
             if entropy:
@@ -73,7 +77,7 @@ class Head:
             logits = self._own(hidden.to(self.weight.dtype))
         logs = (logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature).log_softmax(-1)
         chosen = logs.gather(-1, target[:, None])[:, 0]
-        # a token that cannot be sampled has log-prob -inf, and 0 * -inf is NaN
+        # The clamp is needed because a token with probability 0 has log-prob -inf, and 0 * -inf is NaN.
         return chosen, -(logs.exp() * logs.clamp_min(torch.finfo(logs.dtype).min)).sum(-1) if entropy else chosen[:0]
 
     def _own(self, hidden: Tensor) -> Tensor:
@@ -84,7 +88,10 @@ class Head:
         return logits
 
     def _is_product(self) -> bool:
-        """Returns whether the logits are exactly a linear layer without bias, with nothing done before or after it."""
+        """Returns whether the logits are exactly the product of the hidden states and the output embedding.
+
+        The head must be a linear layer without bias, and the model must not change its input or output.
+        """
         layer = self.base.get_output_embeddings()
         seen: list[tuple[Tensor, Tensor, int]] = []
         hook = layer.register_forward_hook(lambda _, given, out: seen.append((given[0], out, out._version)))
@@ -106,11 +113,11 @@ class Head:
 
 
 class _Given(nn.Module):
-    """Replaces the transformer and returns its input as the last hidden states."""
+    """A module that replaces a model's transformer and returns its input as the last hidden states."""
 
     @property
     def decoder(self) -> _Given:
-        """Returns itself, because some models call a part of their transformer."""
+        """Returns this module, because some models call ``decoder`` of their transformer."""
         return self
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:

@@ -1,4 +1,4 @@
-"""Finds the files of models by their id on the Hugging Face hub, within seconds on a machine without internet."""
+"""Finds a model's files, on the Hugging Face hub or in its cache. Without internet, this takes only seconds."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from pathlib import Path
 
 from turnwise.errors import InputError
 
-_LIMIT = 4.0  # seconds for the hub's first answer; its own client would retry for a minute
+_LIMIT = 4.0  # time limit in seconds for the hub's first answer; the hub's own client would retry for a minute
 _WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 
 
 def at_hand(model: str, key: str) -> str:
-    """Returns what to load a model from: ``model`` itself if it is a folder or the hub answers, else its cached folder.
+    """Returns the folder or id from which a model can be loaded.
+
+    This is ``model`` itself if it is a folder or if the Hugging Face hub can be reached. Otherwise it is the model's
+    folder in the local cache.
 
     Args:
-        model: a folder, or an id on the hub.
-        key: the configuration's key, for messages.
+        model: a folder, or an id on the Hugging Face hub.
+        key: the configuration key that contains ``model``; error messages name it.
 
     Raises:
-        InputError: there is no such folder, the files are not on this machine, and the hub cannot be reached.
+        InputError: there is no such folder, the model is not in the local cache, and the hub cannot be reached.
     """
     if Path(model).exists():
         return model
@@ -47,11 +50,11 @@ def at_hand(model: str, key: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Returns whether a server answers at this address, through the environment's proxies, in one attempt."""
+    """Returns whether a server answers at this address in one attempt. Proxies of the environment are used."""
     try:
         with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_LIMIT):
             return True
     except urllib.error.HTTPError:
         return True
-    except (OSError, ValueError):  # also a wrong address in HF_ENDPOINT
+    except (OSError, ValueError):  # ValueError: HF_ENDPOINT is not a valid address
         return False

@@ -1,4 +1,4 @@
-"""Loads a policy: a Hugging Face causal LM with its tokenizer, for LoRA or full training."""
+"""Loads a policy: a Hugging Face causal LM and its tokenizer, for training with LoRA or of all weights."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class PolicyError(InputError):
 
 
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
-    """Returns a copy of ``model`` without adapters, whose deltas are added to the weights.
+    """Returns a copy of ``model`` in which LoRA adapters are merged into the weights.
 
-    If ``into`` is given, it is filled instead of a new model.
+    If ``into`` is given (an earlier copy), the weights are written into it instead of a new model.
 
     Raises:
         PolicyError: the architecture or its adapters cannot be copied.
@@ -60,10 +60,10 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
         with torch.device("meta"):
             into = type(base)(base.config)
         into = into.to_empty(device=next(base.parameters()).device).to(next(base.parameters()).dtype)
-        for name, buffer in base.named_buffers():  # rotary frequencies are not in the state dict
+        for name, buffer in base.named_buffers():  # such as rotary frequencies, which are not in the state dict
             owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
-        for name, module in base.named_modules():  # rotary frequencies that were fixed stay fixed
+        for name, module in base.named_modules():  # keeps fixed rotary frequencies fixed (``models.rope``)
             if hasattr(module, "rope_type"):
                 into.get_submodule(name).rope_type = module.rope_type
         into.tie_weights()
@@ -73,7 +73,7 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
         for path, value in base.named_parameters():
             plain = targets.get(
                 path.replace("base_layer.", "")
-            )  # peft wraps an expert module once for each of its parameters
+            )  # `base_layer.` may occur several times, since peft wraps an expert module once per parameter
             if plain is not None:
                 plain.copy_(_whole(value))
         for name, module in base.named_modules():
@@ -85,15 +85,15 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:
-    """Returns a weight, assembled if it is sharded; all processes that hold a shard must call this together."""
+    """Returns a full weight. If the weight is sharded, all processes that hold a shard must call this together."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def adapter_off(model: Any) -> AbstractContextManager[None]:
-    """Returns a context in which the adapter is off, so that the model is the reference policy pi_0.
+    """Returns a context manager that switches the adapter off. Within it, the model is the reference policy pi_0.
 
     Raises:
-        ValueError: the model is trained in full, so it contains no reference.
+        ValueError: all weights of the model are trained, so the model does not contain a reference policy.
     """
     if not hasattr(model, "disable_adapter"):
         raise ValueError("a fully trained policy contains no reference; set loss.kl_beta=0 or policy.lora.r above 0")
@@ -110,20 +110,20 @@ def load_policy(
     start: str | Path | None = None,
     longest: int | None = None,
 ) -> tuple[Any, Any]:
-    """Loads a causal LM with tree attention and returns it with its tokenizer.
+    """Loads a causal LM, switches it to tree attention, and returns the model and its tokenizer.
 
     Args:
         model: a Hugging Face id or a folder. Weights are read only from safetensors, and no remote code is run.
-        dtype: of the weights: float32, bfloat16 or float16.
-        rank: rank of LoRA on every linear layer except the head; 0 trains all weights.
-        alpha, dropout: settings of LoRA.
-        seed: of the adapter's initial weights.
-        start: folder of an adapter for ``model`` that is merged into the weights first, such as a finished run's
-            adapter.
-        longest: number of tokens of the longest path; None: no more than in the model's first training.
+        dtype: data type of the weights: float32, bfloat16 or float16.
+        rank: rank of LoRA adapters on every linear layer except the head; 0: all weights are trained.
+        alpha: LoRA's alpha.
+        dropout: dropout probability of LoRA.
+        seed: random seed of the adapter's initial weights.
+        start: folder of an adapter that is merged into the weights first, such as the adapter of a finished run.
+        longest: number of tokens of the longest path; None: at most the context length of the model's pretraining.
 
     Raises:
-        PolicyError: there is no such model or adapter, or it cannot be used; the message says what to do.
+        PolicyError: the model or adapter does not exist or cannot be used; the message says what to do.
     """
     policy, tokenizer = _load(AutoModelForCausalLM, model, dtype, "policy.model")
     if start is not None:
@@ -177,7 +177,10 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
 
 
 def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:
-    """Returns ``policy`` with LoRA on all linear layers except the head; ``empty`` puts adapters on the meta device."""
+    """Returns ``policy`` with LoRA on all linear layers except the head.
+
+    If ``empty`` is set, the adapters are created on the meta device, without memory.
+    """
     config = LoraConfig(
         r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
     )
@@ -187,21 +190,24 @@ def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bo
 
 
 def _unlike_linear(module: torch.nn.Module) -> bool:
-    """Returns whether a model's class has changed what a linear layer returns, as a router that returns a tuple."""
+    """Returns whether ``module`` is a subclass of ``nn.Linear`` with its own forward pass, such as an expert router.
+
+    Such a module may return something else than a tensor, so it cannot have a LoRA adapter.
+    """
     own = type(module).__module__.startswith("transformers.models.")
     return own and isinstance(module, torch.nn.Linear) and type(module).forward is not torch.nn.Linear.forward
 
 
 def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:
-    """Loads the transformer of a predictor (a model without its head) with tree attention and its tokenizer.
+    """Loads a transformer without its head for a predictor, switches it to tree attention, and loads its tokenizer.
 
     Args:
         model: a Hugging Face id or a folder, as in :func:`load_policy`.
-        dtype: of the weights.
-        layers: number of lowest layers to keep; None keeps all.
+        dtype: data type of the weights.
+        layers: number of lowest layers to keep; None: keep all layers.
 
     Raises:
-        PolicyError: there is no such model, or it cannot be used.
+        PolicyError: the model does not exist or cannot be used.
     """
     backbone, tokenizer = _load(AutoModel, model, dtype, "predictor.model")
     _under_tree_attention(backbone, f"predictor.model={model}")
@@ -220,7 +226,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
     try:
         files = weight_files(model)
         check_patterns(model)
-        # without trust_remote_code, transformers would ask on the terminal
+        # trust_remote_code is set explicitly, because transformers would otherwise ask on the terminal
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         with _quiet():
             weights, info = kind.from_pretrained(
@@ -259,7 +265,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses the library's report of a load, a long table; this module reports what matters in it."""
+    """Suppresses the long loading report of transformers. This module reports the important parts of it."""
     hf_logging.disable_progress_bar()
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()

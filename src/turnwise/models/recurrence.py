@@ -1,8 +1,8 @@
-"""Recurrent layers over packed trees: the gated delta rule and the short convolution before it (arXiv:2412.06464).
+"""Computes recurrent layers over packed trees: the gated delta rule and its short convolution (arXiv:2412.06464).
 
-Such a layer passes a state from token to token. A tree is therefore cut into *pieces*, which are stretches of tokens
-without a branch. Each piece starts with the final state of the piece above it. Pieces at the same depth of the tree are
-computed together, with the library's functions.
+Such a layer passes a state from token to token. A tree is therefore cut into *pieces*: stretches of tokens without a
+branch. Each piece starts with the final state of its parent piece. All pieces at the same depth of the tree are
+computed together, with the functions of transformers.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ from transformers.activations import ACT2FN
 
 
 class State(NamedTuple):
-    """The state of one layer for n histories."""
+    """The state of one recurrent layer for n histories."""
 
-    inputs: Tensor  # (n, C, K - 1): the last inputs of its convolution
-    memory: Tensor  # (n, H, D_k, D_v)
+    inputs: Tensor  # (n, C, K - 1): last inputs of the layer's convolution, which has kernel size K
+    memory: Tensor  # (n, H, D_k, D_v): state of the gated delta rule
 
     def pick(self, index: Tensor) -> State:
-        """Returns a copy of the states of some histories."""
+        """Returns a copy of the states of the histories with these indices."""
         return State(*(part.index_select(0, index) for part in self))
 
 
 States = Mapping[int, State]
-"""Number of the layer -> its state."""
+"""Maps the numbers of recurrent layers to the layers' states."""
 
 
 def pick(states: States, index: Tensor) -> dict[int, State]:
-    """Returns the states of some histories, for every layer."""
+    """Returns a copy of the states of the histories with these indices, for every layer."""
     return {layer: state.pick(index) for layer, state in states.items()}
 
 
 def stack(states: Sequence[States | None]) -> dict[int, State] | None:
-    """Joins the states of single histories. None stands for an empty history; if all are None, so is the result."""
+    """Joins the states of single histories into states of all of them.
+
+    None stands for an empty history, whose states are zeros. If all entries are None, the result is None.
+    """
     known = next((each for each in states if each is not None), None)
     if known is None:
         return None
@@ -53,23 +56,26 @@ def stack(states: Sequence[States | None]) -> dict[int, State] | None:
 class _Level(NamedTuple):
     """The n pieces at one depth of the tree, padded to L tokens and computed together."""
 
-    shape: tuple[int, int]  # n, L
-    token: Tensor  # (n * L,): flat places of the tokens; any place for padding
+    shape: tuple[int, int]  # (n, L)
+    token: Tensor  # (n * L,): flat index of each token in the forward pass; an arbitrary index for padding
     real: Tensor  # (n, L): 1 for a token, 0 for padding
-    kept: Tensor  # indices among the n * L that are tokens
-    above: Tensor  # (n,): index of the piece above within the previous level, or of the given state
+    kept: Tensor  # those of the n * L indices that are tokens and not padding
+    above: Tensor  # (n,): index of the parent piece within the previous level; at depth 0, index of the given state
 
 
 class Flow:
-    """Passes states along the pieces of one forward pass. Token t of row b has the flat place b * T + t.
+    """Passes recurrent states along the pieces (stretches without a branch) of one forward pass.
+
+    The forward pass has B rows of T tokens. Token t of row b has the flat index b * T + t, called its place.
 
     Args:
-        first, length: of each piece, its first place and how many tokens it has; at least one piece.
-        above: of each piece, the number of the earlier piece that it continues; -1: none.
-        places: B * T; places in no piece are padding.
-        device: of the pass.
+        first: for each piece, the place of its first token; there must be at least one piece.
+        length: for each piece, its number of tokens.
+        above: for each piece, the number of the earlier piece that it continues; -1: it continues no piece.
+        places: number of places, B * T. Places that are in no piece are padding.
+        device: device of the forward pass.
         given: initial states of the pieces that continue no other piece, in their order; None: zeros.
-        keep: whether the states at the ends of the pieces are kept in ``last``, for an engine.
+        keep: whether to keep the states at the ends of the pieces in ``last``. Engines need them.
     """
 
     def __init__(
@@ -84,16 +90,17 @@ class Flow:
     ) -> None:
         self.first, self.length, self.above = list(first), list(length), list(above)
         self.places, self.device, self.given = places, device, given or {}
-        self.last: dict[int, State] | None = {} if keep else None  # by layer: the states of all pieces, in their order
-        self._inputs: dict[int, Tensor] = {}  # by layer, until its rule is computed
-        self._taps: dict[int, Tensor] = {}  # by kernel size
+        self.last: dict[int, State] | None = {} if keep else None  # layer -> final states of all pieces
+        self._inputs: dict[int, Tensor] = {}  # layer -> last convolution inputs, kept until the rule is computed
+        self._taps: dict[int, Tensor] = {}  # kernel size -> result of :meth:`taps`
 
     # -- the convolution -----------------------------------------------------------------------------------------------
 
     def taps(self, size: int) -> Tensor:
-        """Returns the places of each token's inputs to a convolution of ``size`` taps, its own first, (size, places).
+        """Returns the places of each token's inputs to a convolution with kernel size ``size``, as (size, places).
 
-        Places from ``self.places`` on are the ``size - 1`` inputs that each given state holds, and then a zero.
+        Row 0 holds the token's own place, row 1 the place of the token before it on its path, and so on. Places from
+        ``self.places`` on stand for the ``size - 1`` inputs stored in each given state. The last place stands for zero.
         """
         if size not in self._taps:
             first, length, above = (np.array(x) for x in (self.first, self.length, self.above))
@@ -120,7 +127,10 @@ class Flow:
     def convolve(
         self, layer: int, inputs: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
     ) -> Tensor:
-        """Computes a causal convolution of each channel along the paths: inputs (B, C, T), kernels (C, K)."""
+        """Computes a causal convolution of each channel along the paths of the tree.
+
+        ``inputs`` has shape (B, C, T), and ``weight`` holds one kernel per channel (C, K).
+        """
         B, C, T = inputs.shape
         size = weight.shape[1]
         flat = inputs.to(weight.dtype).transpose(1, 2).reshape(B * T, C)
@@ -146,9 +156,9 @@ class Flow:
 
     @cached_property
     def levels(self) -> list[_Level]:
-        """Returns the pieces grouped by depth. Also sets ``order`` and ``written``, which undo the grouping."""
+        """Groups the pieces by depth. Also sets ``order`` and ``written``, which are used to undo the grouping."""
         depth: list[int] = []
-        column: list[int] = []  # for each piece, its place within its level
+        column: list[int] = []  # for each piece, its index within its level
         members: list[list[int]] = []
         for piece, above in enumerate(self.above):
             depth.append(0 if above < 0 else depth[above] + 1)
@@ -175,15 +185,17 @@ class Flow:
     def rule(
         self, layer: int, chunked: Callable[..., Any], single: Callable[..., Any], parts: Sequence[Tensor], **more: Any
     ) -> Tensor:
-        """Computes the gated delta rule along the paths.
+        """Computes the gated delta rule along the paths of the tree.
 
         Args:
-            chunked, single: the library's functions for a sequence, and for one token.
-            parts: query and key (B, T, H_k, D_k), value (B, T, H, D_v), decay in log space and beta (B, T, H).
-            more: the other arguments with which the layer calls its rule.
+            layer: number of the layer.
+            chunked: the library's function for a sequence of tokens.
+            single: the library's function for one token.
+            parts: query and key (B, T, H_k, D_k), value (B, T, H, D_v), log of the decay (B, T, H), and beta (B, T, H).
+            more: other keyword arguments with which the layer calls its rule.
 
         Returns:
-            (B, T, H, D_v); zeros for padding.
+            The output (B, T, H, D_v), with zeros at padding.
         """
         value = parts[2]
         flat = [part.flatten(0, 1) for part in parts]
@@ -207,9 +219,9 @@ class Flow:
 
 
 def flow_of_tree(end_BS: Tensor) -> Flow:
-    """Returns the flow of states through packed trees (see ``models.attention.PackedTree``); padding has end 0.
+    """Returns the flow of recurrent states through packed trees (see ``models.attention.PackedTree``).
 
-    Each row of a tensor without data (used to plan memory) counts as one path.
+    Padding has end 0. If ``end_BS`` has no data (as when memory is planned), each row counts as one path.
     """
     B, S = end_BS.shape
     if type(end_BS) is not Tensor or end_BS.is_meta:
@@ -218,7 +230,7 @@ def flow_of_tree(end_BS: Tensor) -> Flow:
     length: list[int] = []
     above: list[int] = []
     for b, ends in enumerate(end_BS.tolist()):
-        over: list[tuple[int, int]] = []  # end and number of each piece above this place
+        over: list[tuple[int, int]] = []  # end and number of each ancestor piece of the current token
         for s, end in enumerate(ends):
             if not end:
                 continue

@@ -1,9 +1,9 @@
-"""Fixes rotary frequencies, so that they do not depend on which tokens share a forward pass.
+"""Fixes the frequencies of rotary embeddings, so that they do not depend on which tokens share a forward pass.
 
-Two kinds of scaling choose their frequencies by the longest position of a pass: longrope (Phi-3 long, arXiv:2402.13753)
-and dynamic NTK scaling. With them, a token of a packed tree would be rotated differently than in its path alone, and a
-token that was sampled early differently than when its path is trained on. So the choice is made once, when the model is
-loaded.
+Two scaling methods choose the frequencies by the longest position in a forward pass: longrope (Phi-3 long,
+arXiv:2402.13753) and dynamic NTK scaling. Unchanged, they would rotate a token in a packed tree differently than in its
+path alone. They would also rotate a token differently in sampling, when its path is still short, than in training. So
+the frequencies are chosen once, when the model is loaded.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import Any
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-FIXED = "fixed"  # a rope_type that no forward pass changes
+FIXED = "fixed"  # a rope_type for which transformers never changes the frequencies
 
 
 def fix_rope(model: Any, longest: int | None = None) -> None:
-    """Fixes a model's frequencies for paths of at most ``longest`` tokens; None: no more than in the first training.
+    """Fixes a model's rotary frequencies for paths of at most ``longest`` tokens.
 
-    longrope has short factors for paths up to the length of the first training and long ones for longer paths. Only one
-    of the two sets is used for all tokens, as in the model's own pass over a path of that length.
+    ``longest=None`` means that paths are not longer than the context length of the model's pretraining. longrope has
+    one set of factors for paths up to that length and another set for longer paths. ``longest`` decides which set is
+    used, and all tokens use the same set.
 
     Raises:
-        ValueError: the scaling is dynamic and paths are longer than in the first training.
+        ValueError: the model uses dynamic scaling, and ``longest`` is above the context length without scaling.
     """
     for module in model.modules():
         kind = getattr(module, "rope_type", None)

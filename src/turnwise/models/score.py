@@ -1,4 +1,4 @@
-"""Log-probs of a packed micro-batch: one forward pass over the trees, with logits only where a token is trained on."""
+"""Computes log-probs of a packed micro-batch in one forward pass, with logits only for tokens that are trained on."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
 from turnwise.models.head import Head
 
-LONG = 1024  # row length in tokens from which on attention in blocks is faster than a dense mask
+LONG = 1024  # tokens; for rows of at least this length, attention in blocks is faster than with a dense mask
 
 
 class PackedTokens(Protocol):
-    """Packed trees and the tokens to predict in them (see ``rollouts.pack.Packed``)."""
+    """Packed trees, and the tokens in them whose log-probs are computed (see ``rollouts.pack.Packed``)."""
 
     ids_BS: Tensor
     position_BS: Tensor
-    end_BS: Tensor  # one past a token's last descendant
-    source_U: Tensor  # flat place, within B * S, of the token before each predicted one
-    target_U: Tensor
+    end_BS: Tensor  # for each token, the index one past its last descendant
+    source_U: Tensor  # for each predicted token, the flat index (within B * S) of the token before it
+    target_U: Tensor  # ids of the predicted tokens
 
 
 def score(
     model: Any, packed: PackedTokens, temperature: float = 1.0, entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns log-probs (U,) of the predicted tokens and, if asked for, entropies (U,) of their distributions, in nats.
+    """Returns log-probs (U,) of the predicted tokens and entropies (U,) of their distributions, in nats.
 
     Args:
         model: the policy.
-        packed: the trees and the tokens to predict, on the model's device.
-        temperature: of the sampling, so that the distribution is the one that was sampled from.
-        entropy: whether to compute entropies.
+        packed: the packed trees and the tokens to predict, on the model's device.
+        temperature: the sampling temperature, so that log-probs are those of the distribution that was sampled from.
+        entropy: whether to compute the entropies; otherwise None is returned for them.
     """
     plan = plan_of(packed.end_BS)
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
@@ -42,7 +42,10 @@ def score(
 
 
 def plan_of(end_BS: Tensor) -> Plan:
-    """Returns the fastest exact attention plan for packed trees on their device. For meta tensors the mask is dense."""
+    """Returns the fastest exact attention plan for packed trees on the device of ``end_BS``.
+
+    For tensors without data, such as meta tensors, this is the plan with a dense mask.
+    """
     known = type(end_BS) is Tensor
     if known and end_BS.device.type == "cpu":
         return RunTree(end_BS)

@@ -1,4 +1,4 @@
-"""The folders of the shipped policies, and the environments on which they were trained."""
+"""Lists the base policies that the package ships, with their folders and the environments they were trained on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ WORLDS: Mapping[str, tuple[str, ...]] = {
     "tiny_thinking_small": ("bfcl", "apibank"),
     "tiny_llama": ("bfcl", "search", "math"),
 }
-"""A name that ``policy.model`` accepts -> the environments on which this base was trained, at their tiny levels."""
+"""Maps each shipped base policy's name (a value of ``policy.model``) to the environments it was trained on.
+
+It was trained on the tiny level of each environment.
+"""
 BASES: Mapping[str, Path] = {name: _SHELF / name for name in WORLDS}
-"""The same names -> their folders."""
+"""Maps each shipped base policy's name to its folder."""
 ASSETS = BASES["tiny"]
 
 
@@ -26,8 +29,8 @@ def tiny_path(name: str = "tiny") -> Path:
     """Returns the folder of a shipped base policy, which ``transformers`` can load as a local model.
 
     Raises:
-        KeyError: no base of that name is shipped.
-        InputError: the weights are missing; the message says how to build them.
+        KeyError: the package ships no base policy with this name.
+        InputError: the file of weights is missing; the message says how to build it.
     """
     folder = BASES[name]
     if not (folder / "model.safetensors").is_file():
@@ -38,12 +41,12 @@ def tiny_path(name: str = "tiny") -> Path:
 
 
 def weights_of(model: str) -> str:
-    """Returns the folder or id of a configured model, which may be the name of a base."""
+    """Returns the folder or id of a configured model. The name of a shipped base policy becomes its folder."""
     return str(tiny_path(model) if model in BASES else model)
 
 
 def unknown_to(model: str, world: str, level: str | None) -> str | None:
-    """Returns a warning if a base was never trained in an environment or at its level, else None."""
+    """Returns a warning if a shipped base policy was not trained on an environment or on its level, otherwise None."""
     if model not in WORLDS or (world in WORLDS[model] and level in (None, "tiny")):
         return None
     if world in WORLDS[model]:

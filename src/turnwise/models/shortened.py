@@ -1,4 +1,4 @@
-"""Shortens a model for a check: the lowest layers that include every kind, small windows and a small vocabulary."""
+"""Makes a model temporarily smaller for a check: fewer layers, smaller sliding windows and a smaller vocabulary."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from torch import Tensor, nn
 
 from turnwise.models.attention import backbone, unwrapped
 
-FEWEST = 2  # least number of layers: the second layer is the first one that reads what other tokens have gathered
-_WINDOWS = ("sliding_window",)  # names of window sizes, in tokens, in configurations and attention modules
-_NUMBERS = ("idx", "index", "layer_id", "layer_number")  # ends of the names under which a layer keeps its own number
+FEWEST = 2  # least number of layers: only from the second layer on, inputs depend on other tokens
+_WINDOWS = ("sliding_window",)  # attribute names of window sizes (in tokens) in configurations and attention modules
+_NUMBERS = ("idx", "index", "layer_id", "layer_number")  # suffixes of the attributes that hold a layer's own number
 
 
 @contextmanager
 def cut(model: Any, window: int) -> Iterator[None]:
-    """Gives the model few layers and small windows within the context. No weight is copied, and everything is restored.
+    """Reduces the model's layers and sliding windows within a ``with`` block, and restores them afterwards.
 
-    The layers that stay are the lowest ones that include each kind. Two layers are of one kind if their modules have
-    the same classes and the same settings. A model whose list of layers is not recognised keeps all layers.
+    The model keeps its lowest layers, just as many as are needed to include every kind of layer. Two layers are of one
+    kind if their modules have the same classes and settings. A model whose list of layers is not recognised keeps all
+    layers. No weight is copied.
 
     Args:
         model: a Hugging Face causal LM or a transformer without head, with or without adapters.
-        window: greatest number of tokens of a sliding window, in the modules and in the configurations that they read.
+        window: greatest size of a sliding window in tokens. Larger windows in modules and configurations are reduced.
     """
     body: Any = backbone(model)
     config = body.config
@@ -46,11 +47,13 @@ def cut(model: Any, window: int) -> Iterator[None]:
 
 @contextmanager
 def narrowed(model: Any, tokens: int) -> Iterator[bool]:
-    """Limits the model to its first ``tokens`` tokens within the context. No weight is copied; everything is restored.
+    """Limits the vocabulary to its first ``tokens`` tokens within a ``with`` block, and restores it afterwards.
+
+    No weight is copied.
 
     Yields:
-        Whether any token is left out, which is False if the vocabulary is small already, or if the embedding or the
-            head is of an unknown type.
+        True if the vocabulary was reduced. False if it is already small enough, or if the embedding or the head is of
+            an unknown type.
     """
     base = unwrapped(model)
     embedding, head = base.get_input_embeddings(), base.get_output_embeddings()
@@ -70,7 +73,7 @@ def narrowed(model: Any, tokens: int) -> Iterator[bool]:
 
 @contextmanager
 def _changes() -> Iterator[Callable[[Any, str, Any], None]]:
-    """Sets attributes of objects and restores them at the end of the context."""
+    """Yields a function that sets attributes of objects. They are restored at the end of the ``with`` block."""
     changed: list[tuple[Any, str, Any]] = []
 
     def change(owner: Any, name: str, value: Any) -> None:
@@ -85,13 +88,16 @@ def _changes() -> Iterator[Callable[[Any, str, Any], None]]:
 
 
 def enough(layers: nn.ModuleList) -> int:
-    """Returns the least number of lowest layers that include each kind of layer."""
+    """Returns the least number n for which the first n layers include every kind of layer.
+
+    If the model has enough layers, n is at least ``FEWEST``.
+    """
     kinds = [kind_of(layer) for layer in layers]
     return max(min(FEWEST, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds))
 
 
 def kind_of(layer: nn.Module) -> tuple[Any, ...]:
-    """Returns what distinguishes kinds of layers: classes and plain settings of their modules."""
+    """Returns a value that is equal for layers of the same kind: the classes and settings of the layer's modules."""
     return tuple(
         (name, type(module).__name__, tuple(sorted((k, repr(v)) for k, v in vars(module).items() if _setting(k, v))))
         for name, module in layer.named_modules()

@@ -1,6 +1,6 @@
-"""Tensor functions that do not depend on any method: segmented sums, and log-probs of chosen tokens.
+"""Provides general tensor functions: segmented sums, and log-probs and entropies of chosen tokens.
 
-``K`` is a flat axis of trained tokens, ``D`` the hidden size, ``V`` the vocabulary size.
+In shapes, ``K`` is a flat axis of trained tokens, ``D`` the hidden size, and ``V`` the vocabulary size.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch.autograd.function import once_differentiable
 
 
 def segment_sum(values_K: Tensor, segment_K: Tensor) -> Tensor:
-    """Sums values over the tokens with the same id and returns the sum at each of these tokens.
+    """Returns, for each token, the sum of the values of all tokens in the same segment.
 
     Args:
-        values_K: (K,) floating point.
-        segment_K: (K,) integer ids in any order, not necessarily consecutive.
+        values_K: floating-point values (K,).
+        segment_K: integer segment ids (K,) in any order, not necessarily consecutive.
 
     Returns:
-        (K,), differentiable in ``values_K``.
+        The sums (K,), differentiable in ``values_K``.
     """
     ids, inverse_K = torch.unique(segment_K, return_inverse=True)
     return values_K.new_zeros(len(ids)).index_add(0, inverse_K, values_K)[inverse_K]
@@ -32,7 +32,7 @@ def selected_logprobs(
 ) -> Tensor:
     """Returns log-probs of chosen tokens under ``softmax(hidden @ weight.T / temperature)``.
 
-    See :func:`selected_logprobs_and_entropy`; this function computes no entropy.
+    The arguments are those of :func:`selected_logprobs_and_entropy`.
     """
     return _selected(hidden, weight, targets, temperature, chunk, entropy=False)[0]
 
@@ -42,22 +42,23 @@ def selected_logprobs_and_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Returns log-probs of chosen tokens and the entropies of their distributions, both in nats.
 
-    The logits of only ``chunk`` positions are in memory at a time, in the forward pass and again in the backward pass,
-    which recomputes them. Products are computed in the dtype of ``hidden`` and the softmax at least in float32,
-    whatever autocast says, so that both passes see the same logits. Pass only the positions that are trained on.
+    Only the logits of ``chunk`` positions are in memory at a time. The backward pass recomputes them. Matrix products
+    use the dtype of ``hidden``, and the softmax uses at least float32. Autocast is ignored, so that the forward and
+    backward passes have the same logits. To save time, pass only the positions that are trained on.
 
     Args:
-        hidden: (..., D) last hidden states, each at the position that predicts its target.
-        weight: (V, D) output embedding.
-        targets: (...) token ids.
-        temperature: divides the logits, as in sampling.
+        hidden: last hidden states (..., D), each at the position that predicts its target.
+        weight: output embedding (V, D).
+        targets: ids (...) of the chosen tokens.
+        temperature: temperature by which the logits are divided, as in sampling.
         chunk: number of positions whose logits are in memory at once.
 
     Returns:
-        Two tensors (...), float32 or wider, once differentiable in ``hidden`` and ``weight``.
+        Log-probs (...) and entropies (...), in float32 or wider. Both can be differentiated once, with respect to
+        ``hidden`` and ``weight``.
 
     Raises:
-        ValueError: shapes do not match, or temperature or chunk is not positive.
+        ValueError: the shapes do not match, or ``temperature`` or ``chunk`` is not positive.
     """
     return _selected(hidden, weight, targets, temperature, chunk, entropy=True)
 
@@ -82,7 +83,10 @@ def _selected(
 
 
 class _SelectedLogprobs(torch.autograd.Function):
-    """Maps rows (K, D), weight (V, D) and targets (K,) to log-probs (K,) and entropies (K,), or (0,) without entropy."""
+    """Maps hidden states (K, D), weight (V, D) and targets (K,) to log-probs (K,) and entropies (K,).
+
+    Without ``entropy``, the entropies have shape (0,).
+    """
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -103,7 +107,7 @@ class _SelectedLogprobs(torch.autograd.Function):
                 entropy_K[part] = logsumexp_K[part] - probs.mul_(logits).sum(-1)
         ctx.save_for_backward(rows, weight, targets_K, logsumexp_K, entropy_K)
         ctx.temperature, ctx.chunk = temperature, chunk
-        ctx.set_materialize_grads(False)  # so that an entropy that is only logged costs nothing in the backward pass
+        ctx.set_materialize_grads(False)  # an entropy without gradient then costs nothing in the backward pass
         return logprobs_K, entropy_K
 
     @staticmethod

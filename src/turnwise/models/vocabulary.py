@@ -1,4 +1,4 @@
-"""Checks that a model's tokenizer fits its weights, reproduces ordinary text, and reads any text in finite time."""
+"""Checks that a model's tokenizer fits its weights, reproduces ordinary text, and encodes any text in limited time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from turnwise.models.weights import WeightsError, found, read_json
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-_TRIED = "open door 1204 and go to room 35 or 6789"  # a text that any language model's tokenizer reproduces
-_SECONDS = 4  # limit of processor time for all texts of a trial
-_PATIENCE = 60  # seconds of real time after which a trial is stopped, in case it gets no processor
+_TRIED = "open door 1204 and go to room 35 or 6789"  # a text that every working tokenizer reproduces
+_SECONDS = 4  # limit of CPU time in seconds for all texts of one trial
+_PATIENCE = 60  # seconds of wall-clock time after which a trial is stopped, in case it gets no CPU time
 _WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_KNOWN = {  # patterns known to be safe: those of the shipped bases, Qwen and Llama
+_KNOWN = {  # patterns that are known to be safe: those of the shipped base policies, of Qwen and of Llama
     r"\n| ?\p{N}{1,2}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s",
     _WORD + r"\p{N}" + _REST,
     _WORD + r"\p{N}{1,3}" + _REST,
@@ -35,10 +35,14 @@ for text in given["texts"]:
 
 
 def check_vocabulary(tokenizer: Any, rows: int) -> None:
-    """Checks that the weights have a row for every id that the tokenizer can produce.
+    """Checks that the embedding has a row for every token id of the tokenizer.
+
+    Args:
+        tokenizer: the tokenizer.
+        rows: number of rows of the model's embedding.
 
     Raises:
-        WeightsError: an id has no row.
+        WeightsError: a token id has no row.
     """
     highest = max(tokenizer.get_vocab().values(), default=-1)
     if not 0 <= highest < rows:
@@ -46,10 +50,16 @@ def check_vocabulary(tokenizer: Any, rows: int) -> None:
 
 
 def check_special(model: str | Path, rows: int) -> None:
-    """Checks that each special token's id in a model's configurations has a row. A padding id may be -1, meaning none.
+    """Checks that the embedding has a row for each special token id in a model's configuration files.
+
+    A padding id may be -1, which means that there is no padding token.
+
+    Args:
+        model: folder or id of the model.
+        rows: number of rows of the model's embedding.
 
     Raises:
-        WeightsError: an id has no row.
+        WeightsError: a special token id has no row.
     """
     for name in ("config.json", "generation_config.json"):
         if (file := found(model, name)) is None:
@@ -66,13 +76,14 @@ def check_special(model: str | Path, rows: int) -> None:
 
 
 def check_patterns(model: str | Path) -> None:
-    """Checks that the regular expressions of ``tokenizer.json`` end in time.
+    """Checks that the regular expressions in a model's ``tokenizer.json`` are matched within limited time.
 
-    A regular expression may never end, and nothing can stop it within this process. Unknown patterns are tried in
-    another process, on long repetitions of each character in them and of some others.
+    Matching a regular expression may take practically forever, and this process could not stop it. So unknown
+    expressions are tried in another process. The test texts are long repetitions of each character in the expressions
+    and of some other characters.
 
     Raises:
-        WeightsError: they took too long or failed, the tokenizer splits a text differently each time, or two added
+        WeightsError: matching took too long or failed, the tokenizer splits texts at random (dropout), or two added
             tokens have the same id.
     """
     file = found(model, "tokenizer.json")
@@ -90,7 +101,7 @@ def check_patterns(model: str | Path) -> None:
     if not patterns:
         return
     letters = sorted({*"aA0 \n.'_é中", *(letter for pattern in patterns for letter in pattern[:200])})
-    ends = ("", "\0", "\0" + "".join(letters))  # a pattern may need a character that the repetition does not contain
+    ends = ("", "\0", "\0" + "".join(letters))  # some patterns are slow only if a repetition ends in another character
     texts = [run + end for letter in letters for run in (letter * 30, letter * 2000) for end in ends]
     plain = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "x"}}
     given = {"seconds": _SECONDS, "tokenizer": {**plain, **parts}, "texts": texts}
@@ -125,13 +136,13 @@ def _patterns(part: Any) -> Iterator[str]:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Checks that a tokenizer reproduces an ordinary text, which one with missing or damaged files does not.
+    """Checks that a tokenizer reproduces an ordinary text. A tokenizer with missing or damaged files does not.
 
     Raises:
-        WeightsError: it does not reproduce the text, or its end-of-turn token is an ordinary word.
+        WeightsError: the tokenizer does not reproduce the text, or its end-of-turn token is an ordinary word.
     """
     end = tokenizer.eos_token
-    if isinstance(end, str) and end.strip("\u0120\u2581 ").isalnum():  # without the markers of a space before a word
+    if isinstance(end, str) and end.strip("\u0120\u2581 ").isalnum():  # without characters that mark a space
         raise WeightsError(
             f"the tokenizer's eos_token is the ordinary word {end!r}, which would end turns in their middle"
         )

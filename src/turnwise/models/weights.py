@@ -1,4 +1,4 @@
-"""Checks a model's files when they are loaded, before anything is trained on them."""
+"""Checks the files and weights of a model when it is loaded, before it is trained."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from transformers.utils import cached_file
 
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
-_FILE = re.compile(r"[\w-][\w.-]*\.safetensors")  # names of files within the model's own folder
-_NAME = re.compile(r"[\x21-\x7e]{1,500}")  # valid names of tensors, because reports and messages print them
+_FILE = re.compile(r"[\w-][\w.-]*\.safetensors")  # valid file names; they cannot point outside the model's folder
+_NAME = re.compile(r"[\x21-\x7e]{1,500}")  # valid tensor names: printable ASCII, because messages contain them
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
-_SCALES = {  # pattern of a key's end in config.json -> the range of its number
+_SCALES = {  # regular expression for a key in config.json -> range of the key's valid numbers
     r"(^|_)eps(ilon)?$": (1e-20, 0.1),
     r"rope_theta$": (1.0, 1e15),
     r"^factor$": (1e-3, 1e6),
     r"dropout$|_pdrop$": (0.0, 0.999),
     r"max_position_embeddings$": (1, 1e12),
 }
-LARGEST = 1e8  # greatest absolute value of a weight
-FLOATS = ("F64", "F32", "F16", "BF16")  # safetensors' names of the types of weights that are not quantised
+LARGEST = 1e8  # greatest accepted absolute value of a weight
+FLOATS = ("F64", "F32", "F16", "BF16")  # data types of weights that are not quantised, as safetensors names them
 
 
 class WeightsError(ValueError):
-    """Raised for weights that cannot be trusted; the message names the file or tensor."""
+    """Raised if a model's files or weights fail a check. The message names the file or tensor."""
 
 
 def weight_files(model: str | Path) -> list[Path]:
-    """Returns the files with a model's weights, all safetensors in its own folder. Files of a hub id are downloaded.
+    """Returns the files that contain a model's weights, after checking them and the model's configuration.
+
+    All of them must be safetensors files in the model's own folder. If ``model`` is an id on the Hugging Face hub, the
+    files are downloaded.
 
     Raises:
-        WeightsError: an index names other files, a configuration does not match the files, or a file is damaged.
+        WeightsError: the index names other files, the configuration does not match the files, or a file is damaged.
         OSError: there is no such model.
     """
     _check_folder(Path(model))
@@ -76,7 +79,7 @@ def weight_files(model: str | Path) -> list[Path]:
 
 
 def tensor_names(file: Path) -> list[str]:
-    """Returns the names of a file's tensors; only the header is read.
+    """Returns the names of the tensors in a safetensors file. Only the file's header is read.
 
     Raises:
         WeightsError: the file is truncated or is not a safetensors file.
@@ -84,7 +87,7 @@ def tensor_names(file: Path) -> list[str]:
     try:
         with safe_open(file, "pt") as stream:
             names = list(stream.keys())
-    except Exception as error:  # the library raises its own exception and those of the operating system
+    except Exception as error:  # safetensors raises its own exception type and OSError
         raise WeightsError(f"{file.name} is damaged or cut off ({error}); copy it again") from error
     if strange := [name for name in names if not _NAME.fullmatch(name)]:
         raise WeightsError(f"{file.name} holds a tensor with an invalid name ({strange[0][:60]!r})")
@@ -92,7 +95,10 @@ def tensor_names(file: Path) -> list[str]:
 
 
 def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
-    """Checks numbers that scale, rotate or drop every activation."""
+    """Checks that the numbers in a configuration that affect all activations are in plausible ranges.
+
+    Examples are the epsilon of norms, rotary scaling factors and dropout probabilities.
+    """
     for key, value in about.items():
         if isinstance(value, Mapping):
             _check_scales(value, f"{where}, {key}")
@@ -106,7 +112,7 @@ def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
 
 
 def _check_types(files: Sequence[Path]) -> None:
-    """Checks that weights are floating-point numbers, if no configuration says that they are quantised."""
+    """Checks that all weights are floating-point numbers, for a model whose configuration names no quantisation."""
     for file in files:
         with safe_open(file, "pt") as stream:
             for name in stream.keys():  # noqa: SIM118 - the stream is not a mapping
@@ -117,14 +123,17 @@ def _check_types(files: Sequence[Path]) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Checks that a folder contains only regular files and folders, because anything else would be ignored silently."""
+    """Checks that a model's folder contains only regular files and folders.
+
+    Anything else, such as a broken link, would be ignored silently.
+    """
     for path in folder.iterdir() if folder.is_dir() else ():
         if not path.is_file() and not path.is_dir():
             raise WeightsError(f"{path.name} in its folder is not a regular file; copy the model again")
 
 
 def _check_places(files: Sequence[Path], named: Mapping[str, str]) -> int:
-    """Returns the number of tensors and checks that each is in exactly one file, the one that the index names."""
+    """Checks that each tensor is in exactly one file, the one that the index names. Returns the number of tensors."""
     places: dict[str, str] = {}
     for file in files:
         for name in tensor_names(file):
@@ -137,12 +146,12 @@ def _check_places(files: Sequence[Path], named: Mapping[str, str]) -> int:
 
 
 def check_tied(files: Sequence[Path], config: Any) -> None:
-    """Checks that a head in the files equals the embeddings if the configuration ties them.
+    """Checks that the output head in the files equals the embeddings if the configuration ties the two.
 
-    A tied head in the files is ignored when the model is loaded, so a different one would be lost silently.
+    A tied head in the files is ignored when the model is loaded. So a head with other values would be lost silently.
 
     Raises:
-        WeightsError: the files hold a head that differs from the embeddings.
+        WeightsError: the files contain a head that differs from the embeddings, although it is tied.
     """
     if not getattr(config, "tie_word_embeddings", False):
         return
@@ -167,13 +176,18 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
 
 
 def check_loaded(info: Mapping[str, Any], layers: int) -> None:
-    """Checks what ``from_pretrained`` reports about missing and unexpected tensors.
+    """Checks the missing and unexpected tensors that ``from_pretrained`` reports.
 
-    Missing tensors would have been drawn at random; tied ones may be missing. An unexpected tensor in one of the
-    model's ``layers`` means another architecture. Other unexpected tensors are ignored.
+    Missing tensors are an error, because the library fills them with random values; tied tensors may be missing. An
+    unexpected tensor in one of the model's layers means that the files belong to another architecture. Other unexpected
+    tensors are ignored.
+
+    Args:
+        info: the loading report of ``from_pretrained``.
+        layers: number of the model's layers.
 
     Raises:
-        WeightsError: a tensor was missing from the files, or the files belong to another model.
+        WeightsError: a tensor is missing from the files, or the files belong to another model.
     """
     for name in sorted(info["unexpected_keys"]):
         found = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.", name)
@@ -184,15 +198,15 @@ def check_loaded(info: Mapping[str, Any], layers: int) -> None:
 
 
 def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Checks all weights for NaN, infinities and huge values, with one pass that computes minimum and maximum.
+    """Checks that weights contain no NaN, infinity or absolute value above ``LARGEST``.
 
     Raises:
-        WeightsError: a tensor has such a value; the message names the first one.
+        WeightsError: a tensor contains such a value; the message names the first such tensor.
     """
     for name, value in tensors:
         if not value.is_floating_point() or value.is_meta or not value.numel():
             continue
-        known = value if value.element_size() > 1 else value.to(torch.float32)  # one-byte types have no aminmax
+        known = value if value.element_size() > 1 else value.to(torch.float32)  # aminmax refuses one-byte types
         low, high = torch.aminmax(known.detach())
         if not math.isfinite(low) or not math.isfinite(high):
             raise WeightsError(f"{name} holds values that are not finite")
@@ -201,22 +215,22 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def check_embeddings(weight: torch.Tensor) -> None:
-    """Checks that the embeddings are not all one value, as those of weights that were never filled.
+    """Checks that the first rows of the embeddings do not all have the same value, as in weights that were never set.
 
     Raises:
-        WeightsError: they are all one value.
+        WeightsError: all their values are equal.
     """
     if not weight.is_meta and weight.numel() > 1 and bool((weight[:64] == weight[0, 0]).all()):
         raise WeightsError("the embeddings of its vocabulary are all one value: the weights were never filled")
 
 
 def check_norms(modules: Iterable[tuple[str, torch.nn.Module]]) -> None:
-    """Checks that no norm returns the same output for every input because its weight is all zeros.
+    """Checks that no normalisation layer returns the same output for every input because its weight is all zeros.
 
-    Norms that scale by 1 + weight, such as Gemma's, may have zero weights.
+    Zero weights are accepted in layers that scale by 1 + weight, such as Gemma's.
 
     Raises:
-        WeightsError: a norm does; the message names the first one.
+        WeightsError: such a layer was found; the message names the first one.
     """
     for name, module in modules:
         if re.search(r"Norm(Gated)?$", type(module).__name__) and _answers_one_thing(module):
@@ -232,13 +246,13 @@ def _answers_one_thing(norm: torch.nn.Module) -> bool:
     try:
         with torch.no_grad():
             first, second = norm(both, both) if type(norm).__name__.endswith("Gated") else norm(both)
-    except (RuntimeError, ValueError):  # the norm needs tensors of another shape, as xLSTM's does
+    except (RuntimeError, ValueError):  # the layer needs inputs of another shape, as in xLSTM
         return False
     return torch.equal(first, second)
 
 
 def found(model: str | Path, name: str) -> Path | None:
-    """Returns a file of a model, from its folder or from the hub, or None if there is none."""
+    """Returns the path of a model's file, from the model's folder or from the hub, or None if there is no such file."""
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.is_file() else None
@@ -248,10 +262,10 @@ def found(model: str | Path, name: str) -> Path | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file.
+    """Returns the JSON object in a file.
 
     Raises:
-        WeightsError: the file is damaged or holds something else.
+        WeightsError: the file cannot be read or does not contain a JSON object.
     """
     try:
         if path.exists() and not path.is_file():

@@ -1,4 +1,6 @@
-"""Counts the bytes that a training pass keeps for its backward pass, on tensors that have a shape but no memory."""
+"""Counts the bytes that a forward pass keeps for the backward pass. It traces the pass with fake tensors, which have a
+shape but no memory.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +40,21 @@ def activation_bytes(
     recompute: bool = False,
     offload: bool = False,
 ) -> int:
-    """Returns the bytes that autograd keeps for one packed micro-batch, without parameters.
+    """Returns the bytes of the tensors that autograd keeps for one packed micro-batch. Parameters are not counted.
 
-    The forward pass of a run (``models.score.score``) is traced with one layer and with two layers; every further layer
-    keeps as much as the second one added. Tensors that share memory count once. GPU kernels are assumed to keep as much
-    as CPU kernels, apart from workspaces.
+    The forward pass of a run (``models.score.score``) is traced for a model with one layer and for a model with two
+    layers. The difference is the number of bytes per further layer. Tensors that share memory count once. GPU kernels
+    are assumed to keep as much as CPU kernels, apart from workspaces.
 
     Args:
-        source, dtype, lora: the policy.
-        rows, tokens: B and S of the micro-batch.
-        scored: number of its predicted tokens, U.
+        source, dtype, lora: architecture, dtype and adapter settings of the policy.
+        rows, tokens: number of rows B and tokens per row S of the micro-batch.
+        scored: number U of predicted tokens in the micro-batch.
         autocast: whether matrix products are in bfloat16, as with ``trainer.precision=bf16-mixed``.
-        recompute: whether only the input of each layer is kept, and one layer at a time is computed again.
-        offload: whether these inputs are kept in CPU memory, except that of the layer that is being computed again.
+        recompute: whether activation checkpointing is used: only the input of each layer is kept, and each layer is
+            computed again in the backward pass.
+        offload: whether the kept inputs of the layers are in CPU memory, except the input of the layer that is being
+            computed again.
     """
     layers = int(source.config.num_hidden_layers)
     first, second = (_kept(source, dtype, lora, n, rows, tokens, scored, autocast) for n in (1, 2))
@@ -93,9 +97,7 @@ def _kept(
 
 
 def _give_memory(model: Any) -> None:
-    """Replaces parameters and buffers on the meta device by fake tensors of the active fake-tensor mode, as if on a
-    CPU.
-    """
+    """Replaces parameters and buffers on the meta device by CPU tensors of the active fake-tensor mode."""
     for module in model.modules():
         for name, p in module._parameters.items():
             if p is not None:

@@ -1,5 +1,5 @@
-"""Finds the architecture of a configured model in a folder, in the Hugging Face cache, or in a file that the package
-ships.
+"""Finds the architecture of a configured model. It is read from a local folder, the Hugging Face cache, or
+architectures.yaml in this package.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from turnwise.errors import InputError
 from turnwise.models.shipped import weights_of
 from turnwise.models.weights import read_json
 
-LAYERS = 10_000  # most layers that a planned model may have
+LAYERS = 10_000  # largest number of layers that a planned model may have
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The architecture of a model. ``folder`` holds its weights; None if they are not on this machine."""
+    """The architecture of a model. ``folder`` is the local folder of its config.json and, if they are there, of its
+    weights. It is None if there is no such folder.
+    """
 
     model: str
     config: PretrainedConfig
@@ -32,8 +34,8 @@ class Architecture:
 
 
 def architecture(model: str) -> Architecture:
-    """Returns the architecture of a ``policy.model``: a tiny base, a folder, or a Hugging Face id. No server is
-    contacted.
+    """Returns the architecture of the model that ``policy.model`` names: a shipped tiny base, a folder, or a Hugging
+    Face id. No server is contacted.
 
     Raises:
         InputError: the folder has no ``config.json``, or the id is neither in the cache nor in the shipped file.
@@ -57,8 +59,8 @@ def architecture(model: str) -> Architecture:
 
 
 def _configuration(place: Path, model: str) -> PretrainedConfig:
-    """Returns the configuration. The number of layers is checked first, because the library creates a list of that
-    length.
+    """Returns the configuration of a model. The number of layers is checked first, because transformers creates a list
+    of that length.
     """
     try:
         about = read_json(place / "config.json" if place.is_dir() else place)

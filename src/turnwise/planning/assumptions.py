@@ -1,5 +1,5 @@
-"""Collects what a simulation assumes about a run: values of its configuration and its plan, and values that the user
-provides.
+"""Collects the assumptions of a simulation about a run: values from the run's configuration and plan, and values that
+the user provides.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import iteration
 from turnwise.planning.workload import Tail, Workload
 
-SIGMA = 1.0  # sigma of the lengths of replies and of latencies
+SIGMA = 1.0  # sigma of the log-normal distributions of reply lengths and of latencies
 TURNS_SIGMA = 0.5
-LATENCY = 1.0  # seconds
-HANDED_GB_S = 1.0  # 10^9 bytes per second from the trainer through files into the servers
-USED = 0.9  # share of a GPU's memory that a server uses, vLLM's default
-LEAST = 6  # fewest collections; the first three wait for no update under the largest staleness
+LATENCY = 1.0  # assumed mean seconds until an environment answers
+HANDED_GB_S = 1.0  # assumed speed in GB/s at which new weights are written to files and loaded by the servers
+USED = 0.9  # fraction of a GPU's memory that a server uses; vLLM's default
+LEAST = 6  # smallest number of collections; with the largest staleness, the first three wait for no update
 DRAWN = 40_000  # approximate number of turns that a simulation draws
 
 Given = Mapping[str, float | tuple[tuple[float, float], ...]]
-"""Values by name that the user provides; ``curve`` is a list of points (:data:`turnwise.planning.pace.Points`)."""
+"""Values by name that the user provides. ``curve`` is a list of points (:data:`turnwise.planning.pace.Points`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """Everything that a simulation of a run assumes.
+    """All assumptions of the simulation of a run. A collection is the batch of rollouts for one update.
 
     Attributes:
-        workload, site: what is simulated.
-        steps: updates of the whole run.
+        workload, site: the distribution of the rollouts, and the simulated machines.
+        steps: number of updates of the whole run.
         collections: number of collections that are simulated.
         seed: seed of the random draws.
-        values: every number, by the name under which the user can set it.
-        why: the source of each number.
+        values: every assumed number, by the name under which the user can set it.
+        why: for each name in ``values``, a text that says where its number comes from.
     """
 
     workload: Workload
@@ -59,7 +59,7 @@ class Assumptions:
 
 
 class _Values:
-    """Numbers with their sources. A value from the user takes precedence over a derived one."""
+    """Collects assumed numbers and their sources. A value that the user gives takes precedence over a derived one."""
 
     def __init__(self, given: Given) -> None:
         self.given, self.values, self.why = dict(given), dict[str, Any](), dict[str, str]()
@@ -72,10 +72,11 @@ class _Values:
 
 
 def assumptions(cfg: DictConfig, plan: RunPlan, gpu: Gpu, given: Given) -> Assumptions:
-    """Returns what the simulation of a run assumes.
+    """Returns the assumptions of the simulation of a run.
 
     Raises:
-        ValueError: the run samples nothing, its policy's shape is unknown, a name is unknown or a value is impossible.
+        ValueError: the run samples no rollouts, the shape of its policy is unknown, or a given assumption has an
+            unknown name or an invalid value.
     """
     if plan.shape is None:
         raise ValueError("the shape of its policy is unknown")
@@ -144,7 +145,7 @@ def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
 
 
 def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Values) -> Site:
-    """Returns the simulated servers and trainers. ``lengths`` are those of the sampled rollouts."""
+    """Returns the simulated servers and trainers. ``lengths`` are the mean lengths of the simulated rollouts."""
     assert plan.shape is not None
     tokens = iteration(cfg, lengths)
     served = "vllm" in str(cfg.engine.get("_target_"))
@@ -188,8 +189,8 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
 
 
 def _pace(shape: Shape, gpu: Gpu, each: int, context: float, tell: _Values) -> Pace:
-    """Returns the curve of one server. A decoding step reads all weights and the keys and values of each request, and
-    computes.
+    """Returns the decoding speed of one server. Unless the user gives it, it is derived from the time in which a
+    decoding step reads all weights, and for each request reads the keys and values and computes the FLOPs of a token.
     """
     points = tell.given.pop("curve", None)
     if isinstance(points, tuple):

@@ -1,4 +1,4 @@
-"""Draws the share of a run's GPUs that are busy over time, with a panel for each simulated schedule."""
+"""Draws the fraction of a run's GPUs that are busy over time, with a panel for each simulated schedule."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from turnwise.planning.simulation import Simulation, shares
 from turnwise.reports.svg import MUTED, SERIES, Figure, canvas, to_svg
 
 PARTS = 300  # number of equal parts of the time axis
-# (from this many seconds on, seconds of one unit, its name)
+# (smallest duration in seconds for which the unit is used, seconds of one unit, name of the unit)
 UNITS = ((7200.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
 def busy(name: str, simulation: Simulation) -> Figure:
-    """Returns the drawing. All panels share a time axis, which ends at the last update of the slowest schedule."""
+    """Returns the drawing. All panels have the same time axis. It ends at the last update of the slowest schedule."""
     assumed, rows = simulation.assumed, simulation.rows
     end = max(row.played.updated[-1] for row in rows)
     unit, word = next((size, word) for least, size, word in UNITS if end >= least)

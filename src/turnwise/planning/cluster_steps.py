@@ -1,4 +1,4 @@
-"""Connects everything that a run lacks with the section of docs/cluster.md that explains how to get it."""
+"""Links each reason why a run cannot start to the section of docs/cluster.md that explains the remedy."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def at_step(reason: str, name: str) -> str:
 
 
 def steps_in(reasons: Iterable[str]) -> list[str]:
-    """Returns the sections that the reasons link to, each once, in order."""
+    """Returns the sections of docs/cluster.md that the reasons link to, each once, in the order of the reasons."""
     return list(dict.fromkeys(name for reason in reasons for name in _LINK.findall(reason)))

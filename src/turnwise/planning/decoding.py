@@ -1,4 +1,4 @@
-"""Models the engine in a simulation: all requests share its servers, and their tokens are decoded at the same rate."""
+"""Simulates the sampling engine. All requests share its servers, and their tokens are decoded at the same rate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 class Request(Generic[T]):
-    """A request for one reply. ``end`` is the engine's clock at which the reply is complete; None while the request
-    waits in line.
+    """A request for one reply. ``end`` is the value of the engine's clock at which the reply is complete. It is None
+    while the request waits in the queue.
     """
 
     __slots__ = ("cancelled", "end", "owner", "tokens")
@@ -25,17 +25,17 @@ class Request(Generic[T]):
 
 
 class Decoding(Generic[T]):
-    """Models requests that are decoded together, spread evenly over the servers. Requests beyond ``places`` wait in
-    line.
+    """Simulates requests that are decoded together and spread evenly over the servers. If ``places`` requests are in
+    progress, further ones wait in a queue.
 
-    All requests in progress get tokens at the same rate, so that one clock is enough: it counts the tokens that a
-    request would have received since the start. A request of L tokens that begins at clock c is complete when the clock
-    reaches c + L.
+    All requests in progress get tokens at the same rate, so that one clock is enough. The clock counts the tokens that
+    a request would have received if it had been in progress since the start. A request of L tokens that begins at clock
+    c is complete when the clock reaches c + L.
 
     Args:
-        pace: the pace of one server.
+        pace: the decoding speed of one server.
         servers: number of servers that share the requests.
-        places: most requests in progress on all servers together.
+        places: the largest number of requests in progress on all servers together.
     """
 
     def __init__(self, pace: Pace, servers: int, places: float) -> None:
@@ -51,7 +51,7 @@ class Decoding(Generic[T]):
         self._count = 0
 
     def put(self, request: Request[T]) -> None:
-        """Starts a request, or lets it wait for a free place."""
+        """Starts a request, or puts it into the queue if ``places`` requests are in progress."""
         if self.running >= self.places:
             self._line.append(request)
             return
@@ -61,8 +61,8 @@ class Decoding(Generic[T]):
         self._changed(1)
 
     def next_end(self, speed: float) -> float:
-        """Returns the time at which the next request completes at ``speed`` times the pace; infinity if there is no
-        request.
+        """Returns the time at which the next request completes if the servers run at ``speed`` times their normal pace.
+        Returns infinity if no request is in progress.
         """
         while self._ends and self._ends[0][2].cancelled:
             heappop(self._ends)
@@ -77,7 +77,7 @@ class Decoding(Generic[T]):
         self._now = now
 
     def take(self) -> Request[T]:
-        """Returns the request that completes now and gives its place to the next one in line."""
+        """Returns the request that completes now, and starts the next request of the queue."""
         end, _, request = heappop(self._ends)
         self._clock = end  # set exactly, which removes the rounding errors of the time steps
         self.decoded += request.tokens
@@ -85,7 +85,7 @@ class Decoding(Generic[T]):
         return request
 
     def cancel(self, request: Request[T]) -> None:
-        """Cancels an unfinished request. Its tokens decoded so far count as thrown away."""
+        """Cancels an unfinished request. Its tokens that were already decoded are added to ``thrown``."""
         request.cancelled = True
         if request.end is None:
             self._line.remove(request)
@@ -98,7 +98,7 @@ class Decoding(Generic[T]):
         self._leave()
 
     def throughput(self) -> float:
-        """Returns the tokens per second of all requests in progress together."""
+        """Returns the tokens per second that all requests in progress receive together."""
         return self.running / self._seconds if self.running else 0.0
 
     def _leave(self) -> None:

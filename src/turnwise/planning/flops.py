@@ -1,6 +1,8 @@
-"""Counts floating-point operations of a transformer's passes; a multiplication and an addition count as two.
+"""Counts the floating-point operations (FLOPs) of a transformer's forward and backward passes. A multiplication and an
+addition count as two.
 
-Norms, activation functions, softmax and rotary positions are not counted: together they are a few thousandths of the matrices.
+Norms, activation functions, softmax and rotary positions are not counted. Together they are a few thousandths of the
+FLOPs of the matrix products.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from turnwise.planning.shape import Shape
 
 
 def attention(shape: Shape, tokens: float, context: float) -> float:
-    """Returns the FLOPs of attention for ``tokens`` queries with ``context`` keys each: 4 x layers x H x D x tokens x context."""
+    """Returns the FLOPs of attention for ``tokens`` queries with ``context`` keys each. They are 4 x layers x H x D x
+    tokens x context.
+    """
     return 4.0 * shape.layers * shape.heads * shape.head_dim * tokens * context
 
 
@@ -17,9 +21,9 @@ def forward(shape: Shape, tokens: float, context: float, scored: float) -> float
     """Returns the FLOPs of a forward pass: 2 x (matmul + adapter) x tokens + attention + 2 x V x D x scored.
 
     Args:
-        tokens: tokens that pass through the layers.
-        context: keys for each of them, including masked ones.
-        scored: tokens for which the logits of the next token are computed.
+        tokens: number of tokens that pass through the layers.
+        context: number of keys for each token, including masked keys.
+        scored: number of tokens for which the logits of the next token are computed.
     """
     layers = 2.0 * (shape.matmul + shape.adapter_matmul) * tokens
     return layers + attention(shape, tokens, context) + 2.0 * shape.head * scored
@@ -28,11 +32,12 @@ def forward(shape: Shape, tokens: float, context: float, scored: float) -> float
 def backward(shape: Shape, tokens: float, context: float, scored: float) -> float:
     """Returns the FLOPs of the backward pass.
 
-    For each matrix, the gradient of its input costs as much as its forward pass, and so does the gradient of its
-    weights. A trained matrix therefore costs twice its forward pass; a frozen matrix costs once, and its adapter twice.
-    Attention costs twice its forward pass; the extra work of kernels that recompute scores is not counted. The logits
-    of the head are computed again (``tensors.selected_logprobs``), then the gradient of the hidden states and, if the
-    head is trained, that of its weights.
+    For each matrix, the gradient of the input costs as much as the forward pass, and so does the gradient of the
+    weights. A trained matrix therefore costs twice its forward pass. A frozen matrix costs one forward pass, and its
+    adapter costs twice the forward pass of the adapter. Attention costs twice its forward pass; the extra work of
+    kernels that recompute attention scores is not counted. The output head computes the logits again
+    (``tensors.selected_logprobs``), then the gradient of the hidden states and, if the head is trained, the gradient of
+    its weights.
     """
     full = shape.adapter == 0
     layers = 2.0 * ((2 if full else 1) * shape.matmul + 2 * shape.adapter_matmul) * tokens
@@ -41,11 +46,11 @@ def backward(shape: Shape, tokens: float, context: float, scored: float) -> floa
 
 
 def decode(shape: Shape, sampled: float, context: float, prefilled: float) -> float:
-    """Returns the FLOPs of sampling: ``sampled`` tokens with logits, each after ``context`` others, and ``prefilled``
-    tokens.
+    """Returns the FLOPs of sampling. Each of the ``sampled`` tokens attends to ``context`` others and needs logits. The
+    ``prefilled`` tokens need no logits.
 
-    The engine's copy of the policy holds merged weights, so that adapters cost nothing. A prefilled token attends to
-    half of the context on average.
+    The engine's copy of the policy has its adapter merged into the weights, so that the adapter costs nothing. A
+    prefilled token attends to half of ``context`` on average.
     """
     tokens = sampled + prefilled
     seen = attention(shape, sampled, context) + attention(shape, prefilled, context / 2)

@@ -1,4 +1,4 @@
-"""Computes the work and time of a run on a given GPU at a given utilisation."""
+"""Computes the FLOPs and GPU-hours of a run on a given GPU at a given utilisation."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ GPUS = {
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU and the share of its throughput that a program reaches.
+    """A GPU, and the fractions of its peak throughput and bandwidth that a program reaches.
 
     Attributes:
         name: name of the GPU.
         memory_gb: memory in 10^9 bytes.
         peak_tflops: peak throughput in TFLOP/s, dense, in bfloat16.
         bandwidth_tb_s: memory bandwidth in TB/s.
-        utilisation: share of the peak throughput that prefill and training reach.
-        bandwidth_utilisation: share of the bandwidth that decoding reaches.
+        utilisation: fraction of the peak throughput that prefill and training reach.
+        bandwidth_utilisation: fraction of the memory bandwidth that decoding reaches.
 
     Raises:
         ValueError: a number is out of range.
@@ -56,8 +56,8 @@ class Gpu:
                 raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}")
 
     def seconds(self, operations: float, moved: float = 0.0) -> float:
-        """Returns the time for the computation or for moving the bytes through memory, whichever is longer (a
-        roofline).
+        """Returns the time in seconds by the roofline model: the time to compute ``operations`` FLOPs or to move
+        ``moved`` bytes, whichever is longer.
         """
         computing = operations / (self.peak_tflops * 1e12 * self.utilisation)
         return max(computing, moved / (self.bandwidth_tb_s * 1e12 * self.bandwidth_utilisation))
@@ -76,26 +76,27 @@ def work(
 ) -> Work:
     """Returns the FLOPs and GPU-hours of a run.
 
-    Sampling: every step reads the engine's weights once for all replies that are decoded together, and the keys and
-    values of each; a prefill is limited by computation. Training: forward and backward pass over the packed rows,
-    masked pairs included, and one more forward pass if the loss needs log-probs of the reference. Not counted: kernel
-    launches, environments, judges, optimiser steps, diagnostics, loading and saving.
+    Sampling: every decoding step reads the engine's weights once for all replies that are decoded together, and it
+    reads the keys and values of each reply. The time of a prefill is limited by computation. Training: a forward and a
+    backward pass over the packed rows, including masked query-key pairs, and a further forward pass if the loss needs
+    log-probs of the reference policy. Not counted: kernel launches, environments, judges, optimiser steps, diagnostics,
+    loading and saving.
     """
     steps = int(cfg.trainer.max_epochs)
     counts: dict[str, float] = {}
     seconds: dict[str, float] = {}
 
     def sampling(part: str, sampled: float, prefilled: float, context: float, samples: float, rounds: float) -> None:
-        """Adds one part of sampling. ``rounds`` is the number of decoding steps; each adds one token to every running
-        reply.
+        """Adds the work of one part that samples. ``rounds`` is the number of decoding steps. Each step adds one token
+        to every reply in progress.
         """
         prefill = flops.decode(shape, 0.0, context, prefilled)
         counts[part] = flops.decode(shape, sampled, context, 0.0) + prefill
-        read = sampled / max(1.0, samples) * context + sampled * reply / 2  # a history is read once for all its samples
+        read = sampled / max(1.0, samples) * context + sampled * reply / 2  # a history is read once for its replies
         moved = rounds * shape.weight_bytes + read * shape.kv_bytes
         seconds[part] = gpu.seconds(counts[part] - prefill, moved) + gpu.seconds(prefill)
 
-    gpus = gpus_of(cfg)  # each GPU samples its share and reads the weights for it
+    gpus = gpus_of(cfg)  # each GPU samples its part of the rollouts, and reads the weights for that
     share = ceil(tokens.histories / gpus)
     groups = gpus * ceil(share / max(1, at_a_time(cfg, shape, share, tokens.history)))
     played = collections(cfg)
@@ -111,7 +112,7 @@ def work(
         seconds[part] = gpu.seconds(counts[part])
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 1)
     spines = at_a_time(cfg, shape, SHARD, tokens.history)
-    # divided by the number of samples that are decoded at a time
+    # decoding steps of the profile: sampled tokens divided by the number of replies decoded at a time
     rounds = around.profiled / min(SHARD, max(1.0, spines * k * around.demonstrated))
     sampling("profile", around.profiled, around.profiled_prefill, tokens.context, k, rounds)
     together = at_a_time(cfg, shape, EPISODES, around.history)
@@ -122,7 +123,9 @@ def work(
 
 
 def _critic(cfg: DictConfig, critic: Shape, tokens: Tokens) -> float:
-    """Returns the FLOPs of the critic: one forward pass over all collected tokens, then ``epochs`` passes of training."""
+    """Returns the FLOPs of the critic in the whole run. In each iteration it makes a forward pass over all tokens of
+    the rollouts, then trains for ``predictor.epochs`` epochs.
+    """
     seen = tokens.prefilled + tokens.sampled
     asked = flops.forward(critic, seen, tokens.context, 0)
     taught = tokens.states * tokens.before / (1 - float(cfg.predictor.prefix_share))

@@ -1,5 +1,5 @@
-"""Estimates the lengths of histories and replies: from demonstrations, from the user, or as upper bounds from the
-configuration.
+"""Estimates the lengths of histories and replies in tokens. They come from demonstrations, from the user's input, or
+from limits in the configuration as upper bounds.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from turnwise.planning.nested import settings_of
 from turnwise.types import Trajectory
 
 SAMPLE = 16  # number of demonstrations whose lengths are averaged
-AT_MOST = "at most"  # first words of the source of a number that is only an upper bound
+AT_MOST = "at most"  # if the source of a number starts with these words, the number is only an upper bound
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean lengths in tokens; two of the fields count turns.
+    """Mean lengths in tokens, except ``demonstrated`` and ``episode``, which are numbers of turns.
 
     Attributes:
-        opening: tokens before the first turn.
-        reply: tokens of one turn of the policy.
-        observation: tokens of the environment's answer, including those of the chat template.
-        demonstrated: turns of a demonstration.
+        opening: tokens of the history before the first turn.
+        reply: tokens of one reply of the policy.
+        observation: tokens of one answer of the environment, including those of the chat template.
+        demonstrated: number of turns of a demonstration.
         spoken: tokens of a demonstrated action.
-        episode: turns of an episode of the policy.
-        source: where each number comes from.
+        episode: number of turns of an episode that the policy plays.
+        source: for each field, a text that says where its number comes from.
     """
 
     opening: float
@@ -57,18 +57,19 @@ class Lengths:
 
 
 def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, float | None]) -> tuple[Lengths, str]:
-    """Returns the lengths of a run, and why demonstrations could not be read (empty if they could).
+    """Returns the lengths of a run, and the reason why demonstrations could not be read (empty if they could be read).
 
-    For the shipped policy, a reply is as long as the demonstrated actions. For other models the length is unknown before a run,
-    so it is ``rollout.sampling.max_tokens`` unless ``given`` has a value. An episode has the environment's ``horizon`` turns,
-    because a policy that fails continues to it.
+    For a shipped policy, a reply is assumed to be as long as a demonstrated action. For other models the length of a
+    reply is unknown before a run, so ``rollout.sampling.max_tokens`` is used unless ``given`` has a value. An episode
+    is assumed to last for all ``horizon`` turns of the environment, because a policy that fails plays until the
+    horizon.
     """
     limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
     folder = policy.folder if policy is not None else None
     own = folder is not None and (folder / "tokenizer_config.json").is_file()
     seen, why = _demonstrations(cfg, folder if folder is not None and own else tiny_path())
     counted = "demonstrations" if cfg.data.file else "demonstrations of the environment"
-    # The shipped vocabulary has only a thousand entries, so that a text has fewer tokens under any larger vocabulary.
+    # The shipped vocabulary has only a thousand entries. With a larger vocabulary, the same text has fewer tokens.
     source = dict.fromkeys(seen, counted if own else f"{AT_MOST}, from {counted} counted with the shipped tokenizer")
     shipped = policy is not None and policy.model in WORLDS
     found: dict[str, float] = dict(seen)
@@ -100,8 +101,8 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
 
 
 def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> None:
-    """Fills in bounds for an environment without demonstrations. A reply takes at most half of the longest history; the
-    opening and the observations share the rest equally.
+    """Fills in upper bounds for an environment without demonstrations. All replies of an episode together are assumed
+    to take at most half of ``rollout.max_length``. The opening and each observation get equal parts of the rest.
     """
     bound = f"{AT_MOST} rollout.max_length"
     found["spoken"] = found["reply"]
@@ -117,7 +118,9 @@ def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> N
 
 
 def trajectories(cfg: DictConfig) -> int:
-    """Returns how many demonstrations a run reads: those of ``data.file`` if it exists, else those of the experts."""
+    """Returns the number of demonstrations that a run reads: those in ``data.file`` if the file exists, otherwise
+    ``data.trajectories``.
+    """
     path = Path(cfg.data.file) if cfg.data.file else None
     if path is None or not path.is_file():
         return int(cfg.data.trajectories)
@@ -170,7 +173,7 @@ def _played(env: Any, good: float) -> tuple[Trajectory, ...]:
 
 
 def _of_file(path: Path) -> tuple[Trajectory, ...]:
-    """Returns the first trajectories of a file of JSON lines, or all trajectories of a file of another kind."""
+    """Returns the first ``SAMPLE`` trajectories of a file."""
     if path.suffix not in (".jsonl", ".ndjson", ".json"):
         return read_trajectories(path).trajectories[:SAMPLE]
     with TemporaryDirectory() as folder, path.open(encoding="utf-8") as stream:

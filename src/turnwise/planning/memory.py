@@ -1,5 +1,5 @@
-"""Estimates the memory of one GPU by part, in bytes. Every GPU holds the whole policy, unless ``trainer=fsdp`` shards
-it.
+"""Estimates how much memory a run needs on each GPU, by part and in bytes. Every GPU holds the whole policy, unless
+``trainer=fsdp`` shards it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,33 @@ from turnwise.planning.architectures import Architecture
 from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import Around, Tokens
 
-CHUNK = 1024  # number of positions whose logits are in memory at once in the update (tensors.selected_logprobs)
+CHUNK = 1024  # number of positions whose logits the update holds in memory at once (tensors.selected_logprobs)
 TRAINED_LOGIT = (
-    20  # bytes per entry: product, float32 logits, and in the backward pass logs, probabilities and gradient
+    20  # bytes per logit: product, float32 logits, and in the backward pass log-probs, probabilities and gradient
 )
-DRAWN_LOGIT = 34  # bytes per entry in engines.draw: product, four float32 copies, two float64 copies
+DRAWN_LOGIT = 34  # bytes per logit in engines.draw: product, four float32 copies, two float64 copies
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory by part, in bytes.
+    """Memory of one GPU by part, in bytes.
 
     Attributes:
-        weights: the base model and its adapter. If sharded: one GPU's shard and the layers that are gathered at a time.
-        gradients: in the dtype of the trained weights. If sharded: as for weights.
-        optimiser: AdamW's two moments in the dtype of the trained weights. If sharded: one GPU's shard.
+        weights: the base model and its adapter. If they are sharded: one GPU's shard, and the layers that are gathered
+            at the same time.
+        gradients: the gradients in the dtype of the trained weights. If they are sharded: one GPU's shard, and the
+            gradients of the gathered layers.
+        optimiser: AdamW's two moments in the dtype of the trained weights. If they are sharded: one GPU's shard.
         copy: the engine's own copy of the weights with the adapter merged (``engine.copy``).
-        predictor: weights, gradients and moments of the critic.
+        predictor: weights, gradients and AdamW's moments of the critic.
         cache: keys and values that the engine keeps, at most ``engine.memory_gb`` unless a single history needs more.
-        drawing: keys and values of replies during decoding, with room for ``max_tokens`` each.
-        activations: what a training pass keeps for the backward pass of the largest micro-batch.
-        logits: the logits of a training chunk or of a sampling step, whichever is larger; of both if they run at the
-            same time.
-        earlier: the trained weights before recent updates, which are needed to repeat interrupted collections.
+        drawing: keys and values of the replies that are being decoded, with room for ``rollout.sampling.max_tokens``
+            tokens each.
+        activations: tensors that the forward pass of the largest micro-batch keeps for its backward pass.
+        logits: the logits of a chunk of the update or of a sampling step, whichever are larger. If sampling and
+            training overlap: the sum of both.
+        earlier: copies of the trained weights before recent updates. They are needed to resample batches of rollouts
+            that were interrupted.
         overlapped: whether sampling runs at the same time as training (``rollout.staleness``).
     """
 
@@ -62,31 +66,35 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """Resident memory plus what sampling or training adds, whichever is more; plus both if they overlap."""
+        """Resident memory plus the additional memory of sampling or of training, whichever is larger. If sampling and
+        training overlap, both are added.
+        """
         added = (self.drawing, self.activations)
         return self.resident + (sum(added) if self.overlapped else max(added)) + self.logits
 
     def parts(self) -> dict[str, int]:
-        """Returns every part by name, and the peak."""
+        """Returns the bytes of every part by name, including the peak."""
         return {**{name: size for name, size in asdict(self).items() if name != "overlapped"}, "peak": self.peak}
 
 
 def cached(shape: Shape, history: float) -> int:
-    """Returns the bytes of the keys and values of one history, rounded up to the engine's allocation steps."""
+    """Returns the bytes of the keys and values of a history with ``history`` tokens. The length is rounded up to the
+    engine's allocation step.
+    """
     return -(-max(1, round(history)) // GROW) * GROW * shape.kv_bytes
 
 
 def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
-    """Returns how many of the histories the engine holds at a time (``engines.rows.Rows``), at least one if there are
-    any.
+    """Returns the number of histories whose keys and values the engine holds at a time (``engines.rows.Rows``). It is
+    limited by ``engine.memory_gb``, but it is at least 1 if ``histories`` is not 0.
     """
     budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))
 
 
 def gpus_of(cfg: DictConfig) -> int:
-    """Returns the number of GPUs of a run: ``trainer.devices`` times ``trainer.num_nodes``. Values that are not numbers
-    count as 1.
+    """Returns the number of GPUs of a run: ``trainer.devices`` times ``trainer.num_nodes``. ``trainer.devices`` may be
+    a list of devices; a text that is not a number, such as ``auto``, counts as 1.
     """
     devices, nodes = cfg.trainer.get("devices", 1), cfg.trainer.get("num_nodes", 1)
     each = len(devices) if not isinstance(devices, int | str) else int(devices) if str(devices).isdigit() else 1
@@ -102,7 +110,7 @@ def sharding(cfg: DictConfig) -> tuple[int, bool]:
 
 
 def micro_batch(cfg: DictConfig, tokens: Tokens) -> tuple[int, int, int]:
-    """Returns (rows, tokens of a row, scored tokens) of the largest micro-batch of an update."""
+    """Returns (rows, tokens per row, scored tokens) of the largest micro-batch of an update."""
     row = max(1, round(tokens.row))
     rows = max(1, int(cfg["update"].batch_tokens) // row)
     rows = min(rows, max(1, round(tokens.stored / row)))
@@ -112,13 +120,15 @@ def micro_batch(cfg: DictConfig, tokens: Tokens) -> tuple[int, int, int]:
 def memory(
     cfg: DictConfig, source: Architecture, shape: Shape, tokens: Tokens, around: Around, predictor: Shape | None
 ) -> Memory:
-    """Returns the memory of a run. Without training (``trainer.max_epochs=0``) the parts of training are 0."""
+    """Returns the memory of a run on one GPU. Without training (``trainer.max_epochs=0``) the parts that only training
+    needs are 0.
+    """
     trains = int(cfg.trainer.max_epochs) > 0
     inside = "vllm" not in str(cfg.engine.get("_target_"))  # vLLM servers use GPUs of their own
     shards, offload = sharding(cfg)
     beside = 0 if offload else 1  # whether this part stays in GPU memory
     layers, outside = shape.layers, shape.head * shape.item * (1 if source.config.tie_word_embeddings else 2)
-    # the gathered layer and the next one
+    # bytes of the embeddings, of the gathered layer and of the next layer
     gathered = outside + 2 * (shape.weight_bytes - outside) // layers if shards > 1 else 0
     lora = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
     rows, row, scored = micro_batch(cfg, tokens)
@@ -135,7 +145,8 @@ def memory(
         if trains
         else 0,
         optimiser=beside * 2 * shape.trained_bytes // shards if trains else 0,
-        # as an attribute it is a method; with k collections ahead, k - 1 copies wait for the engine
+        # cfg.engine.get, because cfg.engine.copy is a method; with staleness k, k - 1 further copies wait for the
+        # engine
         copy=shape.weight_bytes * max(1, ahead) if cfg.engine.get("copy") else 0,
         predictor=predictor.weight_bytes * 4 if predictor else 0,
         cache=inside * max(held * cached(shape, tokens.history), played * cached(shape, around.history)),

@@ -1,5 +1,5 @@
-"""Finds what a run lacks: files, checkpoints, credentials, programs, memory. Each finding has a remedy and a step of
-docs/cluster.md.
+"""Finds what a configured run still lacks: files, checkpoints, credentials, programs, memory. Each finding names a
+remedy and the section of docs/cluster.md that explains it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.nested import settings_of
 from turnwise.planning.shape import Shape
 
-_FILES = {"files", "corpus", "games", "data"}  # settings of environments that hold a file, or one file for each split
+_FILES = {"files", "corpus", "games", "data"}  # environment settings that hold a file, or one file per split
 SMALLEST_STEP = 2.0**-9  # smallest relative step that is not lost when a bfloat16 weight is rounded
 
 
@@ -32,12 +32,12 @@ def missing(
     gpu: Gpu,
     world: str,
 ) -> list[str]:
-    """Returns the reasons why the run cannot start, each with its remedy and its step of docs/cluster.md.
+    """Returns the reasons why the run cannot start. Each names its remedy and a section of docs/cluster.md.
 
     Args:
-        models: architectures by configuration key.
-        lengths: the estimated lengths.
-        world: why the environment provided no demonstrations; empty if it provided some.
+        models: the architecture of each model by its configuration key, such as ``policy.model``.
+        lengths: the estimated lengths of histories and replies in tokens.
+        world: the reason why the environment provided no demonstrations; empty if it provided some.
     """
     found = [at_step(reason, "data-sets") for reason in _files(cfg)]
     if world and not found:
@@ -60,8 +60,8 @@ def _files(cfg: DictConfig) -> Iterator[str]:
 
 
 def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
-    """Reports initial histories after which the longest reply does not fit: such states are skipped, and such episodes
-    end at once.
+    """Yields a reason if the opening history and the longest reply together exceed ``rollout.max_length``. Such states
+    are skipped, and such episodes end before their first turn.
     """
     limit, reply = int(cfg.rollout.max_length), int(cfg.rollout.sampling.max_tokens)
     needed = ceil(lengths.opening) + reply

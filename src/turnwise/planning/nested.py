@@ -9,7 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 
 
 def settings_of(cfg: DictConfig) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields every plain value below ``env`` together with the keys that lead to it."""
+    """Yields (keys, value) for every value below ``env`` that is not a mapping, where ``keys`` is the path that leads
+    to the value.
+    """
     yield from _below(OmegaConf.to_container(cfg.env, resolve=True), ("env",))
 
 

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 Points = Sequence[tuple[float, float]]
-"""Points of a curve: (requests that one server decodes together, tokens per second of each request)."""
+"""Points (number of requests that one server decodes together, tokens per second of each request)."""
 
 
 class Pace:
-    """The seconds per token of one request. They are linear in the number of requests between two points, and
-    extrapolated linearly.
+    """The decoding speed of one server: the seconds per token of a request as a function of the number of requests in
+    progress. The seconds are interpolated linearly between given points, and extrapolated linearly beyond them.
 
     A decoding step reads the weights once, and the keys and values once for each request. Its time is therefore a
-    constant plus a part for each request, and the throughput of all requests together approaches a limit.
+    constant plus a term that is proportional to the number of requests, and the total throughput approaches a limit.
 
     Args:
-        points: measured or computed; see ``Points``. With a single point, the number of requests does not matter.
+        points: measured or computed points; see ``Points``. With a single point, the speed does not depend on the
+            number of requests.
 
     Raises:
         ValueError: the points are not in ascending order, a rate is not positive, or a rate grows with the number of
@@ -45,12 +46,12 @@ class Pace:
 
     @classmethod
     def halving(cls, first: float, half: float) -> Pace:
-        """Returns the curve rate(n) = first / (1 + n / half) in tokens per second of each request."""
+        """Returns the pace at which each of n requests receives first / (1 + n / half) tokens per second."""
         return cls([(0, first), (half, first / 2)])
 
     def seconds(self, requests: float) -> float:
-        """Returns the seconds in which each of ``requests`` requests on a server gets one token; fewer than one count
-        as one.
+        """Returns the seconds that a server takes to decode one token for each of ``requests`` requests. Values of
+        ``requests`` below 1 count as 1.
         """
         requests = max(1.0, requests)
         piece = bisect_right(self._at, requests) - 1
@@ -58,5 +59,5 @@ class Pace:
         return max(constant + slope * requests, 1e-12)
 
     def throughput(self, requests: float) -> float:
-        """Returns the tokens per second of all ``requests`` requests on a server together."""
+        """Returns the tokens per second that a server decodes for ``requests`` requests together."""
         return requests / self.seconds(requests)

@@ -1,4 +1,6 @@
-"""Computes the plan of one configuration, which ``scripts/plan.py`` prints as a row."""
+"""Computes the plan of one run from its configuration: tokens, memory, FLOPs, GPU-hours, and missing inputs.
+``scripts/plan.py`` prints a plan as a row.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ from turnwise.planning.tokens import Around, Tokens, around, collections, iterat
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What one run needs. Parts that depend on the policy's shape are None if the shape is unknown."""
+    """The resources that one run needs. ``shape``, ``memory`` and ``work`` are None if the policy's architecture is
+    unknown.
+    """
 
     model: str
     steps: int
-    played: float  # number of iterations for which rollouts are sampled; see `collections`
+    played: float  # number of iterations for which rollouts are sampled; see `tokens.collections`
     gpus: int
     lengths: Lengths
     tokens: Tokens
@@ -37,7 +41,7 @@ class RunPlan:
     missing: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """Returns the plan for JSON: memory in 10^9 bytes, FLOPs, GPU-hours, tokens."""
+        """Returns the plan for JSON. Memory is in units of 10^9 bytes, and times are in GPU-hours."""
         shape, taken = self.shape, self.work
         everything = {
             "sampled": self.played * self.tokens.sampled,
@@ -101,8 +105,8 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
 
 
 def _critic(cfg: DictConfig, source: Architecture) -> Shape:
-    """Returns the shape of the predictor with its lowest ``layers``. The shape includes an output head that the
-    predictor lacks.
+    """Returns the shape of the predictor, which consists of the lowest ``predictor.layers`` layers of its base model.
+    The shape also includes an output head, which the predictor does not have.
     """
     layers = cfg.predictor.layers
     if layers is not None:

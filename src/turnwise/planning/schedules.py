@@ -1,5 +1,5 @@
-"""Simulates collections and updates as discrete events: which of them waits for which under each schedule and
-staleness.
+"""Simulates sampling and training as discrete events. A collection is the batch of rollouts for one update. The
+schedule and its staleness decide which collections and updates wait for each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from turnwise.planning.decoding import Decoding, Request
 from turnwise.planning.pace import Pace
 from turnwise.planning.workload import Group, Turn
 
-SHARE = 0.5  # relative speed of the engine and of the trainer while both use the same GPUs
+SHARE = 0.5  # speed of the engine and of the trainer while both use the same GPUs, relative to their speed alone
 NEVER = float("inf")
 
 
@@ -21,13 +21,13 @@ class Site:
     """The machines that are simulated.
 
     Attributes:
-        pace: the pace of one server.
+        pace: decoding speed of one server.
         servers: number of servers that sample.
-        places: most requests in progress on all servers together.
-        sampling_gpus, training_gpus: GPUs of the servers and of the trainer.
-        update: seconds of an update.
-        sync: seconds for the synchronisation of the engine's weights before a collection.
-        shared: whether servers and trainer use the same GPUs. While both work, each has half of its speed.
+        places: largest number of requests in progress on all servers together.
+        sampling_gpus, training_gpus: number of GPUs of the servers, and number of GPUs of the trainer.
+        update: seconds of one update.
+        sync: seconds to load new weights into the engine before a collection starts.
+        shared: whether servers and trainer use the same GPUs. While both work, each runs at half of its speed.
     """
 
     pace: Pace
@@ -45,10 +45,11 @@ class Site:
         return self.sampling_gpus if self.shared else self.sampling_gpus + self.training_gpus
 
     def full(self, rollouts: float) -> float:
-        """Returns the engine's largest throughput in tokens per second, with at most ``rollouts`` requests if given.
+        """Returns the largest throughput of the engine in tokens per second with at most ``rollouts`` requests in
+        progress.
 
-        Between two points the throughput of a curve only rises or only falls, so that the maximum is at a point or at
-        the end.
+        Between two points of the pace, the throughput is monotonic in the number of requests. The maximum is therefore
+        at a point or at the largest number of requests.
         """
         requests = min(self.places, rollouts)
         used = min(self.servers, requests)
@@ -58,12 +59,12 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The rules of a schedule.
+    """The rules by which collections and updates wait for each other.
 
     Attributes:
-        free: whether a request joins the running batch at once. Otherwise a batch starts when every live rollout waits
-            for one.
-        staleness: how many collections may be ahead of the trainer.
+        free: whether a request joins the running batch at once (continuous batching). Otherwise a batch starts only
+            when every unfinished rollout waits for its next reply.
+        staleness: number of collections by which sampling may be ahead of training.
         spanning: whether a collection may begin while rollouts of the previous one are still in progress.
     """
 
@@ -82,11 +83,11 @@ class Played:
 
     Attributes:
         staleness: the staleness of the schedule.
-        updated: time in seconds at which each update ended.
-        collected: time at which each collection ended.
-        decoded: number of decoded tokens, including those of stopped groups.
-        busy: pairs (start time, share of busy GPUs from then on). A server counts with its share of the full
-            throughput.
+        updated: for each update, the time in seconds at which it ended.
+        collected: for each collection, the time in seconds at which it ended.
+        decoded: number of decoded tokens, including those of groups that a gate stopped.
+        busy: pairs (start time, fraction of the GPUs that are busy from then on). A sampling GPU counts as busy in
+            proportion to the throughput of the engine relative to its largest throughput.
     """
 
     staleness: int
@@ -97,15 +98,15 @@ class Played:
 
     @property
     def first(self) -> int:
-        """Index of the first update that is timed. The updates before it train on collections that had no update to
-        wait for.
+        """Index of the update at which the timing of iterations begins. The collections of earlier updates did not have
+        to wait for any update.
         """
         return min(self.staleness, max(0, len(self.updated) - 2))
 
     @property
     def iteration(self) -> float:
-        """Mean seconds from one update to the next, beginning at :attr:`first`. If there is a single update, its own
-        time.
+        """Mean seconds from the end of one update to the end of the next, beginning at :attr:`first`. If there is only
+        one update, the time at which it ended.
         """
         count = len(self.updated) - 1 - self.first
         return (self.updated[-1] - self.updated[self.first]) / count if count else self.updated[-1]
@@ -116,7 +117,7 @@ class _Rollout:
 
     def __init__(self, turns: Sequence[Turn], group: _Group) -> None:
         self.turns, self.group = turns, group
-        self.taken, self.live = 0, True  # turns that have been decoded
+        self.taken, self.live = 0, True  # number of turns whose replies have been decoded
 
 
 class _Group:
@@ -132,13 +133,14 @@ def play(
     schedule: Schedule,
     on_update: Callable[[int], None] | None = None,
 ) -> Played:
-    """Returns what happens from the start until the last collection has been trained on.
+    """Simulates a run from its start until the last collection has been trained on, and returns the times and token
+    counts.
 
     Args:
-        collections: the collections in the order in which they are trained on.
-        site: the machines.
-        schedule: the rules.
-        on_update: is called with the number of finished updates after each one, for a progress bar.
+        collections: the groups of each collection, in the order of training.
+        site: the simulated machines.
+        schedule: the rules by which collections and updates wait for each other.
+        on_update: function that is called after each update with the number of finished updates, for a progress bar.
     """
     return _Run(collections, site, schedule).play(on_update)
 
@@ -150,12 +152,13 @@ class _Run:
         self.full = site.full(site.places)
         self.played = Played(schedule.staleness)
         self.now, self.training = 0.0, NEVER  # remaining seconds of the update; NEVER: the trainer waits
-        # times at which rollouts continue: answered, or new weights loaded
+        # (time, order, rollout): the time when a rollout continues, because its environment has answered or new weights
+        # are loaded
         self.ready: list[tuple[float, int, _Rollout]] = []
         self.count = self.begun = self.loaded = 0
-        self.left: list[int] = []  # number of live rollouts of each collection
-        self.waiting: list[_Rollout] = []  # in rounds only: rollouts that wait for the next batch
-        self.under_way = 0  # in rounds only: rollouts that do not wait for the next batch yet
+        self.left: list[int] = []  # number of unfinished rollouts of each collection
+        self.waiting: list[_Rollout] = []  # waiting for the next batch, if the schedule is not free
+        self.under_way = 0  # number of other unfinished rollouts, if the schedule is not free
 
     def play(self, on_update: Callable[[int], None] | None) -> Played:
         while len(self.played.updated) < len(self.collections):
@@ -183,7 +186,7 @@ class _Run:
         return self.played
 
     def _begin(self) -> None:
-        """Starts the next update and the next collection if nothing makes them wait."""
+        """Starts the next update if its collection is complete, and the next collection if the schedule allows it."""
         updates = len(self.played.updated)
         if self.training == NEVER and updates < self.begun and self.left[updates] == 0:
             self.training = self.site.update
@@ -208,8 +211,8 @@ class _Run:
         self._ready_in(rollout.turns[rollout.taken - 1][1], rollout)
 
     def _answered(self, rollout: _Rollout) -> None:
-        """Continues a rollout whose environment has answered, or whose weights are loaded: the rollout ends or asks for
-        its next reply.
+        """Continues a rollout after its environment has answered or new weights have been loaded. The rollout ends or
+        requests its next reply.
         """
         if not rollout.live:
             return  # its group was stopped in the meantime
@@ -222,7 +225,7 @@ class _Run:
             group.before -= 1
         if self.schedule.free:
             self._look(group)
-            # otherwise it waits for its group, which the gate will stop
+            # a rollout that has reached the gate's turn waits until the gate stops its group
             if rollout.live and rollout.taken != group.stop:
                 self._ask(rollout)
         else:
@@ -244,7 +247,9 @@ class _Run:
         self.engine.put(Request(rollout.turns[rollout.taken][0], rollout))
 
     def _look(self, group: _Group) -> None:
-        """Stops a group as its gate does, once, when all of its rollouts have reached the gate's turn or have ended."""
+        """Stops a group as soon as each of its rollouts has reached the gate's turn or has ended. A group is stopped at
+        most once.
+        """
         if group.stop is None or group.before:
             return
         group.stop = None
@@ -262,7 +267,7 @@ class _Run:
         site, training = self.site, self.training < NEVER
         sampling = min(
             1.0, self.engine.throughput() / self.full
-        )  # a measured curve may fall beyond some number of requests
+        )  # limited to 1.0, because the throughput of a measured pace may fall when requests are added
         if site.shared:
             busy = 1.0 if training else sampling
         else:

@@ -1,6 +1,7 @@
 """Counts a policy's parameters by part, in numbers and bytes, on the meta device without its weights.
 
-transformers builds the model, and the same code as in a run adds the adapter, so that the counts are those of a run.
+The model is built by transformers, and its adapter is added by the same code as in a run. The counts therefore equal
+those of a run.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ class Shape:
 
     Attributes:
         parameters: number of parameters of the base model; tied weights count once.
-        active: parameters used in one token's forward pass: all except those of experts that are not chosen.
-        matmul: weights that multiply a token below the output head: the matrices of ``active`` without the embedding.
-        adapter: parameters of LoRA; 0 if all weights are trained.
-        adapter_matmul: adapter parameters that multiply a token. Adapters of experts are merged once per pass and do
-            not count.
-        head: entries of the output embedding, (V, D).
-        experts: parameters of all experts; 0 for a dense model.
-        trained: parameters that receive gradients.
-        weight_bytes, adapter_bytes, trained_bytes: bytes of these parameters in their dtypes.
-        layers, heads, kv_heads, head_dim, hidden, vocabulary: sizes.
-        item: bytes of a number in the policy's dtype.
+        active: number of parameters that the forward pass of one token uses. It excludes the experts to which the token
+            is not routed.
+        matmul: entries of the weight matrices in ``active``, without the embedding and the output head.
+        adapter: number of LoRA parameters; 0 if all weights are trained.
+        adapter_matmul: adapter parameters without those of experts. The adapters of experts are merged into the weights
+            once per pass, so that they cost nothing per token.
+        head: number of entries of the output embedding, V x D.
+        experts: number of parameters of all experts; 0 for a dense model.
+        trained: number of parameters that receive gradients.
+        weight_bytes, adapter_bytes, trained_bytes: bytes of ``parameters``, ``adapter`` and ``trained`` in their
+            dtypes.
+        layers, heads, kv_heads, head_dim, hidden, vocabulary: sizes from the configuration of the model.
+        item: bytes per number in the policy's dtype.
     """
 
     parameters: int
@@ -64,7 +67,9 @@ class Shape:
 
 
 def blank(source: Architecture, dtype: str, lora: LoraSettings, layers: int | None = None) -> Any:
-    """Returns the policy with its adapter on the meta device, where it has no weights. ``layers`` limits its depth."""
+    """Returns the policy with its adapter on the meta device, which allocates no memory. ``layers`` limits the number
+    of layers.
+    """
     config = type(source.config)(**{**source.config.to_dict(), **({} if layers is None else _cut(source, layers))})
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a patch of peft warns about layers that a dense block does not have
@@ -80,7 +85,7 @@ def _cut(source: Architecture, layers: int) -> dict[str, Any]:
 
 
 def shape_of(source: Architecture, dtype: str = "bfloat16", lora: LoraSettings | None = None) -> Shape:
-    """Returns the counts of a model. All weights are trained unless ``lora`` is given."""
+    """Returns the parameter counts and sizes of a model. All weights are trained unless ``lora`` is given."""
     model = blank(source, dtype, lora or LoraSettings(r=0))
     config: Any = source.config
     chosen = getattr(config, "num_experts_per_tok", 0) / getattr(config, "num_experts", 1)

@@ -1,5 +1,5 @@
-"""Simulates a run under each schedule. Reports its duration, the share of time in which its GPUs are busy, and a lower
-bound.
+"""Simulates a run under each schedule of sampling and training. Reports the duration of the run, the mean fraction of
+its GPUs that are busy, and a lower bound of the time per iteration.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEDULES = (
     Schedule(True, 1, True),
     Schedule(True, 2, True),
 )
-BINS = 120  # number of time intervals for which the share of busy GPUs is reported
+BINS = 120  # number of time intervals for which the fraction of busy GPUs is reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Row:
     """The result of the simulation of one schedule.
 
     Attributes:
-        schedule: the schedule.
-        played: its simulation.
-        bound: a lower bound of the seconds of an iteration (:func:`bound`).
-        asked: tokens that all rollouts would have at their ends if no gate stopped them.
-        hours: duration of the whole run, without evaluation and profile.
-        gpu_hours: hours of all GPUs together in that time.
-        busy: mean share of GPUs that are busy, over the iterations of ``Played.iteration``.
+        schedule: the simulated schedule.
+        played: the simulated times and token counts.
+        bound: a lower bound of the seconds per iteration (:func:`bound`).
+        asked: number of tokens that would be sampled if no gate stopped any rollout.
+        hours: duration of the whole run in hours, without evaluations and profiles.
+        gpu_hours: ``hours`` times the number of GPUs.
+        busy: mean fraction of the GPUs that are busy during the iterations that ``Played.iteration`` averages over.
     """
 
     schedule: Schedule
@@ -56,8 +56,8 @@ class Row:
     busy: float
 
     def record(self) -> dict[str, Any]:
-        """Returns the row for JSON. ``timeline`` holds the share of busy GPUs in ``BINS`` equal parts of the simulated
-        time.
+        """Returns the row for JSON. ``timeline`` holds the fraction of busy GPUs in each of ``BINS`` equal parts of the
+        simulated time.
         """
         played, end = self.played, self.played.updated[-1]
         return {
@@ -76,7 +76,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The simulation of one run: its assumptions, and a row for each schedule."""
+    """The simulation of one run: its assumptions, and one result for each schedule."""
 
     assumed: Assumptions
     rows: list[Row]
@@ -90,10 +90,10 @@ class Simulation:
 def simulated(
     configs: Mapping[str, DictConfig], plans: Mapping[str, RunPlan], gpu: Gpu, given: Given
 ) -> dict[str, Simulation]:
-    """Returns the simulation of each run. On a terminal, standard error shows a progress bar.
+    """Returns the simulation of each run. A progress bar is written to standard error if that is a terminal.
 
     Raises:
-        InputError: a run cannot be simulated, or an assumption cannot be used.
+        InputError: a run cannot be simulated, or an assumption that the user provides is invalid.
     """
     found: dict[str, Simulation] = {}
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -108,8 +108,8 @@ def simulated(
 
 
 def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) -> list[Row]:
-    """Returns a row for each schedule, all with the same random draws. ``on_update`` is called after each simulated
-    update.
+    """Returns a row for each schedule. All schedules are simulated on the same randomly drawn rollouts. ``on_update``
+    is called after each simulated update.
     """
     drawn = [assumed.workload.collection(assumed.seed, number) for number in range(assumed.collections)]
     asked = sum(tokens for groups in drawn for group in groups for rollout in group.rollouts for tokens, _ in rollout)
@@ -127,10 +127,11 @@ def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) 
 def bound(collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule) -> float:
     """Returns a lower bound of the mean seconds of an iteration in a long run.
 
-    A collection takes at least the time of its tokens at the engine's full rate, and at least the time of its longest
-    chain: one rollout whose replies are decoded alone and answered by its environment one after the other. With
-    staleness 0 an update follows each collection. With a larger staleness, collections and updates overlap. If
-    collections may also overlap each other, only ``staleness + 1`` of them do.
+    A collection is the batch of rollouts for one update. It takes at least the time to decode its tokens at the
+    engine's largest throughput. It also takes at least as long as its slowest rollout would take alone on a server,
+    with its replies and the answers of the environment one after the other. With staleness 0 each collection is
+    followed by an update, and their times add up. With a larger staleness, collections and updates overlap. With
+    ``schedule.spanning``, up to ``staleness + 1`` collections also overlap each other.
     """
     work, chain, both = [], [], []
     for groups in collections:
@@ -151,8 +152,8 @@ def bound(collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule
 
 
 def shares(busy: Sequence[tuple[float, float]], begin: float, end: float, bins: int) -> list[float]:
-    """Returns the means of a step function in ``bins`` equal parts of the interval from ``begin`` to ``end``. The
-    function is given as pairs (start time, value from that time on).
+    """Returns the mean of a step function in each of ``bins`` equal parts of the interval from ``begin`` to ``end``.
+    ``busy`` gives the function as pairs (start time, value from that time on).
     """
     width, sums = (end - begin) / bins, [0.0] * bins
     if not width:
@@ -168,8 +169,8 @@ def shares(busy: Sequence[tuple[float, float]], begin: float, end: float, bins: 
 
 
 def simulated_table(name: str, simulation: Simulation) -> Table:
-    """Returns a table with a line for each schedule. Shares of tokens refer to the tokens that complete rollouts would
-    have.
+    """Returns a table with a line for each schedule. The last column is the fraction of tokens that the gate saves,
+    relative to the tokens that would be sampled without a gate.
     """
     assumed, site = simulation.assumed, simulation.assumed.site
     head = [

@@ -28,7 +28,9 @@ HOURS = ("sampling", "training", "predictor", "profile", "evaluation", "in all")
 
 
 def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Table]:
-    """Returns tables of memory, tokens and work, with one line for each row of the sweep."""
+    """Returns tables of the memory, the tokens, and the FLOPs and GPU-hours of the planned runs, with one line for each
+    row of the sweep.
+    """
     memory = Table(f"{title}: GB on a GPU", ["row", "model", "parameters, B", "trained, M", *PARTS], [])
     tokens = Table(
         "Tokens",
@@ -66,8 +68,8 @@ def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Tabl
 
 
 def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
-    """Returns notes on the sources of lengths, on what is missing, and on the steps to obtain it. Rows with equal notes
-    share them.
+    """Returns notes on the sources of the lengths, on missing inputs such as files, and on the sections of
+    docs/cluster.md that explain how to get them. Rows with the same note share one line.
     """
     told: dict[str, list[str]] = {}
     for name, one in plans.items():
@@ -92,7 +94,7 @@ def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> 
 
 
 def steps_of(row: str, plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) -> list[str]:
-    """Returns the sections of docs/cluster.md that a row still needs."""
+    """Returns the sections of docs/cluster.md that explain how to get what a row lacks."""
     own = plans[row].missing if row in plans else ()
     return steps_in((cannot.get(row, ""), *own))
 

@@ -1,7 +1,7 @@
 """Estimates how many tokens a run samples and trains on.
 
-The run's own allocator is called with states and finished rollouts of the expected length. Half of these rollouts
-succeed.
+To count rollouts, the run's own allocator is called on made-up states and finished rollouts of the expected length,
+half of which succeed.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from turnwise.planning.lengths import Lengths
 from turnwise.rollouts.pack import row_limit
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
-ANSWER = 24  # tokens of an answer to an out-of-domain item (evaluation.suites.answer_skills)
+ANSWER = 24  # assumed tokens of an answer to an out-of-domain item (evaluation.suites.answer_skills)
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Counts for one iteration, assuming that no group is left out of the update.
+    """Token counts for one iteration, under the assumption that every group is used in the update. A history is the
+    token sequence of a rollout so far.
 
     Attributes:
         states: number of sampled states.
-        rollouts: number of rollouts that start at states or at turns of other rollouts.
+        rollouts: number of rollouts, including those that branch off at a turn of another rollout.
         turns: number of sampled replies.
         sampled: tokens of the sampled replies.
-        prefilled: other tokens whose keys and values the engine computes: each history once, and the observations.
+        prefilled: number of tokens that the engine prefills: each history once, and the observations.
         before: mean number of tokens before the first action at a state.
         context: mean number of tokens to which a sampled token attends.
-        histories: number of histories that the engine holds at the same time.
-        history: tokens of one such history at its end.
-        samples: number of samples drawn at the same time from one history.
-        depth: turns of a rollout.
-        trained: tokens in the loss.
-        stored: tokens in the packed rows of the update.
-        row: tokens of one packed row.
+        histories: number of histories for which the engine holds keys and values at the same time.
+        history: tokens of one history at its end.
+        samples: number of replies sampled at the same time from one history.
+        depth: mean number of turns of a rollout.
+        trained: number of tokens on which the loss is computed.
+        stored: number of tokens in all packed rows of the update.
+        row: number of tokens in one packed row.
     """
 
     states: int
@@ -60,16 +61,16 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Counts of the tokens that are sampled outside of training.
+    """Counts of the tokens that are sampled for profiles and evaluations, outside of training iterations.
 
     Attributes:
-        profiled: tokens of the profile (states=pivots); with ``states.refresh``, of the largest possible number of
-            profiles.
-        demonstrated: turns of a trajectory.
-        evaluated: tokens of all evaluations together.
+        profiled: tokens sampled to profile the demonstrated turns (states=pivots). With ``states.refresh`` the count
+            assumes the largest possible number of profiles.
+        demonstrated: number of turns of a demonstrated trajectory.
+        evaluated: tokens sampled in all evaluations together.
         evaluations: number of evaluations.
-        context: mean number of tokens to which a token of an evaluated episode attends.
-        history: tokens of an evaluated episode at its end.
+        context: mean number of tokens to which a sampled token of an evaluated episode attends.
+        history: number of tokens of an evaluated episode at its end.
     """
 
     profiled: float
@@ -131,23 +132,25 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
 
 
 def collections(cfg: DictConfig) -> float:
-    """Returns for how many iterations a run samples rollouts: all of them, or those of the frozen buffer
-    (``rollout.frozen``).
+    """Returns the number of iterations for which a run samples rollouts. With a frozen buffer (``rollout.frozen``) it
+    is the number of iterations that fill the buffer; otherwise it is the number of training iterations.
     """
     frozen = cfg.rollout.frozen
     return int(cfg.trainer.max_epochs) if frozen is None else int(frozen) / int(cfg.rollout.states)
 
 
 def _packed(trees: int, shared: float, own: float, pieces: float, longest: float) -> tuple[float, float]:
-    """Returns the number of stored tokens and the length of a row. If a tree needs several rows, each repeats its
-    shared tokens.
+    """Returns the number of stored tokens and the length of a packed row. If a rollout tree needs several rows, each
+    row repeats the prefix that its rollouts share.
     """
     rows = max(1, ceil(own / max(row_limit(shared, longest) - shared, own / max(pieces, 1))))
     return trees * (rows * shared + own), shared + own / rows
 
 
 def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
-    """Returns the number of rollouts from roots, and the turns of each continuation, that the run's allocator chooses."""
+    """Returns the number of rollouts that the run's allocator starts at roots, and the number of turns of each rollout
+    that it lets branch off later.
+    """
     allocator = build(cfg, "allocator", value=_even, reward=_alternating)
     shown = [State(f"planned/{i}", Task("", str(i), "train"), (0,)) for i in range(states)]
     counts = allocator(shown)
@@ -177,15 +180,15 @@ def _alternating(tree: RolloutTree) -> Rewards:
 
 
 def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
-    """Returns the tokens sampled for profiles of ``trajectories`` demonstrations and for evaluations before, during and
-    after training.
+    """Returns the counts of the tokens that are sampled for profiles of ``trajectories`` demonstrations, and for
+    evaluations before, during and after training.
     """
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 0)
     again = OmegaConf.select(cfg, "states.refresh", default=None) is not None
     profiles = int(cfg.states.refresh_most) if again else 1
     spine = lengths.opening + lengths.demonstrated * (lengths.spoken + lengths.observation)
     epochs, every = int(cfg.trainer.max_epochs), int(cfg.eval.every)
-    # an evaluation after the last iteration is the one after training
+    # an evaluation that is due after the last iteration coincides with the one after training
     times = 2 + (max(epochs - 1, 0) // every if every else 0)
     episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
     items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(

@@ -1,4 +1,6 @@
-"""Draws the work of a collection: groups of rollouts, the tokens of each turn, and the seconds of each answer."""
+"""Draws random rollouts for a simulation: groups of rollouts with the tokens of each reply and the seconds until the
+environment answers it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,18 @@ from math import log
 import numpy as np
 
 Turn = tuple[int, float]
-"""A turn: (tokens of the reply, seconds until the environment has answered)."""
+"""A turn: (tokens of the reply, seconds that the environment takes to answer)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A log-normal distribution that is limited to at most ``most``.
+    """A log-normal distribution whose values are clipped to at most ``most``.
 
     Attributes:
-        mean: the mean before the limit is applied.
-        sigma: standard deviation of the logarithm. The 99th percentile is exp(2.33 sigma) times the median: 10 times at
-            1.0.
-        most: larger values are replaced by this one.
+        mean: mean before values are clipped.
+        sigma: standard deviation of the logarithm. The 99th percentile is exp(2.33 sigma) times the median. For sigma
+            1.0 that is 10 times the median.
+        most: largest value; larger ones are replaced by it.
     """
 
     mean: float
@@ -40,7 +42,7 @@ class Group:
 
     Attributes:
         rollouts: the turns of each rollout.
-        stop: the turn after which a gate stops the group; None: no gate stops it.
+        stop: the turn after which a gate stops all rollouts of the group. None: no gate stops the group.
     """
 
     rollouts: tuple[tuple[Turn, ...], ...]
@@ -49,18 +51,21 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The distribution from which a collection is drawn. Rollouts are independent of each other.
+    """The distribution from which the rollouts of a collection are drawn. A collection is the batch of rollouts for one
+    update. Rollouts are independent of each other.
 
     Attributes:
-        groups: number of states of a collection.
-        size: rollouts of a group.
-        turns: distribution of the turns of a rollout.
-        tokens: distribution of the tokens of a reply.
+        groups: number of groups in a collection, one group for each state.
+        size: number of rollouts in a group.
+        turns: distribution of the number of turns of a rollout.
+        tokens: distribution of the number of tokens of a reply.
         latency: distribution of the seconds until the environment answers.
-        opening, observation: tokens before the first turn, and tokens of one answer of the environment.
-        max_length: most tokens of a history; a rollout ends if another reply of ``tokens.most`` tokens might not fit.
-        gate_share: share of the groups that a gate stops.
-        gate_step: the turn after which the gate stops them.
+        opening, observation: number of tokens before the first turn, and number of tokens of one answer of the
+            environment.
+        max_length: largest number of tokens of a rollout. A rollout ends early if a further reply of ``tokens.most``
+            tokens would exceed it.
+        gate_share: fraction of the groups that a gate stops.
+        gate_step: turn after which the gate stops a group.
     """
 
     groups: int
@@ -75,7 +80,7 @@ class Workload:
     gate_step: int = 10
 
     def collection(self, seed: int, number: int) -> list[Group]:
-        """Returns the groups of collection ``number``. They depend only on the seed and on the number."""
+        """Returns the groups of the collection with index ``number``. They depend only on ``seed`` and ``number``."""
         generator = np.random.default_rng((seed, number))
         groups = []
         for _ in range(self.groups):

@@ -44,11 +44,11 @@ _DEFAULT = "outputs,results"
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The arguments that concern sweeps. ``rest`` holds the arguments of ``train.py``
-    (``turnwise.experiments.jobs.ask``).
+    """The parsed arguments of a report on a sweep or of a summary. ``rest`` holds the arguments that are the same as
+    those of ``train.py`` (``turnwise.experiments.jobs.ask``).
     """
 
-    whole: bool  # whether a summary is requested
+    whole: bool  # whether a summary of all sweeps is requested
     places: tuple[Path, ...]
     data: Path | None
     gated: Path | None
@@ -57,8 +57,8 @@ class Words:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of all forms of the command. :func:`refuse_strangers` refuses options that belong to another
-    form.
+    """Returns the parser for all three forms of the command (folders, sweep, summary). It accepts the options of every
+    form; :func:`refuse_strangers` rejects those that belong to another form.
     """
     parser = argparse.ArgumentParser(
         description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -96,10 +96,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) -> None:
-    """Refuses options that ``form`` of the command does not accept.
+    """Raises an error if the user gave an option that ``form`` of the command does not accept.
 
     Raises:
-        InputError: one of ``names`` was given.
+        InputError: one of the options ``names`` was given.
     """
     if given := next((name for name in names if getattr(args, name)), None):
         raise InputError(f"--{given}: is not for {form}; --help says what is")
@@ -109,7 +109,7 @@ def read_words(words: Sequence[str], home: Path) -> Words:
     """Parses the arguments of a sweep or a summary.
 
     Args:
-        home: the folder of the checkout, for the message if the command is called from another folder.
+        home: the folder of the repository. The error message names it if the command was started in another folder.
 
     Raises:
         InputError: a folder of runs does not exist, or an argument is given twice.
@@ -138,7 +138,9 @@ def read_words(words: Sequence[str], home: Path) -> Words:
 
 
 def meant(rest: Sequence[str], error: InputError) -> InputError:
-    """Returns the error for an unknown override, with the most similar argument of the report if there is one."""
+    """Returns the error to show. If ``error`` is about an unknown override that resembles an argument of the report,
+    the returned error suggests that argument; otherwise ``error`` is returned.
+    """
     for word in rest:
         key = word.partition("=")[0]
         near = get_close_matches(key, _WORDS, n=1, cutoff=0.75)

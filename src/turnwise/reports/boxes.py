@@ -1,4 +1,4 @@
-"""Prepares tables for a page: coloured verdicts near the start of a row, and links from seeds to their runs."""
+"""Prepares tables for an HTML page: moves the verdicts forward, and links seeds to the reports of their runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.reports.tables import Table
 from turnwise.reports.verdict import VERDICTS
 
 Runs = Mapping[str, Mapping[int, Path]]
-"""Label of a row -> seed -> folder of its run."""
+"""Label of a row -> seed -> folder of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table. It shows ``text`` after a verdict ``word`` if there is one, or ``links`` instead of the text."""
+    """A cell of a table. It shows ``text``, preceded by the verdict ``word`` if that is not empty. If there are
+    ``links``, they are shown instead of the text.
+    """
 
     text: str
     word: str = ""
@@ -42,7 +44,9 @@ class Box:
 
 
 def box(table: Table, runs: Runs, page: Path | None) -> Box:
-    """Returns a table for ``page``, with its verdict column moved forward and links to the runs of its rows."""
+    """Returns a table in the form that a page shows. The verdict column becomes the second column, and seeds link to
+    their runs. ``page`` is the path of the page, to which links are relative; None: no links.
+    """
     order = list(range(len(table.headers)))
     if "verdict" in table.headers:
         order.insert(1, order.pop(table.headers.index("verdict")))
@@ -62,13 +66,17 @@ def _cell(header: str, text: str, row: str, runs: Runs, page: Path | None) -> Ce
 
 
 def _href(folder: Path, page: Path) -> str:
-    """Returns the relative link from the page to a run's report, or to its result if it has no report."""
+    """Returns the relative link from the page to a run's ``report.html``, or to its ``result.json`` if it has no
+    report.
+    """
     target = next((folder / name for name in ("report.html", "result.json") if (folder / name).exists()), folder)
     return quote(Path(os.path.relpath(target.resolve(), page.resolve().parent)).as_posix())
 
 
 def tally(table: Table | None) -> list[tuple[str, int]]:
-    """Returns how many of the paper's own claims in a table have each verdict; empty for a table without verdicts."""
+    """Returns pairs (verdict, number of the paper's claims in the table with this verdict). Claims of our own are not
+    counted. If ``table`` is None, there are no pairs.
+    """
     if table is None:
         return []
     said = [row[table.headers.index("verdict")] for row in table.rows]
@@ -79,5 +87,5 @@ def tally(table: Table | None) -> list[tuple[str, int]]:
 
 
 def with_verdicts(tables: Sequence[Table]) -> Table | None:
-    """Returns the first table that contains verdicts."""
+    """Returns the first table that has a column of verdicts, or None."""
     return next((table for table in tables if "verdict" in table.headers), None)

@@ -1,4 +1,4 @@
-"""Writes ``rollouts.html``: all recorded trees of a run on one self-contained page, with search and sorting."""
+"""Writes ``rollouts.html``: all recorded rollout trees of a run on one self-contained page, with search and sorting."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from turnwise.reports.run import line_counts, spaced_trees
 from turnwise.reports.views import clip, goal
 from turnwise.runs.result import ResultError, read_result
 
-CHARACTERS = 64_000_000  # most characters of all trees on the page, before compression
-TURNS = 2_000  # most turns of one tree
+CHARACTERS = 64_000_000  # largest size of all trees on the page, before compression
+TURNS = 2_000  # largest number of turns of one tree
 
 
 def write_browser(folder: Path | str) -> Path | None:
@@ -51,10 +51,11 @@ def _title(folder: Path) -> str:
 
 
 def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns trees in the form that the page's script reads, in the order of training, and the number of recorded
-    trees.
+    """Returns the recorded rollout trees in the form that the page's script reads, in the order of training, and the
+    number of all recorded trees.
 
-    If there are too many trees for a page, evenly spaced ones are returned. Unreadable trees are left out.
+    If there are too many trees for a page, only a part of them is returned, evenly spaced over training. Unreadable
+    trees are left out.
     """
     paths = sorted((folder / "rollouts").glob("*.jsonl"))
     counts, size = line_counts(paths), sum(path.stat().st_size for path in paths)
@@ -71,7 +72,7 @@ def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
     state, turns = tree["state"], [turn for turn in tree["turns"] if isinstance(turn, dict)][:TURNS]
-    cut = len(turns) < len(tree["turns"])  # in that case leaves and rewards no longer match
+    cut = len(turns) < len(tree["turns"])  # if the tree is cut, its rewards no longer match its leaves
     given = tree.get("rewards")
     rewards = given if isinstance(given, dict) and not cut else {}
     return {
@@ -107,5 +108,5 @@ def _turn(turn: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> float | None:
-    """Returns a finite number, or None for any other value, because JSON holds no other numbers."""
+    """Returns ``value`` if it is a finite number, otherwise None. JSON has no infinite numbers and no NaN."""
     return value if isinstance(value, int | float) and abs(value) < float("inf") else None

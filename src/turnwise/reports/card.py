@@ -1,4 +1,4 @@
-"""Writes the model card of a run's policy from the files of the run: where it comes from, what was measured, how to load it."""
+"""Writes the model card of a run's policy: its origin, its measured success, and how to load it."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ PAPERS = {
     "dr_grpo": "2503.20783",
     "toolrl": "2504.13958",
 }
-"""Method -> arXiv number of its paper."""
+"""Method -> arXiv id of its paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The base model of a run, named so that other machines understand the name.
+    """The base model of a run, with a name that is meaningful on other machines.
 
     Attributes:
-        name: an id on the Hub, the name of a shipped base, or the name that the run was given, without the path of a
-            local folder.
-        shipped: whether it comes with the package.
+        name: an id on the Hub, the name of a base model that ships with the package, or the last component of the path
+            that the run was given.
+        shipped: whether the base model ships with the package.
         on_hub: whether ``name`` is an id on the Hub.
-        local: whether it is a folder. If none of the three is true, the name may be a folder of another machine, or an
-            id.
+        local: whether the base model is a folder of this machine. If ``shipped``, ``on_hub`` and ``local`` are all
+            false, ``name`` may be a folder of another machine or an id on the Hub.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Base:
 
 
 def base_of(settings: Mapping[str, Any]) -> Base:
-    """Returns the base model of the recorded ``settings``. A name counts as an id if the Hub's cache on this machine
-    has the model.
+    """Returns the base model that the recorded ``settings`` name. A name counts as an id on the Hub if the Hub's cache
+    on this machine contains the model.
     """
     model = str(settings.get("policy.model") or "unknown")
     if "/" not in model and not model.startswith((".", "~")) and files("turnwise").joinpath("assets", model).is_dir():
@@ -77,14 +77,15 @@ def base_of(settings: Mapping[str, Any]) -> Base:
 
 
 def model_card(folder: Path, part: str, repository: str, licence: str | None = None, project: str | None = None) -> str:
-    """Returns the card of a finished run's policy as Markdown with the Hub's metadata.
+    """Returns the model card of a finished run's policy: Markdown text that begins with the Hub's metadata.
 
     Args:
         folder: the run's folder.
         part: which part of the run is published, ``adapter`` or ``model``.
         repository: ``owner/name`` on the Hub.
-        licence: the Hub's name of a licence. None: Apache-2.0 for a shipped base, no licence for other bases.
-        project: address of the code at the run's commit.
+        licence: the Hub's name of a licence. None: Apache-2.0 if the base model ships with the package, otherwise no
+            licence.
+        project: URL of the code at the run's commit.
 
     Raises:
         InputError: ``result.json`` or ``config.yaml`` is missing or damaged.
@@ -111,7 +112,7 @@ def model_card(folder: Path, part: str, repository: str, licence: str | None = N
         )
     )
     text = clean.text(text)
-    ModelCard(text)  # raises an error if the metadata cannot be parsed again
+    ModelCard(text)  # checks the text: raises an error if its metadata cannot be parsed
     return text
 
 

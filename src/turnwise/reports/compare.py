@@ -1,4 +1,4 @@
-"""Finds finished runs on disk, groups the seeds of each name into rows, and reads their metrics."""
+"""Finds finished runs on disk, groups the seeds of each name into rows, and reads metrics of the runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turnwise.runs.result import Result, ResultError, read_result
 
 
 class Estimate(Protocol):
-    """A mean over seeds with its interval. With a single seed there is no interval."""
+    """A mean over seeds with its confidence interval. With a single seed there is no interval."""
 
     @property
     def mean(self) -> float: ...
@@ -28,7 +28,7 @@ class Estimate(Protocol):
 
 
 Interval = Callable[[Sequence[float]], Estimate]
-"""A function of the values of all seeds, such as ``turnwise.evaluation.stats.mean_interval``."""
+"""Computes an estimate from the values of all seeds, such as ``turnwise.evaluation.stats.mean_interval``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,18 @@ class RunRow:
         return self.results[self.seeds[0]]
 
     def values(self, metric: str) -> dict[int, float]:
-        """Returns the number at a dotted path of ``result.json`` for each seed that has it."""
+        """Returns seed -> number at the dotted path ``metric`` of ``result.json``. Seeds without the number are left
+        out.
+        """
         found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
         return {seed: value for seed, value in found.items() if value is not None}
 
 
 @dataclass(slots=True)
 class FinishedRuns:
-    """All finished runs under some folders, as rows by (environment, scale), with notes about the runs."""
+    """All finished runs under some folders. ``sections`` maps (environment, scale) to rows of runs; ``notes`` says
+    which runs were left out and why.
+    """
 
     sections: dict[tuple[str, str], list[RunRow]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -64,7 +68,8 @@ class FinishedRuns:
 
 
 def collect(paths: Iterable[Path | str]) -> FinishedRuns:
-    """Finds every run under ``paths`` (run folders or parents of them) and groups the seeds of each name.
+    """Finds every finished run under ``paths``, and groups runs with the same name and different seeds into rows. A
+    path is the folder of a run or contains folders of runs.
 
     Raises:
         InputError: a path is not a folder, or there is no finished run.
@@ -119,10 +124,11 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
 def read_metric(result: Result, metric: str) -> float | None:
     """Returns a number of a result by its dotted path, such as ``in_domain.after`` or ``ood.after.algebra``.
 
-    ``seconds`` without a phase is the sum; ``ood.base`` and ``ood.after`` without a suite are means over suites.
+    The path ``seconds`` without a phase gives the sum over phases. The paths ``ood.base`` and ``ood.after`` without a
+    suite give means over suites.
 
     Raises:
-        InputError: no result can have such a number.
+        InputError: ``metric`` is not the path of a number in ``result.json``.
     """
     node: Any = result
     for part in metric.split("."):
@@ -155,7 +161,9 @@ def _decides(config: dict[str, Any]) -> dict[str, object]:
 
 
 def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
-    """Returns a note if the runs of one name have different settings, so that their mean would mix configurations."""
+    """Returns a list with a note if the runs of a row differ in settings other than the seed, so that their mean would
+    mix configurations. Otherwise the list is empty.
+    """
     keys = sorted({key for config in configs for key in config} - {"seed"})
     odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
     return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}; their mean mixes configurations."] if odd else []

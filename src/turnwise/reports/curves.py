@@ -1,4 +1,6 @@
-"""Draws held-out success against its cost, with a line for each row of a sweep with ``reach``."""
+"""Draws held-out success against the cost of training, with a line for each row of a sweep whose file has a ``reach``
+section.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,15 @@ STROKES: tuple[Any, ...] = (
     (0, (5, 2)),
     (0, (1.2, 1.6)),
     (0, (6, 2, 1.2, 2)),
-)  # line styles, each used with all colours in turn
-MARKS = "osD^vPXp*<>"  # eleven marks: lines of the same colour get different marks
+)  # line styles: a style is used with all colours before the next style is used
+MARKS = "osD^vPXp*<>"  # eleven marks, so that lines of the same colour get different marks
 LABEL_INCHES = 0.185  # inches between two labels
-LETTERS = 40  # most letters in one line of a label
+LETTERS = 40  # largest number of characters in one line of a label
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Success (percent) over the seeds of a row at increasing costs."""
+    """Success in percent at increasing costs: mean, lowest and highest value over the seeds of a row."""
 
     cost: list[float]
     mean: list[float]
@@ -34,16 +36,16 @@ class Band:
 
 
 def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
-    """Returns the mean, lowest and highest seed at all costs where a seed was measured, up to the smallest final cost
-    of a seed.
+    """Returns the mean, lowest and highest success over seeds, at all costs at which any seed was evaluated. The band
+    ends at the smallest total cost of a seed.
 
     Each seed starts at cost 0 with the success of its base policy, stays there during its profile, and is interpolated
-    linearly between evaluations. The mean is therefore also exact between these costs, and the band is never narrower
-    than the seeds.
+    linearly between evaluations. The mean of these lines is itself linear between the returned costs, so that straight
+    lines draw it exactly.
 
     Args:
-        seeds: (cost, success) points of at least one seed.
-        cost: which field of the cost is used, such as one of :class:`turnwise.reports.reach.Cost`.
+        seeds: for each seed (at least one), its points (cost, success).
+        cost: name of the field of the cost to use, such as a field of :class:`turnwise.reports.reach.Cost`.
     """
     lines = [[(0.0, points[0][1]), *((getattr(spent, cost), success) for spent, success in points)] for points in seeds]
     end = min(line[-1][0] for line in lines)
@@ -62,14 +64,15 @@ def _at(line: Sequence[tuple[float, float]], cost: float) -> float:
 
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Returns positions of labels that are at least ``gap`` apart and as close as possible (least squares) to the
-    wanted ones.
+    """Returns positions of labels that are at least ``gap`` apart and as close as possible to the wanted positions
+    (least squares).
 
     Args:
         wanted: wanted positions, in ascending order.
-        low, high: bounds of the positions, if there is room for all labels.
+        low, high: bounds of the positions. Labels go beyond ``high`` if there is no room for all of them.
     """
-    # for each group of touching labels: where its lowest label would be if each label were at its wanted position
+    # one list per group of touching labels; an entry is the position of the lowest label for which one label is where
+    # it is wanted
     pools: list[list[float]] = []
     for number, at in enumerate(wanted):
         pools.append([at - number * gap])
@@ -81,11 +84,11 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
 
 
 def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labels: Mapping[str, str]) -> Figure | None:
-    """Draws a panel for CPU seconds and one for turns, with each row's mean in a band from its lowest to its highest
-    seed.
+    """Draws success against CPU seconds in one panel and against turns in another. Each row has a line for its mean,
+    and a band from its lowest to its highest seed.
 
     Args:
-        key: prefix of the drawing's ids on its page.
+        key: prefix of the ids of SVG elements, which makes them unique on the page.
         rows: the curves of the seeds of each row; rows without curves are left out.
         labels: labels of the rows.
 
@@ -105,14 +108,14 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Rows in one pair of axes."""
+    """A panel of a drawing: a band for each row, and the labels of the panel."""
 
-    bands: Mapping[str, Band]  # bands of its rows, at least one
-    axis: str  # label of the axis of costs
+    bands: Mapping[str, Band]  # row -> its band; at least one
+    axis: str  # label of the horizontal axis
     title: str = ""
 
     def ends(self, labels: Mapping[str, str], unit: str) -> str:
-        """Returns a sentence with the values at the ends of the lines, the highest first."""
+        """Returns a text with the last value of each line, the highest value first."""
         ends = sorted(self.bands.items(), key=lambda end: -end[1].mean[-1])
         return "; ".join(
             f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} {unit}" for name, end in ends
@@ -120,10 +123,10 @@ class Panel:
 
 
 def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[str, str], alt: str) -> Figure:
-    """Draws one or more panels below each other, each with its own colours in the order of its rows.
+    """Draws one or more panels below each other. In each panel, colours are assigned in the order of its rows.
 
-    Labels are at the right in the order in which the lines end. On a phone they are below their panel in the same
-    order.
+    The labels of the lines are at the right of a panel, each near the end of its line. In the version for phones they
+    are listed below the panel in the same order.
     """
     gap = LABEL_INCHES * max(
         label(labels.get(name, name), LETTERS).count("\n") + 1 for panel in panels for name in panel.bands
@@ -150,7 +153,8 @@ def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[
 def _draw(
     figure: Drawing, axes: Any, names: Any, panel: Panel, labels: Mapping[str, str], gap: float, height: float | None
 ) -> None:
-    """Draws lines in ``axes`` and labels in ``names``: beside the ends of lines if ``height`` is given, else as a list.
+    """Draws the lines of a panel in ``axes`` and their labels in ``names``. The labels are beside the ends of the lines
+    if ``height`` is given; otherwise they form a list.
 
     Args:
         gap: inches between two labels.

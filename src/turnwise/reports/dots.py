@@ -1,5 +1,5 @@
-"""Draws rows of numbers as dots: every seed, the mean with its interval, and beside them the same rows from another
-source.
+"""Draws a table of numbers as dots: every seed, and the mean over seeds with its interval. A second panel can show the
+same rows from another source, such as a paper.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from turnwise.reports.svg import MUTED, NARROW, SERIES, Drawing, Figure, canvas,
 from turnwise.reports.tables import plain
 
 MARKS = "oDs^vP"
-LINE = 0.17  # height in inches of one line of a row's name
-LETTERS = 44  # most letters in one line of a row's name if the name is above its row
+LINE = 0.17  # height in inches of one line of text in the name of a row
+LETTERS = 44  # largest number of characters in one line of a name that is placed above its row
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One point: the value of a row in one series, its description, and the values of its seeds if there are several."""
+    """One point of the drawing: the value ``at`` of a row in a series, its description ``said``, and the values of
+    single seeds if there are several.
+    """
 
     row: int
     at: float
@@ -31,7 +33,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A panel with its own scale."""
+    """A panel of the drawing, with its own horizontal scale."""
 
     title: str
     spots: Sequence[Spot]
@@ -42,13 +44,13 @@ class Side:
 
 
 def dots(title: str, key: str, alt: str, names: Sequence[str], sides: Sequence[Side]) -> Figure:
-    """Draws the panels side by side with the rows' names at the left. On a phone they are below each other, with names
-    above the rows.
+    """Draws the panels side by side, with the names of the rows at the left. In the version for phones the panels are
+    below each other, and each name is above its row.
 
     Args:
-        key: prefix of the drawing's ids on its page.
-        names: names of the rows, from the top.
-        sides: the panels, whose spots refer to a row by its index in ``names``.
+        key: prefix of the ids of SVG elements, which makes them unique on the page.
+        names: names of the rows, from top to bottom.
+        sides: the panels. Their spots refer to a row by its index in ``names``.
     """
     lines = max(label(name).count("\n") + 1 for name in names)
     row = max(0.32, LINE * lines + 0.08)
@@ -107,9 +109,10 @@ def _draw(figure: Drawing, axes: Any, side: Side, rows: int) -> None:
 
 
 def _bound(axes: Any, spots: Sequence[Spot]) -> None:
-    """Cuts intervals at the edge that are far longer than the others, such as those of two seeds that differ much.
+    """Limits the horizontal axis, so that intervals which are far longer than the others are cut at its edge.
 
-    Otherwise one of them would push the points of all rows into one place.
+    An interval over two seeds that differ much is very long. Without the limit it would push the points of all rows
+    close together.
     """
     points = [value for spot in spots for value in (spot.at, *spot.seeds.values())]
     lengths = sorted(spot.high - spot.low for spot in spots if spot.low is not None and spot.high is not None)

@@ -1,4 +1,4 @@
-"""Draws held-out success during training against the number of updates, with a line for each row (``eval.every``)."""
+"""Draws held-out success during training against the number of updates, with a line for each row."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from turnwise.reports.svg import Figure
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the training had progressed at an evaluation: the number of updates."""
+    """The training progress at the time of an evaluation, as the number of updates."""
 
     updates: float
 
 
 def by_update(run: Measured) -> list[tuple[Progress, float]]:
-    """Returns the evaluations of a run in order. Each is the success in percent, as the mean over splits with the
-    decoding mode of ``in_domain``. For a run on dialogues it is the share of accepted replies in percent.
+    """Returns the evaluations of a run in order, as pairs (progress, success). Success is the mean over splits in
+    percent, with the decoding mode of ``in_domain``. For a run on dialogues it is the percentage of accepted replies.
 
-    The list is empty if there are no evaluations, or if the run's files do not cover its training.
+    The list is empty if the run recorded no evaluation of this kind.
     """
     greedy = "_greedy" if getattr(run.result.in_domain, "decoding", None) == "greedy" else ""
     keys = [f"eval/{split}/success{greedy}" for split in ("seen", "unseen")]
@@ -41,14 +41,14 @@ def during_figure(
     labels: Mapping[str, str],
     panels: Mapping[str, Sequence[str]],
 ) -> Figure | None:
-    """Draws the mean of each row in a band from its lowest to its highest seed. Returns None if no run was evaluated
-    twice.
+    """Draws a line for the mean of each row, and a band from its lowest to its highest seed. Returns None if no run was
+    evaluated at least twice.
 
     Args:
-        key: prefix of the drawing's ids on its page.
+        key: prefix of the ids of SVG elements, which makes them unique on the page.
         rows: the runs of each row by seed. A run without evaluations before and after training is left out.
         labels: labels of the rows.
-        panels: title of each panel -> its rows. Empty: one panel without a title.
+        panels: title of a panel -> names of its rows. Empty: all rows are drawn in one panel without a title.
     """
     found = {name: [by_update(run) for run in runs.values()] for name, runs in rows.items()}
     drawn = {name: [one for one in seeds if len(one) > 1 and one[0][0].updates == 0] for name, seeds in found.items()}

@@ -1,4 +1,4 @@
-"""Draws a table or figure of a paper: our runs beside the paper's numbers, row by row."""
+"""Draws our results for one table or figure of a paper (an entry) beside the paper's numbers, row by row."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from turnwise.reports.verdict import recorded
 
 
 def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
-    """Draws each metric of the entry for which there are runs: every seed and the mean with its interval over seeds,
-    and beside them the paper's columns of this metric. Our numbers and the paper's have separate scales, so that their
-    sizes must not be compared.
+    """Draws one figure for each metric of the entry for which there are runs. A figure shows every seed and the mean
+    with its interval over seeds, and beside them the paper's numbers for this metric. Our numbers and the paper's have
+    separate scales, so that only the order of the rows can be compared.
 
-    For an entry that is computed from recorded groups, each number is drawn with the interval computed for it. A sweep
-    with ``reach`` first gets a drawing of success against its cost, and a sweep with ``curve`` one of success during
-    training.
+    If an entry is computed from recorded groups, each number is drawn with its own interval from the gate report. If
+    the sweep file has ``reach``, the first figure shows success against cost. If it has ``curve``, a figure of success
+    during training follows.
     """
     sweep = entry.asked.sweep
     metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
@@ -37,7 +37,7 @@ def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
 
 
 def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
-    """Returns the folders of an entry's runs by row label and seed. Rows that share a label are left out."""
+    """Returns row label -> seed -> folder of the run, for all runs of an entry. Rows with equal labels are left out."""
     labels = _labels(entry)
     names = Counter(labels[name] for name in entry.rows)
     return {
@@ -102,7 +102,7 @@ Found = tuple[float, str, str, float | None, float | None, Mapping[int, float]]
 
 
 def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found | None:
-    """Returns a row's number, interval, description and seeds, or None if there is no number."""
+    """Returns our number for a row with its description, interval and seeds, or None if there is no number."""
     said = _labels(entry)[name]
     if entry.asked.sweep.gate_report:
         found = recorded(entry.gates, metric.replace("{}", name))
@@ -121,7 +121,7 @@ def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found |
 
 
 def _key(spots: Sequence[Spot], groups: bool) -> str:
-    """Returns the explanation of the signs that are drawn for our numbers."""
+    """Returns a text that explains the dots and lines that are drawn for our numbers."""
     if groups:
         ends = [spot.low is not None for spot in spots]
         if not any(ends):

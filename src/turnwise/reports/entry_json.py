@@ -1,4 +1,6 @@
-"""Writes an entry as JSON: its verdict, claims, preconditions, runs by row, and runs whose configuration has changed."""
+"""Converts an entry (a table or figure of a paper) to JSON: its verdict, claims, preconditions, runs by row, and runs
+whose configuration has changed.
+"""
 
 from __future__ import annotations
 

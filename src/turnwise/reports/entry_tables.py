@@ -1,5 +1,5 @@
-"""Creates the tables of entries: a summary with one line each, and for one entry its numbers, claims and training
-costs.
+"""Creates the tables of entries (an entry is a table or figure of a paper): a summary of all entries, and the numbers,
+claims and training costs of one entry.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SIGN_NOTE = "ours: the side that the claim says is greater minus the other one, 
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:
-    """Returns a table with a line for each entry: its verdict, and how many of its claims have each verdict."""
+    """Returns a table with a line for each entry: its verdict, and the number of its claims with each verdict."""
     scale = entries[0].asked.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
@@ -70,7 +70,7 @@ def _tally(decisions: Sequence[Decision]) -> str:
 
 
 def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
-    """Returns a table of our numbers beside the paper's, row by row, then one of the claims with their verdicts."""
+    """Returns the tables of an entry: our numbers beside the paper's, row by row, and the claims with verdicts."""
     sweep = entry.asked.sweep
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
@@ -156,7 +156,7 @@ def _bounds(decision: Decision) -> str:
 
 
 def _other(beside: Decision | None) -> str:
-    """Returns a claim with the other decoding mode: the difference, its interval, and the verdict that would follow."""
+    """Returns the difference, its interval and the verdict for the same claim with the other decoding mode, as text."""
     if beside is None or beside.difference is None:
         return "-"
     way = "greedy" if ".greedy." in beside.metric else "sampled"
@@ -164,7 +164,7 @@ def _other(beside: Decision | None) -> str:
 
 
 def _sides(decision: Decision) -> str:
-    """Returns the compared seeds, or the seeds of each side if one side has more."""
+    """Returns the compared seeds as text, or the seeds of each row if one of the rows has more."""
     if all(seeds == decision.seeds for seeds in decision.sides.values()):
         return _listed(decision.seeds)
     return "; ".join(f"{row} {_listed(seeds)}" for row, seeds in decision.sides.items())
@@ -181,7 +181,7 @@ def _reach(entry: Entry) -> Table:
 
 
 def _costs(entry: Entry) -> Table:
-    """Returns a table of training costs, as means over the seeds of each row, with separate columns for profiles."""
+    """Returns a table of training costs as means over the seeds of each row. Profiles have separate columns."""
     metrics = {
         "turns": "rollout_turns",
         "tokens": "rollout_tokens",
@@ -224,11 +224,11 @@ def _costs(entry: Entry) -> Table:
 
 
 def _refills(runs: Runs) -> bool:
-    """Returns whether groups with equal rewards are discarded and replaced by new ones."""
+    """Returns whether the runs replace groups with equal rewards by new ones (``advantage.zero_variance=refill``)."""
     for run in runs.values():
         try:
             text = (run.folder / "config.yaml").read_bytes()
-            # searched first, because YAML is slow to parse
+            # the text is searched for "refill" first, because parsing YAML is slow
             advantage = (parse_yaml(text).get("advantage") or {}) if b"refill" in text else {}
         except (OSError, ValueError, AttributeError):
             continue
@@ -266,7 +266,7 @@ def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
 
 
 def _changed_notes(changed: Iterable[Changed]) -> list[str]:
-    """Returns a note for each row whose runs were made with another configuration than the row has now."""
+    """Returns a note for each row whose runs were made with another configuration than its current one."""
     rows: dict[str, list[Changed]] = {}
     for one in changed:
         rows.setdefault(str(one.folder.parent), []).append(one)

@@ -1,4 +1,4 @@
-"""Draws the figures of a run's report. A function returns None if the run has no data for its figure."""
+"""Draws the figures of a run's report. A function that draws a figure returns None if the run has no data for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIAGNOSTICS = (
 
 
 def run_figures(run: ReportedRun) -> list[Figure]:
-    """Returns every figure that this run has data for, in reading order."""
+    """Returns every figure for which the run has data, in the order of the report."""
     figures = [success(run), reward(run), diagnostics(run)]
     if run.profile is not None:
         figures += [pivot_yield(run.profile, _threshold(run.config)), state_means(run.profile)]
@@ -33,7 +33,9 @@ _REPLIES = {"eval/held_out/functional": "accepted replies", "eval/held_out/stric
 
 
 def success(run: ReportedRun) -> Figure | None:
-    """Draws held-out success during training, with a line for each split; for dialogues, a line for each verifier."""
+    """Draws held-out success during training, with a line for each split. For a run on dialogues, it draws a line for
+    each verifier.
+    """
     keys = [key for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")]
     named = {key.split("/")[1]: key for key in keys} | {name: key for key, name in _REPLIES.items()}
     lines = {name: run.series(key) for name, key in named.items()}
@@ -57,7 +59,9 @@ def success(run: ReportedRun) -> Figure | None:
 
 
 def reward(run: ReportedRun) -> Figure | None:
-    """Draws the mean reward of the sampled actions, with a band of one standard deviation within groups."""
+    """Draws the mean reward of the sampled actions during training, with a band of one standard deviation of the
+    rewards within groups.
+    """
     x, mean = run.series("train/reward_mean")
     if len(x) < 2:
         return None
@@ -80,7 +84,7 @@ def reward(run: ReportedRun) -> Figure | None:
 
 
 def diagnostics(run: ReportedRun) -> Figure | None:
-    """Draws a panel for each diagnostic: KL, entropy, repeated actions and the health of the update."""
+    """Draws a panel for each training diagnostic, such as KL, entropy and repeated actions."""
     logged = {words(key): run.series(key) for key in DIAGNOSTICS if len(run.series(key)[0]) > 1}
     drawn = {name: points for name, points in logged.items() if points[1].any()}
     silent = [name for name in logged if name not in drawn]
@@ -108,7 +112,9 @@ def _multiples(drawn: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int, al
 
 
 def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
-    """Draws how many turns the filter keeps (variance above 0, mean below lambda) as a function of lambda."""
+    """Draws the number of turns that the filter keeps as a function of its threshold lambda. A turn is kept if the
+    rewards sampled there have a variance above 0 and a mean below lambda.
+    """
     means = np.sort(profile.mean[profile.mixed])
     grid = np.linspace(0, 1, 201)
     share = 100 * np.searchsorted(means, grid - 1e-9) / len(profile.mean)
@@ -137,7 +143,9 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
 
 
 def state_means(profile: Profile) -> Figure:
-    """Draws a histogram of the states' mean rewards; states whose samples all have the same reward are shown separately."""
+    """Draws a histogram of the mean reward of each state. States whose samples all have the same reward are shown
+    separately.
+    """
     edges = np.linspace(-0.5, profile.samples + 0.5, profile.samples + 2) / profile.samples
     width = 0.86 / profile.samples
     mixed, flat = (np.histogram(profile.mean[m], edges)[0] for m in (profile.mixed, ~profile.mixed))
@@ -163,7 +171,7 @@ def state_means(profile: Profile) -> Figure:
 
 
 def ood_changes(ood: OutOfDomain) -> Figure | None:
-    """Draws the change of each out-of-domain suite with its interval, and their mean."""
+    """Draws the change of the score on each out-of-domain suite with its interval, and the mean change over suites."""
     rows = [
         (suite, change, ood.change_ci95.get(suite)) for suite in ood.suites if (change := ood.change(suite)) is not None
     ]
@@ -192,7 +200,7 @@ def ood_changes(ood: OutOfDomain) -> Figure | None:
 
 
 def seconds(phases: Mapping[str, float]) -> Figure | None:
-    """Draws the time spent in each phase, the longest first."""
+    """Draws the time that the run spent in each phase, with the longest phase first."""
     rows = sorted(((phase, s) for phase, s in phases.items() if s > 0), key=lambda row: row[1])
     if not rows:
         return None
@@ -215,7 +223,7 @@ def seconds(phases: Mapping[str, float]) -> Figure | None:
 
 
 def comparison(rows: list[tuple[str, float, tuple[float, float] | None]], title: str, key: str) -> Figure:
-    """Draws the changes of several rows with their intervals, for a comparison page."""
+    """Draws the change of each row with its interval on a comparison page. ``rows``: (label, change, interval)."""
     spots = [
         Spot(row, value, f"{name}: {signed(value)} points{within(bounds)}", "change", *(bounds or ()))
         for row, (name, value, bounds) in enumerate(rows)
@@ -229,12 +237,12 @@ def _by_iteration(name: str, form: str) -> Callable[[float, float], str]:
 
 
 def within(bounds: tuple[float, float] | None) -> str:
-    """Returns the 95 % interval as the end of a sentence, or an empty text if there is none."""
+    """Returns the 95 % interval as text that continues a sentence, or an empty text if there is no interval."""
     return f", 95 % {interval(bounds)}" if bounds else ""
 
 
 def _threshold(config: Mapping[str, object]) -> float | None:
-    """Returns lambda_diff of the states part, wherever it is in the configuration."""
+    """Returns ``lambda_diff`` of ``states``, at whatever depth of the configuration it is, or None."""
     states = config.get("states")
     value = states.get("lambda_diff") if isinstance(states, Mapping) else None
     return float(value) if isinstance(value, int | float) else None

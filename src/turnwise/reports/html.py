@@ -29,8 +29,8 @@ from turnwise.reports.tables import Table
 from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
 from turnwise.runs.status import Status, progress, remaining
 
-BROWSER = "rollouts.html"  # written by turnwise.reports.browser
-CONFIG_LIMIT = 120_000  # most characters of the configuration on the page
+BROWSER = "rollouts.html"  # name of the page that turnwise.reports.browser writes
+CONFIG_LIMIT = 120_000  # largest number of characters of the configuration on the page
 KINDS = {
     "solved": "failed before, solved after",
     "lost": "solved before, failed after",
@@ -43,7 +43,7 @@ def write_report(folder: Path | str, status: Status | None = None) -> Path:
     """Writes ``<folder>/report.html`` from the files in the run folder, and returns its path.
 
     Args:
-        status: status of a run in progress. None: it is read from ``status.json``.
+        status: the status of a run in progress. None: the status is read from ``status.json``.
 
     Raises:
         FileNotFoundError: ``folder`` is not a folder.
@@ -57,7 +57,7 @@ def write_report(folder: Path | str, status: Status | None = None) -> Path:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Writes a page atomically."""
+    """Writes a page atomically: readers see the previous page until the new page is complete."""
     with atomic_write(path) as part:
         part.write_text(page, encoding="utf-8")
 
@@ -90,7 +90,7 @@ def render(run: ReportedRun) -> str:
 
 
 def title(run: ReportedRun) -> str:
-    """Returns the facts that identify a run, from its result or its configuration."""
+    """Returns the title of a run: the facts that identify it, taken from its result or its configuration."""
     if result := run.result:
         return f"{result.method} on {result.env}, seed {result.seed}"
     domain = _domain(run.config)
@@ -99,8 +99,8 @@ def title(run: ReportedRun) -> str:
 
 
 def _domain(config: Mapping[str, Any]) -> str:
-    """Returns the data file of a run without a result, otherwise its environment; empty if the configuration has
-    neither.
+    """Returns the name of the data that an unfinished run learns from: its data file, or its environment if it has no
+    data file. The text is empty if the configuration has neither.
     """
     data, env, states = (part if isinstance(part := config.get(key), dict) else {} for key in ("data", "env", "states"))
     if data.get("file") and not str(states.get("_target_", "")).endswith("TaskStarts"):
@@ -117,10 +117,11 @@ def comparison_page(
     first: Sequence[Figure] = (),
     page: Path | None = None,
 ) -> str:
-    """Returns the comparison of runs as HTML text: ``first``, the tables, and drawings of the change of every row.
+    """Returns the comparison of runs as HTML text. The page shows the figures ``first``, the tables, and drawings of
+    the change of every row.
 
     Args:
-        page: path of the page, for links to the runs. None: no links.
+        page: path at which the page will be written, for relative links to the runs. None: no links.
     """
     rows = [row for found in collection.sections.values() for row in found]
     names = Counter(row.name for row in rows)
@@ -139,11 +140,12 @@ def tables_page(
     page: Path | None = None,
     warnings: Sequence[str] = (),
 ) -> str:
-    """Returns tables, drawings and closing lines as HTML text: first the verdicts, then the drawings, then the other
-    tables.
+    """Returns a page as HTML text. It shows the table with verdicts, then the drawings, then the other tables, then
+    ``lines``.
 
     Args:
-        runs: the folders of the runs by row and seed; ``page`` is the path of the page, for links to them.
+        runs, page: the folders of the runs by row and seed, and the path at which the page will be written. Both are
+            needed for links to the runs.
     """
     first = with_verdicts(tables)
     return environment().get_template("comparison.html.jinja").render(
@@ -169,7 +171,7 @@ def comparison_figures(collection: FinishedRuns, interval: Interval) -> list[Fig
 
 
 def comparison_curves(collection: FinishedRuns, interval: Interval) -> list[Figure]:
-    """Draws the training curves of all rows of each environment and scale in the same axes."""
+    """Draws, for each environment and scale, the training curves of all rows in the same axes."""
     drawn = (
         overlays(rows, interval, f"Training curves: {env}, {scale}", f"curves-{index}")
         for index, ((env, scale), rows) in enumerate(collection.sections.items())
@@ -184,14 +186,18 @@ def _drawn(row: RunRow, metric: str, interval: Interval) -> tuple[str, float, tu
 
 
 def script(*names: str) -> dict[str, str]:
-    """Returns scripts of ``templates/`` for a page, with the hash by which its content security policy allows them."""
+    """Returns the text of scripts from ``templates/`` for a page, and the hash with which the content security policy
+    of the page allows them.
+    """
     text = "".join((files("turnwise.reports") / "templates" / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
 
 
 def environment() -> Environment:
-    """Returns the environment of the templates. It escapes text, so that a model's text never becomes markup."""
+    """Returns the jinja2 environment of the templates. It escapes all text, so that text from a model never becomes
+    HTML markup.
+    """
     folder = files("turnwise.reports") / "templates"
     sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".jinja")}
     env = Environment(
@@ -199,7 +205,7 @@ def environment() -> Environment:
     )
     for name in ("percent", "signed", "interval", "count", "duration", "nats"):
         env.filters[name] = getattr(sentences, name)
-    env.filters["drawing"] = Markup  # may only be used for the SVG of reports.svg, which escapes its text
+    env.filters["drawing"] = Markup  # marks text as safe HTML: only for SVG from reports.svg, which escapes its text
     env.globals.update(
         **script("figures.js"),
         progress=progress,
@@ -217,7 +223,7 @@ def environment() -> Environment:
 
 
 def _command(run: ReportedRun) -> str:
-    """Returns the command that repeats this run, from its result, its Hydra overrides or its status."""
+    """Returns the command that repeats this run. It is taken from its result, its Hydra overrides or its status."""
     result = run.result
     if result is not None and result.command:
         return result.command

@@ -1,8 +1,8 @@
-"""Writes what a run sampled as logs of Inspect (the optional package inspect-ai): training rollouts and held-out
-evaluations.
+"""Writes the training rollouts and held-out evaluations of a run as log files of Inspect (the optional package
+inspect-ai).
 
-In Inspect's terms, a place to act, a task or a question is a sample; each rollout, attempt or answer there is an epoch
-of it.
+The logs use Inspect's terms. A state, a task or a question is a sample. Each rollout, attempt or answer for a sample is
+an epoch of the sample.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Message = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One epoch of one sample.
+    """One rollout, attempt or answer, which Inspect calls an epoch of a sample.
 
     Attributes:
-        sample: the sample's id, the same for all rollouts from one place.
+        sample: id of the sample. All rollouts from the same state have the same id.
         given: the messages before the first action.
-        said: the actions, and the environment's answers to them.
-        scores: name -> number.
-        tokens: number of tokens that the policy wrote on the whole path; None if the run does not record it.
-        new_tokens: the part of them in turns that no earlier rollout of the tree shares.
+        said: the messages after ``given``: actions and the answers of the environment.
+        scores: name of a reward or score -> its value.
+        tokens: number of tokens that the policy wrote in the whole rollout; None if the run does not record it.
+        new_tokens: number of those tokens in turns that are not part of an earlier rollout of the same tree.
         target: the demonstrated action, or the correct answer.
     """
 
@@ -54,11 +54,11 @@ class Rollout:
 
 
 def training_rollouts(path: Path) -> Iterator[Rollout]:
-    """Yields every rollout of the recorded trees, in the order of training. A rollout is the path from the root to a
-    leaf.
+    """Yields every rollout of the recorded rollout trees, in the order of training. A rollout is a path from the root
+    to a leaf.
 
     Raises:
-        InputError: a line is damaged, or is not a recorded tree with its texts.
+        InputError: a line is damaged, or is not a recorded rollout tree with texts.
     """
     for place, tree in checked_lines(path):
         try:
@@ -108,13 +108,13 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[Rollout]:
 
 
 def evaluations(path: Path) -> dict[str, list[Rollout]]:
-    """Returns the rollouts of an evaluation: ``sampled`` and ``greedy`` attempts at held-out tasks, and answers of
-    ``skills``.
+    """Returns the rollouts of an evaluation by kind: attempts at held-out tasks (``sampled`` and ``greedy``), and
+    answers to out-of-domain items (``skills``).
 
     Replies in held-out dialogues are left out, because a run does not record the messages before them.
 
     Raises:
-        InputError: a line is damaged, or is not a record of an evaluation with its texts.
+        InputError: a line is damaged, or is not a record of an evaluation with texts.
     """
     found: dict[str, list[Rollout]] = defaultdict(list)
     for place, row in checked_lines(path):
@@ -140,11 +140,11 @@ def evaluations(path: Path) -> dict[str, list[Rollout]]:
 
 
 def write_logs(folder: Path, to: Path, kind: Literal["eval", "json"] = "eval") -> list[Path]:
-    """Writes the logs of a run to the folder ``to`` and returns their paths. Earlier logs of the run there are
+    """Writes the logs of a run to the folder ``to`` and returns their paths. Earlier logs of the same run in ``to`` are
     replaced.
 
     Raises:
-        InputError: inspect-ai is missing, or the folder holds no rollouts with their texts.
+        InputError: inspect-ai is not installed, or ``folder`` holds no rollouts with texts.
         OSError: the logs cannot be written.
     """
     try:
@@ -216,7 +216,7 @@ def _log(name: str, rollouts: Sequence[Rollout], folder: Path, settings: Mapping
         )
         for key, values in scores.items()
     ]
-    wrote = sum(rollout.new_tokens for rollout in rollouts)  # a turn that several rollouts share is counted once
+    wrote = sum(rollout.new_tokens for rollout in rollouts)  # counts a turn once, even if several rollouts share it
     usage = {model: ModelUsage(output_tokens=wrote, total_tokens=wrote)} if wrote else {}
     about = {
         "method": str(settings.get("method")),

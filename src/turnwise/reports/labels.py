@@ -1,6 +1,6 @@
 """Defines the labels of metrics in tables, figures and pages.
 
-A metric is a path into ``result.json`` or a key of ``metrics.jsonl`` (docs/metrics.md).
+A metric is named by a dotted path in ``result.json`` or by a key of ``metrics.jsonl`` (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SUITE = re.compile(r"ood\.after\.(\w+)$")
 
 
 def words(metric: str, dialogues: bool = False) -> str:
-    """Returns the label of a metric, or the metric itself if it has no label.
+    """Returns the label of a metric. If it has no label, its name is returned.
 
     Args:
         dialogues: whether the runs are evaluated on held-out dialogues instead of tasks of an environment.

@@ -25,19 +25,19 @@ _SPECIAL = {
     "|": "$|$",
     '"': r"\textquotedbl{}",
 }
-_MINUS = re.compile(r"(?<![\w.)\]])-(?=\d)")  # a minus sign, not a hyphen
+_MINUS = re.compile(r"(?<![\w.)\]])-(?=\d)")  # matches a minus sign before a number, but not a hyphen
 
 
 def to_latex(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Returns the tables with the notes of each below it, and ``lines`` at the end as comments. Text in cells is only
-    escaped.
+    """Returns the tables as LaTeX. The notes of a table are below it, and ``lines`` are comments at the end. Text in
+    cells is escaped and otherwise unchanged.
     """
     parts = [_PREAMBLE, *map(_table, tables)]
     return "\n\n".join(parts) + "\n" + "".join(f"% {line}\n" for line in lines)
 
 
 def escape(text: str) -> str:
-    r"""Escapes text for LaTeX: special characters, signs of numbers in math mode, ``+-`` as $\pm$, `code` as \texttt."""
+    r"""Escapes text for LaTeX. Minus signs are set in math mode, ``+-`` becomes $\pm$, and `code` becomes \texttt."""
     pieces = re.split(r"`([^`]*)`", text)
     told = [f"\\texttt{{{_plain(piece)}}}" if code % 2 else _signed(piece) for code, piece in enumerate(pieces)]
     return "".join(told)

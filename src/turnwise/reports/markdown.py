@@ -1,4 +1,6 @@
-"""Writes tables as Markdown, and generated text between two marks of a page that is otherwise written by hand."""
+"""Writes tables as Markdown. It can also replace only the generated text between two marks on a page that is otherwise
+written by hand.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
 
 
 def facts(values: Mapping[str, object]) -> str:
-    """Returns a table of names and values, without a header."""
+    """Returns a Markdown table of names and values whose header is empty."""
     return table(["", ""], [*values.items()])
 
 
 def cell(text: str) -> str:
-    """Returns ``text`` on one line, escaped for a cell of a table."""
+    """Returns ``text`` as one line, escaped for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -33,10 +35,11 @@ def write_section(
     /table:section -->`` is replaced.
 
     Args:
-        pictures: files to show above the text, with their titles. A picture that the page already shows is left out.
+        pictures: image file -> its title, for images to show above the text. An image that the page already shows is
+            left out.
 
     Raises:
-        InputError: the page does not contain the two marks, each once and in this order.
+        InputError: the page does not contain each of the two marks exactly once, in this order.
     """
     above, below = "", ""
     if section is not None:

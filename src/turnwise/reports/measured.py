@@ -1,4 +1,4 @@
-"""Reads a metric from a run's folder: one number, and the outcomes of single tasks if the folder holds them."""
+"""Reads a metric from a run's folder: its value, and the outcomes of single tasks if the folder holds them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnwise.runs.lines import checked_rows, text_file
 from turnwise.runs.result import Result, ResultError, read_result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
-"""Suite -> task -> the scores of every attempt as shares. Held-out episodes are one suite with an empty name."""
+"""Suite -> task -> score of each attempt, from 0 to 1. Held-out episodes form a single suite with an empty name."""
 
 _EPISODES = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?(?:by_split\.(\w+)\.|by_subset\.([\w-]+)\.)?(after|delta)")
 _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
@@ -26,7 +26,9 @@ _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
 
 @dataclass(slots=True)
 class Scored:
-    """The scores of an evaluation: of episodes by mode, split and subset, then task; of answers by suite, then item."""
+    """The scores of an evaluation. ``episodes`` maps (decoding mode, split, subset) to task -> scores. ``answers`` maps
+    an out-of-domain suite to item -> scores.
+    """
 
     episodes: dict[tuple[str, str, str | None], dict[str, list[float]]] = field(default_factory=dict)
     answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -34,7 +36,9 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """An evaluation file, identified by its content, because many runs share the evaluation of one base policy."""
+    """An evaluation file. Files with the same content are equal, because many runs contain the same evaluation of one
+    base policy.
+    """
 
     path: Path = field(compare=False)
     checksum: bytes
@@ -42,7 +46,7 @@ class _File:
 
 @lru_cache(maxsize=1024)
 def _read_scored(file: _File) -> Scored:
-    """Reads the scores of an evaluation. The result is cached by content for all claims, entries and runs."""
+    """Reads the scores of an evaluation. The result is cached by the content of the file."""
     found = Scored()
     for row in checked_rows(file.path):
         if "success" in row:
@@ -54,7 +58,7 @@ def _read_scored(file: _File) -> Scored:
 
 
 class Damaged(InputError):
-    """A file of a run cannot be read; ``folder`` is the run's folder."""
+    """Error: a file of a run cannot be read. ``folder`` is the folder of the run."""
 
     def __init__(self, folder: Path, said: str) -> None:
         super().__init__(said)
@@ -63,16 +67,16 @@ class Damaged(InputError):
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished run, or its kept form (:mod:`turnwise.runs.keep`).
+    """A finished run, or its compressed copy that :mod:`turnwise.runs.keep` made.
 
     A metric is one of
 
-    - a path in ``result.json`` (``in_domain.after``);
-    - the mean of a key of ``metrics.jsonl`` over the training rows (``train/reward_std``), or with a prefix another
-      statistic:
-      ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row), ``sum``;
+    - a dotted path in ``result.json`` (``in_domain.after``);
+    - a key of ``metrics.jsonl`` (``train/reward_std``), for its mean over the training rows. A prefix selects another
+      statistic: ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row) or ``sum``;
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
-    - ``profile_turns``; or, for rollouts and profiles together, ``sampled_turns`` or ``sampled_cpu_seconds``.
+    - ``profile_turns`` for profiles alone, or ``sampled_turns`` or ``sampled_cpu_seconds`` for rollouts and profiles
+      together.
     """
 
     folder: Path
@@ -82,7 +86,7 @@ class Measured:
         """Returns the value of the metric, or None if this run has none.
 
         Raises:
-            InputError: no run can have such a metric.
+            InputError: ``metric`` is not the name of a metric.
         """
         first, sign, second = metric.partition(" / ")
         if sign:
@@ -107,8 +111,8 @@ class Measured:
         return fmean(found[len(found) // 2 :] if how == "late" else found)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:
-        """Returns the outcomes of single tasks behind ``metric``, or None if there are none. ``when`` is ``base`` or
-        ``after``.
+        """Returns the outcomes of the single tasks over which ``metric`` is a mean, or None if the run recorded none.
+        ``when`` is ``base`` (before training) or ``after``.
         """
         episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
         found: dict[str, dict[str, list[float]]] = {}
@@ -152,7 +156,9 @@ class Measured:
 
 
 def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
-    """Returns a row's finished runs below ``place`` by seed, and adds a note for each that cannot be read."""
+    """Returns seed -> run for the finished runs in ``wanted`` below the folder ``place``. Adds a note for each run that
+    cannot be read.
+    """
     runs = {}
     for job in wanted:
         folder = place / job.name / f"seed{job.seed}"
@@ -166,24 +172,27 @@ def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[
 
 @lru_cache(maxsize=512)
 def _measured(folder: Path, written: tuple[int, ...]) -> Measured:
-    """Reads a run. The result is cached for all entries until the run is written again."""
+    """Reads a run. The result is cached until ``written`` changes, which happens when the run is written again."""
     run = Measured(folder, read_result(folder))
-    _ = run.rows  # read now, because a run with damaged rows does not count as finished
+    _ = run.rows  # the rows are read here, because a run with damaged rows does not count as finished
     return run
 
 
 def _written(folder: Path) -> tuple[int, ...]:
-    """Returns numbers that change when the result or the metrics of a run are written again."""
+    """Returns inodes, modification times and sizes, which change when the result or the metrics of a run are written
+    again.
+    """
     files = (folder / "result.json", text_file(folder / "metrics.jsonl"))
     stats = [file.stat() for file in files if file is not None]
     return tuple(number for stat in stats for number in (stat.st_ino, stat.st_mtime_ns, stat.st_size))
 
 
 def _profile_turns(run: Measured) -> float | None:
-    """Returns how many actions the profiles of a run sampled, or None if there was no profile or the number is unknown.
+    """Returns the number of actions that the profiles of a run sampled, or None if there was no profile or the number
+    is unknown.
 
-    Older results lack ``profile_turns``, but they hold the number of judged actions of the base policy's profile. If
-    such a run re-profiled later, its total is unknown.
+    Older results lack ``profile_turns``. They hold only the number of judged actions in the profile of the base policy.
+    If such a run made further profiles later, their total number of actions is unknown.
     """
     if run.result.profile_turns is not None:
         return float(run.result.profile_turns)
@@ -197,13 +206,13 @@ def _profiled(run: Measured) -> bool:
 
 
 def _sampled_turns(run: Measured) -> float | None:
-    """Returns the sampled turns of rollouts and profiles, or None if the turns of a profile are unknown."""
+    """Returns the number of turns sampled in rollouts and profiles, or None if the number in a profile is unknown."""
     turns = _profile_turns(run)
     return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
 
 
 def _sampled_cpu_seconds(run: Measured) -> float | None:
-    """Returns CPU seconds of training and of profiles, or None if those of a profile are unknown."""
+    """Returns the CPU seconds of training and profiles together, or None if the CPU seconds of either are unknown."""
     profile = run.result.profile_cpu_seconds
     if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
         return None
@@ -218,8 +227,8 @@ _WITH_PROFILES: Mapping[str, Callable[[Measured], float | None]] = {
 
 
 def other_decoding(metric: str) -> str | None:
-    """Returns the metric for the same success with the other decoding mode: greedy instead of sampled and vice versa,
-    or None.
+    """Returns the name of the same success metric with the other decoding mode (greedy instead of sampled, or sampled
+    instead of greedy). Returns None if ``metric`` is not such a metric.
     """
     found = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
     if found is None:
@@ -228,7 +237,7 @@ def other_decoding(metric: str) -> str | None:
 
 
 def is_change(metric: str) -> bool:
-    """Returns whether a metric is a change since the base policy, for which outcomes are compared with the run's own
-    base.
+    """Returns whether a metric is a change relative to the base policy. For such a metric, outcomes after training are
+    compared with those of the run's own base policy.
     """
     return metric.endswith((".delta", ".mean_change"))

@@ -13,7 +13,7 @@ NEWEST = {
 
 
 def so_far(run: ReportedRun) -> list[tuple[str, str]]:
-    """Returns pairs (number, label) from the latest metrics of a run that has no result yet."""
+    """Returns pairs (value as text, label) from the latest metrics of a run that has no result yet."""
     tiles = []
     solved = {
         key: f"{key.split('/')[1]} tasks solved"

@@ -1,7 +1,7 @@
-"""Functions for the notebooks: entries of a paper, runs by name, one metric of several runs, a rollout tree as lines of
-text.
+"""Provides functions for the notebooks: entries (tables and figures) of a paper, runs by name, the curves of a metric
+of several runs, a rollout tree as text.
 
-All functions read the folders of runs; none of them starts a run.
+The functions read the folders of runs. They do not start runs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def shown(*tables: Table) -> Text:
 
 
 def drawn(figure: Figure | None) -> Drawing | Text:
-    """Returns a figure for display, or a line that says that there is none."""
+    """Returns a figure for display. If ``figure`` is None, it returns a line that says that nothing was logged."""
     return Text("*No run has logged this yet.*") if figure is None else Drawing(figure)
 
 
@@ -65,10 +65,11 @@ def paper_entries(
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Returns every table and figure of a paper with its existing runs (:func:`turnwise.reports.summary.read_entry`).
+    """Returns an entry for every table and figure of a paper, with the existing runs
+    (:func:`turnwise.reports.summary.read_entry`).
 
     Args:
-        places: folders of runs; a row is read from the first folder that has a run of it.
+        places: folders that contain runs. The runs of a row are read from the first folder that has any.
 
     Raises:
         InputError: no sweep file belongs to that paper.
@@ -82,8 +83,8 @@ def paper_entries(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
-    """Returns finished runs below ``name`` by their path, such as ``pivotrl/tab4/full/seed0``. Earlier places take
-    precedence.
+    """Returns path -> run for the finished runs below ``name``. A path is relative to its place, such as
+    ``pivotrl/tab4/full/seed0``. If several places have the same path, the first place is used.
     """
     found: dict[str, Path] = {}
     for place in places:
@@ -93,7 +94,9 @@ def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
 
 
 def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure | None:
-    """Draws a metric of ``metrics.jsonl`` over training with a line for each run. Returns None if no run logged it twice."""
+    """Draws a metric of ``metrics.jsonl`` during training, with a line for each run. Returns None if no run logged the
+    metric at least twice.
+    """
     lines = {name: run.series(metric) for name, run in runs.items()}
     lines = {name: points for name, points in lines.items() if len(points[0]) > 1}
     if not lines:
@@ -101,7 +104,7 @@ def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure |
     with canvas(7.4, 3.1) as figure:
         axes = figure.add_subplot()
         for number, (name, (x, y)) in enumerate(lines.items()):
-            # after all colours are used once, the line style changes
+            # the line style changes after all colours have been used once
             style = ("-", "--", ":", "-.")[number // len(SERIES) % 4]
             axes.plot(x, y, style, color=SERIES[number % len(SERIES)], label=label(name))
         axes.set_ylabel(words(metric))
@@ -113,7 +116,7 @@ def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure |
 
 
 def tree_lines(view: TreeView) -> list[str]:
-    """Returns a rollout tree as text: one line per turn, indented by depth, with reward and advantage."""
+    """Returns a rollout tree as text: one line per turn, indented by its depth, with reward and advantage."""
     head = f"{view.title}: {view.samples} samples"
     lines = [head + (f", mean reward {view.mean:.2f}" if view.mean is not None else "")]
     if view.expert is not None:
@@ -145,7 +148,7 @@ def _one_line(text: str, limit: int = 100) -> str:
 
 
 def changes(runs: Mapping[str, ReportedRun]) -> Table:
-    """Returns a table of each run's in-domain and out-of-domain change in points."""
+    """Returns a table of each run's in-domain and out-of-domain change in percentage points."""
     rows = [
         [name, signed(run.result.in_domain.delta), signed(run.result.ood.mean_change)]
         for name, run in runs.items()
@@ -155,7 +158,7 @@ def changes(runs: Mapping[str, ReportedRun]) -> Table:
 
 
 def judged(runs: Mapping[str, ReportedRun]) -> Table:
-    """Returns a table with the number of questions to the judge in each run."""
+    """Returns a table with the number of questions that each run asked the judge."""
     counts = {name: run.result.judge for name, run in runs.items() if run.result is not None and run.result.judge}
     keys = ("asked", "failed", "cached")
     rows = [[name, *(f"{judge.get(key, 0):,.0f}" for key in keys)] for name, judge in counts.items()]

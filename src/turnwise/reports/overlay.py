@@ -1,4 +1,6 @@
-"""Draws training curves of several rows in the same axes: the mean over a row's seeds, with its interval if there are several."""
+"""Draws training curves of several rows in the same axes. A line is the mean over the seeds of a row, with its interval
+if there are several seeds.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,18 @@ from turnwise.runs.lines import json_object, text_lines
 SUCCESS, ACCEPTED = f"{labels.SUCCESS}, %", f"{labels.ACCEPTED}, %"
 SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")
 SUMMED = {"cpu/iteration": "CPU seconds so far"}
-TOLD = 50  # most points of a line that show a text under the pointer
-MOST = 12  # most rows; more lines cannot be distinguished
+TOLD = 50  # largest number of points of a line that show a text under the mouse pointer
+MOST = 12  # largest number of rows that are drawn; more lines cannot be distinguished
 
 Points = dict[int, float]  # iteration -> value
-# points (iteration, mean, lower and upper end of the interval over seeds)
+# points (iteration, mean over seeds, lower end of the interval over seeds, upper end)
 Line = list[tuple[int, float, float | None, float | None]]
 
 
 def logged(folder: Path) -> dict[str, Points]:
-    """Returns label -> curve, read from a run's folder or its kept copy. Unreadable lines are left out."""
+    """Returns label of a metric -> curve, read from the folder of a run or from its compressed copy. Unreadable lines
+    are left out.
+    """
     found: dict[str, Points] = {}
     try:
         for text in text_lines(folder / "metrics.jsonl"):
@@ -54,7 +58,7 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
         if _is_number(row.get(key)):
             named[ACCEPTED] = row[key]
             break
-    for ending in ("success", "success_greedy"):  # greedy decoding is used if nothing was sampled
+    for ending in ("success", "success_greedy"):  # greedy decoding only if no attempts were sampled
         solved = [
             row[f"eval/{split}/{ending}"]
             for split in ("seen", "unseen")
@@ -82,10 +86,10 @@ def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -
     """Draws success, reward, KL, entropy and cost by iteration, with a line for each row.
 
     Args:
-        key: prefix of the drawing's ids on its page.
+        key: prefix of the ids of SVG elements, which makes them unique on the page.
 
     Returns:
-        The drawing, or None if no run logged any of these metrics twice.
+        The drawing, or None if no row has any of these metrics at two or more iterations.
     """
     runs = {row.name: [logged(folder) for folder in row.folders.values()] for row in rows[:MOST]}
     names = [SUCCESS, ACCEPTED, *(SUMMED.get(key) or words(key) for key in SHOWN)]
@@ -153,7 +157,7 @@ def short(value: float) -> str:
 
 
 def _limit(axes: Any, means: Sequence[float], percent: bool) -> None:
-    """Limits the y axis, because the wide bands of two seeds would otherwise flatten the lines."""
+    """Limits the y axis. The interval of two seeds can be so wide that the lines would look flat without the limit."""
     axes.margins(y=0.1)
     (least, most), (bottom, top) = (min(means), max(means)), axes.get_ylim()
     room = 0.8 * (most - least) or 0.1 * abs(most) or 0.1

@@ -1,4 +1,4 @@
-"""Writes the pages of a run's folder: its report, and the browser of its recorded trees."""
+"""Writes the HTML pages of a run: its report, and the browser of its recorded rollout trees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from turnwise.reports.html import write_report
 
 
 def write_pages(folder: Path | str) -> Path:
-    """Writes ``report.html`` and, if there are recorded trees, ``rollouts.html``. Returns the path of the report.
+    """Writes ``report.html`` and, if the run recorded rollout trees, ``rollouts.html``. Returns the path of the report.
 
     Raises:
         FileNotFoundError: ``folder`` is not a folder.

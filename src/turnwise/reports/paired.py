@@ -1,4 +1,4 @@
-"""Compares the held-out success of methods seed by seed at each value of a number of the configuration."""
+"""Compares the held-out success of methods seed by seed, at each value of a numeric setting of the configuration."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from turnwise.reports.tables import Table, estimate_text
 
 
 def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[Table]:
-    """Returns tables of the differences between methods for each environment and scale, at every value of ``key`` and
-    over all values.
+    """Returns a table of the differences between methods for each environment and scale. It has the differences at
+    every value of the setting ``key``, and their mean over all values.
 
-    Runs with the same seed share data and random draws, so that seeds are the independent units. For the result over
-    all values, the differences of each seed are averaged first. A method without the key counts with the same result at
-    every value.
+    Runs with the same seed share data and random draws, so that only different seeds are independent. For the mean over
+    all values, the differences of each seed are therefore averaged first. For a method that does not have the setting,
+    the same result is used at every value.
 
     Args:
-        key: a dotted key of ``config.yaml``.
+        key: the dotted name of a setting in ``config.yaml``.
 
     Raises:
-        InputError: a method has two rows with the same value.
+        InputError: a method has two rows with the same value of the setting.
     """
     tables = []
     for (env, scale), rows in collection.sections.items():

@@ -17,7 +17,9 @@ Direction = Literal["holds", "opposite", "open", "-"]
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """The paper's part of a sweep file: rows with their labels, and metric -> paper's column -> row -> number."""
+    """The numbers of a paper in a sweep file. ``columns`` maps metric -> column of the paper -> row -> number; ``rows``
+    maps rows to their labels.
+    """
 
     title: str
     rows: dict[str, str]
@@ -25,13 +27,15 @@ class PaperTable:
     runs: dict[str, str]  # row -> name of its runs, such as pivotrl/tab4/full
 
     def row_of(self, name: str) -> str | None:
-        """Returns the table's row for a run's name, such as ``full`` for ``pivotrl/tab4/full``, or None."""
+        """Returns the row to which a run's name belongs, such as ``full`` for ``pivotrl/tab4/full``, or None."""
         return next((row for row, run in self.runs.items() if f"{name}/".startswith(f"{run}/")), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A comparison of two rows: our difference over the seeds that both have, and the paper's in each of its columns."""
+    """A comparison of two rows. ``ours`` is our mean difference over the seeds that both rows have; ``paper`` maps each
+    column of the paper to the paper's difference.
+    """
 
     first: str
     second: str
@@ -39,8 +43,8 @@ class Pair:
     paper: dict[str, float]
 
     def direction(self, column: str) -> Direction:
-        """Returns whether our difference has the paper's sign and an interval without zero; ``open`` if the interval
-        contains zero.
+        """Returns ``holds`` if our difference has the same sign as the paper's, ``opposite`` if it has the other sign,
+        and ``open`` if the interval of our difference contains zero.
         """
         theirs = self.paper.get(column)
         if theirs is None or theirs == 0 or self.ours is None:
@@ -60,7 +64,9 @@ def read_paper(path: Path | str) -> PaperTable:
 
 
 def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
-    """Returns the paper's table of a sweep. ``folder`` is ``conf``, with the sweeps that its rows may refer to."""
+    """Returns the paper's numbers in a sweep. ``folder`` is the folder ``conf``, because rows of the sweep may refer to
+    other sweeps in it.
+    """
     columns: dict[str, dict[str, dict[str, float]]] = {}
     for column, metric in sweep.columns.items():
         if metric is None:
@@ -73,7 +79,9 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
 
 
 def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: Interval) -> list[Pair]:
-    """Returns all pairs of rows that have runs for a metric. Differences are taken seed by seed."""
+    """Returns a comparison for every pair of rows that have runs with the metric. Differences are computed seed by
+    seed.
+    """
     columns = table.columns[metric]
     found = []
     for first, second in combinations([row for row in table.rows if row in rows], 2):

@@ -1,4 +1,4 @@
-"""Removes secrets and the paths of this machine from what a run recorded, before it is published."""
+"""Removes secrets and the paths of this machine from the files of a run before they are published."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnwise.runs.record import RECORD
 MASK = "[masked]"
 _SECRET = r"(?:token|key|secret|passwo?rd|passwd|credentials?|authorization|cookie)"
 _VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&|)\]}]+\]?)"
-# matches token=..., "api_key": "..."; a header such as authorization has a scheme before its value
+# matches token=..., "api_key": "..." and headers such as authorization, in which a scheme precedes the value
 _NAMED = re.compile(
     rf"((?<![a-z])(?:api|access|auth)?{_SECRET}[\"']?\s*[:=]\s*(?:(?:bearer|basic|token)\s+)?){_VALUE}", re.IGNORECASE
 )
@@ -25,21 +25,21 @@ _BEARER = re.compile(r"(\bbearer\s+)([\w.~+/=-]+)", re.IGNORECASE)
 _KEYS = re.compile(r"()\b((?:sk-|pk-|hf_|ghp_|gho_|github_pat_|xox[a-z]-)[\w-]{10,})")
 _USER = re.compile(r"(?<=://)[^\s/?#\"'<>]*@")
 _SECRET_KEY = re.compile(rf"(?:^|[^a-z])(?:api|access|auth)?{_SECRET}$", re.IGNORECASE)
-# special tokens of a tokenizer, which are not secrets
+# keys of special tokens of a tokenizer, whose values are not secrets
 _SPECIAL_KEY = re.compile(r"^(?:bos|eos|pad|unk|sep|cls|mask)_token$")
-_SPECIAL = re.compile(r"[<\[].*[>\]]", re.DOTALL)  # other special tokens of a tokenizer, such as image_token
+_SPECIAL = re.compile(r"[<\[].*[>\]]", re.DOTALL)  # values of other special tokens of a tokenizer, such as image_token
 _ASKS_SECRET = re.compile(rf"--?(?:[\w.-]+[-_.])?{_SECRET}", re.IGNORECASE)
-_TEMPLATE = "chat_template"  # kept unchanged, because the model needs it as it is
+_TEMPLATE = "chat_template"  # key whose value is never changed, because the model needs it
 
 _NAME = r"[^\s/\"'`<>|,;:()\[\]{}]+"
 _WHOLE = re.compile(r"(?:file:/|[a-z][a-z\d+.-]*:///|~[\w.-]*/|\.\./|//|/[^/]+/)[^\n]*", re.IGNORECASE)
 _PLACES = (
     r"(?:[a-z][a-z\d+.-]*://)?(?:KNOWN)(?![\w-])(?:/NAME)*/?",
-    r"(?:file:(?://[\w.-]*)?|[a-z][a-z\d+.-]*://)(?=/)(?:/+NAME)+/?",  # the address of a file
+    r"(?:file:(?://[\w.-]*)?|[a-z][a-z\d+.-]*://)(?=/)(?:/+NAME)+/?",  # the URL of a file
     r"(?P<address>[a-z][a-z\d+.-]*://[^\s\"'`<>,]*)",
     r"(?<![\w.@+/~-])~[\w.-]*(?:/NAME)+/?",
     r"(?<![\w.@+/~-])(?:\.\./)+(?:NAME/)*NAME/?",
-    # also after an option without a space, as in -I/home/me/x
+    # an absolute path, also directly after an option as in -I/home/me/x
     r"(?:(?<![\w.@+/~)-])|(?<=(?<!\w)-[A-Za-z]))/{1,2}NAME(?:/NAME)+/?",
 )
 
@@ -48,7 +48,7 @@ class Cleaner:
     """Removes secrets and paths from texts, commands and nested JSON values.
 
     Args:
-        known: absolute folders whose names are recognised anywhere in a text, even if they contain spaces.
+        known: absolute paths of folders that are recognised anywhere in a text, even if they contain spaces.
     """
 
     def __init__(self, known: Sequence[str] = ()) -> None:
@@ -59,17 +59,18 @@ class Cleaner:
         )
 
     def text(self, text: str) -> str:
-        """Returns a sentence or a page with secrets masked and with each path replaced by its last component."""
+        """Returns ``text`` with secrets masked and with each path replaced by its last component."""
         text = _USER.sub("", text)
         for pattern in (_OPTION, _NAMED, _BEARER, _KEYS):
             text = pattern.sub(_masked, text)
         return self._path.sub(_last, text)
 
     def value(self, value: Any, key: str = "") -> Any:
-        """Returns a JSON value with every text in it cleaned. A text that begins like a path is treated as one path.
+        """Returns a JSON value in which secrets and paths are removed from every text. A text that begins like a path
+        is treated as a single path.
 
         Args:
-            key: the name under which the value is stored, which may say that the value is secret.
+            key: the name under which the value is stored. A name such as ``api_key`` marks the value as a secret.
         """
         if isinstance(value, Mapping):
             return {
@@ -89,8 +90,8 @@ class Cleaner:
         return self.text(Path(text.rstrip("/")).name if _WHOLE.fullmatch(text) else text)
 
     def command(self, command: str) -> str:
-        """Returns a command line without the overrides that only name, place or display a run. Each value is treated as
-        one path.
+        """Returns a command line without secrets and paths. Overrides that only set a run's name, folder or display are
+        removed. A value that looks like a path is treated as a single path.
         """
         try:
             words = shlex.split(command)
@@ -111,8 +112,8 @@ class Cleaner:
 
 
 def cleaner(folder: Path) -> Cleaner:
-    """Returns a cleaner for a run's files. It knows the home folder, the working folder, the run's folder and its
-    ``paths``.
+    """Returns a cleaner for a run's files. It knows the home folder, the working folder, the run's folder and the
+    folders under ``paths`` in the run's configuration.
     """
     loaded = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8")) if (folder / RECORD).is_file() else {}
     paths = loaded.get("paths") if isinstance(loaded, dict) else None

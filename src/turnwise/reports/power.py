@@ -1,4 +1,4 @@
-"""Computes how many seeds and tasks would be needed to decide a claim."""
+"""Computes the number of seeds and tasks that would be needed to decide a claim (power analysis)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from turnwise.reports.verdict import Decision
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The number of seeds, and the number of tasks, with which an advantage of ``effect`` is detected with the given
+    """The number of seeds and the number of tasks that are needed to detect an advantage of ``effect`` with the given
     power.
 
-    Each number is computed on its own. ``seeds`` is None if there are not two seeds from which to estimate a spread, or
-    if no practical number of seeds is enough. ``tasks`` is None if the runs hold no outcomes of single tasks.
+    The two numbers are computed independently. ``seeds`` is None if there are fewer than two seeds from which to
+    estimate a standard deviation, or if no practical number of seeds is enough. ``tasks`` is None if the runs hold no
+    outcomes of single tasks.
     """
 
     effect: float
@@ -26,13 +27,15 @@ class Plan:
 
     @property
     def sentence(self) -> str:
-        """The plan in words, such as ``80 % power for 2: 14 seeds, 300 tasks``."""
+        """The plan in words, such as ``14 seeds, 300 tasks``."""
         wanted = [f"{self.seeds:,} seeds" if self.seeds else "more seeds than can be run or planned from these"]
         return ", ".join([*wanted, *([f"{self.tasks:,} tasks"] if self.tasks else [])])
 
 
 def planned(decision: Decision, power: float = 0.8) -> Plan | None:
-    """Returns the numbers that a claim would need, or None if the claim names no advantage."""
+    """Returns the numbers of seeds and tasks that are needed to decide a claim, or None if no positive advantage is
+    known for the claim.
+    """
     if decision.effect is None or not decision.effect > 0:
         return None
     seeds = seeds_for(decision.by_seed, decision.effect, power)
@@ -43,7 +46,7 @@ def planned(decision: Decision, power: float = 0.8) -> Plan | None:
 
 
 def power_table(title: str, decisions: list[Decision], power: float) -> Table:
-    """Returns a table of the seeds and tasks that each claim would need, estimated from the existing runs."""
+    """Returns a table of the seeds and tasks that are needed to decide each claim, estimated from the existing runs."""
     headers = [
         "claim",
         "metric",
@@ -79,7 +82,7 @@ def power_table(title: str, decisions: list[Decision], power: float) -> Table:
 
 
 def power_json(decision: Decision, power: float) -> dict[str, Any]:
-    """Returns the seeds and tasks that a claim would need, for JSON."""
+    """Returns the seeds and tasks that are needed to decide a claim, for JSON."""
     plan = planned(decision, power)
     return {
         "claim": decision.claim.text,

@@ -1,4 +1,4 @@
-"""Measures the preconditions of a sweep's claims on pilot runs, and reports which of them are false."""
+"""Checks the preconditions of a sweep's claims with pilot runs. A claim with a false precondition is untestable."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from turnwise.reports.verdict import Decision, recorded
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A precondition and what its pilot runs measured.
+    """A precondition and the values that its pilot runs measured.
 
-    ``values`` holds one value for each pilot seed, in the order of ``seeds``. If the value comes from a gate report, it
-    is one value for the groups of all seeds. ``needed`` says which claims of this sweep need the precondition,
-    whichever sweep measured it.
+    ``values`` holds one value for each pilot seed, in the order of ``seeds``. If the precondition is measured by a gate
+    report, it holds a single value for the groups of all seeds. ``bound`` may come from another sweep, which measures
+    the precondition; ``needed`` says which claims of this sweep need it.
     """
 
     name: str
@@ -30,22 +30,22 @@ class Finding:
     needed: Precondition
     values: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
-    label: str = ""  # label of the row whose runs were measured
-    runs: str = ""  # name of these runs
+    label: str = ""  # label of the row whose pilot runs were measured
+    runs: str = ""  # name of the pilot runs
 
     @property
     def value(self) -> float | None:
-        """The mean over pilot seeds, or None if there is no pilot run."""
+        """The mean of the measured values over pilot seeds, or None if there is no pilot run."""
         return fmean(self.values) if self.values else None
 
     @property
     def true(self) -> bool | None:
-        """Whether the mean lies within the bounds, or None if nothing was measured."""
+        """Whether the measured mean lies within the bounds of the precondition, or None if nothing was measured."""
         return None if self.value is None else self.bound.within(self.value)
 
     @property
     def sentence(self) -> str:
-        """Returns in words what was measured and what was required."""
+        """A sentence with the measured value and the required bounds."""
         if self.value is None:
             return f"{self.bound.says}: not measured yet"
         told = f"{self.bound.says} is {self.value:.3g}, not {self.bound.bounds}"
@@ -53,12 +53,13 @@ class Finding:
 
 
 def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -> list[Finding]:
-    """Returns the preconditions of a sweep with the values of its pilot runs, each from the first place that has some.
+    """Returns the preconditions of a sweep with the values that pilot runs measured. The pilot runs of a precondition
+    are read from the first of ``places`` that has any.
 
-    A run that cannot be read is left out and named in ``notes``.
+    If a run cannot be read, it is left out, and a note about it is added to ``notes``.
 
     Raises:
-        InputError: a precondition refers to another one that does not exist.
+        InputError: a precondition refers to a precondition of another sweep that does not exist there.
     """
     return [_found(asked, name, places, notes) for name in asked.sweep.preconditions]
 
@@ -66,8 +67,8 @@ def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -
 def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
     """Returns the decision on a claim after its preconditions are taken into account.
 
-    The claim is untestable if one of them is false, and undecided while one is not measured. A claim that cannot be run
-    at this scale, because a model or data are missing, keeps that verdict.
+    The claim is untestable if one of its preconditions is false, and undecided if one has not been measured. A claim
+    that cannot be run at this scale, because a model or data are missing, keeps the verdict ``not_run``.
     """
     needed = [finding for finding in findings if finding.needed.needed_by(decision.claim, decision.metric)]
     wrong = [finding.sentence for finding in needed if finding.true is False]

@@ -1,5 +1,5 @@
-"""Publishes finished runs as one run of Weights & Biases with tables, rollouts and files. Everything is written offline
-first.
+"""Publishes finished runs as a single run of Weights & Biases (W&B) with tables, rollouts and files. Everything is
+written to local files first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from turnwise.reports.compare import FinishedRuns
 from turnwise.reports.tables import Table
 from turnwise.runs.lines import json_object
 
-KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # files of each run that the artifact contains
+KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # files of each run in the W&B artifact
 ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where a W&B run lies on this disk, and on the server if it was uploaded."""
+    """The location of a W&B run on this disk and, if it was uploaded, on the server."""
 
     folder: Path
     entity: str
@@ -32,8 +32,8 @@ class Published:
 
 
 def logged_in() -> bool:
-    """Returns whether W&B has a key for its server (``wandb login``, WANDB_API_KEY or a netrc file), without prompting
-    for one.
+    """Returns whether W&B has an API key for its server (from ``wandb login``, WANDB_API_KEY or a netrc file). The user
+    is not prompted for a key.
     """
     if os.environ.get("WANDB_API_KEY"):
         return True
@@ -54,14 +54,15 @@ def publish(
     offline: bool,
     rollouts: int = 200,
 ) -> Published:
-    """Writes one W&B run with the tables, the page, rollouts and the files of every finished run.
+    """Writes one W&B run. It contains the tables, the comparison page, and the rollouts and files of every finished
+    run.
 
     Args:
         collection: the runs.
         tables: the tables of ``scripts/report.py``; each becomes a W&B table with the same name and cells.
         page: the self-contained comparison page.
         folder: the folder in which W&B writes. An offline bundle stays there until ``wandb sync`` uploads it.
-        rollouts: number of leaves of each run in the table of rollouts, the latest ones.
+        rollouts: number of rollouts of each run in the table of rollouts. The latest ones are used.
 
     Raises:
         wandb.errors.Error: W&B refused the run.
@@ -94,11 +95,13 @@ def publish(
         return Published(Path(run.dir).parent, run.entity, run.project, None if offline else run.url)
     finally:
         run.finish()
-        wandb.teardown()  # ends W&B's own process, which then completes the bundle
+        wandb.teardown()  # ends the background process of W&B, which then completes the bundle
 
 
 def rollout_rows(folder: Path) -> Iterator[list[Any]]:
-    """Yields the leaves of a run's recorded trees as rows of ``ROLLOUT_COLUMNS``, the latest iteration first."""
+    """Yields the leaves of a run's recorded rollout trees as rows with the columns ``ROLLOUT_COLUMNS``, the latest
+    iteration first.
+    """
     files = sorted((folder / "rollouts").glob("*.jsonl"))
     lines = (line for file in reversed(files) for line in reversed(file.read_text(encoding="utf-8").splitlines()))
     for line in lines:
@@ -121,8 +124,8 @@ def rollout_rows(folder: Path) -> Iterator[list[Any]]:
 
 
 def write_report(published: Published, title: str, markdown: str) -> str | None:
-    """Saves a W&B report about a published run and returns its address. It shows the tables as text, then the run's
-    panels.
+    """Saves a W&B report about a published run and returns its URL. The report shows the tables as text, then the
+    panels of the run.
 
     Returns None if the package wandb-workspaces is not installed.
 
@@ -137,7 +140,7 @@ def write_report(published: Published, title: str, markdown: str) -> str | None:
 
 
 def report_of(published: Published, title: str, markdown: str) -> Any:
-    """Returns the report before it is saved, or None if the package wandb-workspaces is not installed."""
+    """Returns the W&B report without saving it, or None if the package wandb-workspaces is not installed."""
     try:
         import wandb_workspaces.reports.v2 as wr  # an optional package
     except ImportError:

@@ -1,4 +1,4 @@
-"""Sends the policy of a finished run to the Hugging Face Hub, with a model card and without the paths of this machine."""
+"""Sends the policy of a finished run to the Hugging Face Hub with a model card. Paths of this machine are removed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from turnwise.text import parse_json, said
 
 CARD = "README.md"
 PARTS = {"adapter": "adapter_config.json", "model": "config.json"}
-"""Folder of a run that holds its policy -> the file without which the folder is incomplete."""
-# file -> the key in it that names the base model
+"""Folder in a run that may hold its policy -> a file that the folder must contain."""
+# file name -> the key in the file that names the base model
 _NAMED = {"adapter_config.json": "base_model_name_or_path", "base.json": "base"}
-# files from which paths and secrets are removed
+# names of the files from which paths and secrets are removed
 _CONFIGS = {*_NAMED, "config.json", "tokenizer_config.json", "generation_config.json"}
 _SENT = re.compile(
     r"[\w-]+\.safetensors(\.index\.json)?|chat_template\.jinja|merges\.txt|vocab\.(json|txt)|added_tokens\.json"
@@ -38,9 +38,10 @@ class Parcel:
 
     Attributes:
         repository: ``owner/name``.
-        files: name in the repository -> a file of the run, or the bytes to send instead of it.
-        card: the text of its ``README.md``.
-        kept: names of files of the run's folder that are not sent, because they do not belong to a policy.
+        files: name in the repository -> path of a file of the run, or the bytes to send if the content of the file is
+            changed.
+        card: the text of ``README.md`` in the repository.
+        kept: names of files in the run's folder that are not sent, because they are not part of a policy.
     """
 
     repository: str
@@ -50,16 +51,16 @@ class Parcel:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Name in the repository -> size in bytes."""
+        """The size of each file in bytes, by its name in the repository."""
         return {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in self.files.items()}
 
 
 def parcel(folder: Path, repository: str, licence: str | None = None, project: str | None = None) -> Parcel:
-    """Returns what :func:`push` sends of a finished run. Only the run's folder is read.
+    """Returns the files of a finished run that :func:`push` sends. Only the run's folder is read.
 
     Raises:
-        InputError: the repository's name is not usable, the folder holds no finished run, the run has left no policy,
-            or one of its files is a link, which could lead to any file of this machine.
+        InputError: the name of the repository is invalid, the folder holds no finished run, the run saved no policy, or
+            one of the files is a symbolic link. Links are refused because they could lead to any file of this machine.
     """
     if not _REPOSITORY.fullmatch(repository):
         raise InputError(f"{repository}: a repository of the Hub is owner/name, such as me/household-pivotrl")
@@ -82,7 +83,9 @@ def parcel(folder: Path, repository: str, licence: str | None = None, project: s
 
 
 def _content(path: Path, base: str, clean: Cleaner) -> Path | bytes:
-    """Returns a file, or its content as bytes with paths of this machine and secrets removed."""
+    """Returns the path of the file if it can be sent unchanged. If it is a configuration file with secrets or paths of
+    this machine, its cleaned content is returned as bytes.
+    """
     if path.name not in _CONFIGS:
         return path
     try:
@@ -97,12 +100,12 @@ def _content(path: Path, base: str, clean: Cleaner) -> Path | bytes:
 
 
 def token() -> str | None:
-    """Returns the token of this machine's user (``HF_TOKEN``, ``hf auth login``), or None. The Hub is not contacted."""
+    """Returns the user's token for the Hub (``HF_TOKEN`` or ``hf auth login``), or None. The Hub is not contacted."""
     return get_token()
 
 
 def push(parcel: Parcel, token: str, private: bool = True) -> str:
-    """Creates the repository if there is none, sends all files as one commit, and returns the address of the commit.
+    """Creates the repository if it does not exist, sends all files as one commit, and returns the URL of the commit.
 
     Raises:
         InputError: the Hub cannot be reached, or refuses the token, the repository or a file.
@@ -120,7 +123,7 @@ def push(parcel: Parcel, token: str, private: bool = True) -> str:
             f"{api.endpoint}: cannot be reached ({said(str(error), token)}); correct the connection, HF_ENDPOINT or "
             "HF_HUB_OFFLINE, or look at what would be sent with --dry-run"
         ) from error
-    # raised by huggingface_hub for invalid metadata of the card or an invalid file
+    # huggingface_hub raises these errors for invalid metadata of the card and for an invalid file
     except (ValueError, RuntimeError) as error:
         raise InputError(f"{parcel.repository}: the Hub refused it ({said(str(error), token)})") from error
     return str(commit.commit_url)

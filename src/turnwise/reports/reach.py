@@ -1,4 +1,4 @@
-"""Computes the cost of reaching a level of held-out success, in turns, tokens and CPU seconds."""
+"""Computes the cost of reaching a given held-out success, in sampled turns, sampled tokens and CPU seconds."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class Cost:
 
 
 Curve = Sequence[tuple[Cost, float]]
-"""Pairs (cost, held-out success in percent measured at that cost), in order; at least one."""
+"""Pairs (cost, held-out success in percent at that cost) in the order of training; at least one pair."""
 
 
 def curve(run: Measured) -> Curve:
-    """Returns the evaluations of a run before, during and after training, as the mean of sampled success over its
-    splits.
+    """Returns the evaluations of a run before, during and after training. Success is that of sampled attempts, as the
+    mean over splits.
 
-    The cost of a profile counts before its iteration. All profiles of a run are taken to cost the same, because each
-    samples at every candidate.
+    The cost of a profile is counted with the iteration before which it is made. All profiles of a run are assumed to
+    cost the same, because each profile samples at every candidate state.
 
     Raises:
-        InputError: the run's files lack its costs or its success.
+        InputError: the files of the run lack the cost of an iteration or the held-out success.
     """
     profile = _profile(run)
     spent, done, profiles = Cost(0, 0, 0), 0, 0.0
     trained = {row["iteration"]: row for row in run.training}
     evaluations = sorted((row for row in run.rows if row.get("phase") == "eval"), key=lambda row: row["iteration"])
     points = []
-    before = (0.0, 0.0)  # turns and tokens, which the rows hold as running totals
+    before = (0.0, 0.0)  # turns and tokens of the previous row; rows hold running totals
     for row in evaluations:
         for iteration in range(done, row["iteration"]):
             here = trained.get(iteration, {})
@@ -68,7 +68,7 @@ def curve(run: Measured) -> Curve:
 
 
 def _profile(run: Measured) -> Cost:
-    """Returns the cost of one profile of a run, or zero cost if the run made none."""
+    """Returns the cost of one profile of a run, or a cost of zero if the run made no profile."""
     costs = [run.value(name) for name in _PROFILED]
     if all(cost is None for cost in costs) and "profile" not in run.result.seconds:
         return Cost(0, 0, 0)
@@ -90,7 +90,7 @@ def reached(points: Curve, level: float) -> Cost | None:
 
 
 def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve]], list[str]]:
-    """Returns the curves of each row's runs, and a note for each run without a curve."""
+    """Returns row -> curves of its runs, and a note for each run that has no curve."""
     found: dict[str, list[Curve]] = {}
     notes = []
     for name, runs in rows.items():
@@ -106,13 +106,13 @@ def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve
 def reach_table(
     levels: Sequence[float | str], rows: Mapping[str, Sequence[Measured]], labels: Mapping[str, str]
 ) -> Table:
-    """Returns a table with the cost at which each row reaches each level, as means over seeds, and with the ratio of
-    its CPU seconds to those of the first row.
+    """Returns a table with the cost at which each row reaches each level of success, as a mean over seeds. It also has
+    the ratio of the CPU seconds of the row to those of the first row.
 
-    If a seed did not reach the level, its total cost is used, and the mean is marked as a lower bound.
+    If a seed did not reach the level, the total cost of its run is used, and the mean is marked as a lower bound.
 
     Args:
-        levels: percentages; or rows, for the mean success at the end of their runs.
+        levels: each level is a percentage, or the name of a row for the mean success at the end of its runs.
         rows: the rows of the sweep in order, with their existing runs.
         labels: labels of the rows.
     """
@@ -158,7 +158,9 @@ def reach_table(
 
 
 def _ratio(cpu: float, whole: bool, first: float, first_whole: bool) -> str:
-    """Returns the quotient of two costs. If both are lower bounds, it is undefined."""
+    """Returns the ratio of two costs as text, marked with < or > if one cost is a lower bound. It is ``-`` if both are
+    lower bounds.
+    """
     if not first or not (whole or first_whole):
         return "-"
     return f"{'' if whole == first_whole else '> ' if first_whole else '< '}{cpu / first:.2f}"

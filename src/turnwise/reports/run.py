@@ -1,7 +1,7 @@
-"""Reads a run folder for its report, with a note for everything that is missing.
+"""Reads a run folder for its report, and collects a note for everything that is missing.
 
-Reading never fails because a file is missing or incomplete: an interrupted run gives a shorter report with notes.
-Rollouts and episodes can be larger than memory, so that only the lines that the report shows are kept.
+A missing or incomplete file is not an error: the report of an interrupted run is shorter and has notes. Files of
+rollouts and episodes can be larger than memory, so that only the lines that the report shows are kept.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from turnwise.runs.status import Status, read_status
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The profile of all expert turns: mean and population variance of the rewards of each, and whether the turn was
-    kept.
+    """The profile of all demonstrated turns. For each turn it holds the mean and population variance of the sampled
+    rewards, and whether the filter kept the turn.
     """
 
     mean: np.ndarray  # (states,)
@@ -36,13 +36,13 @@ class Profile:
 
     @property
     def mixed(self) -> np.ndarray:
-        """(states,) bool: turns whose sampled rewards differ. Only these give a gradient."""
+        """(states,) bool: whether the rewards sampled at each turn differ. Only such turns give a gradient."""
         return self.variance > 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class SampledLines:
-    """Some JSON lines of a set of files, and the number of all lines."""
+    """A selection of the JSON lines of several files, and the number of all lines."""
 
     shown: list[dict[str, Any]]
     total: int
@@ -50,7 +50,7 @@ class SampledLines:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The episodes of one task, decoding mode and attempt before and after training."""
+    """Two episodes with the same task, decoding mode and attempt: one before and one after training."""
 
     split: str
     task: str
@@ -60,7 +60,9 @@ class Pair:
 
     @property
     def kind(self) -> str:
-        """How success changed: ``solved``, ``lost``, ``kept`` (solved both times) or ``failed`` (both times)."""
+        """How success changed: ``solved`` (only after training), ``lost`` (only before), ``kept`` (solved both times)
+        or ``failed`` (both times).
+        """
         return {(0, 1): "solved", (1, 0): "lost", (1, 1): "kept", (0, 0): "failed"}[
             bool(self.base["success"]), bool(self.after["success"])
         ]
@@ -68,7 +70,7 @@ class Pair:
 
 @dataclass(slots=True)
 class ReportedRun:
-    """Everything that a report shows of one run folder."""
+    """All data of one run folder that a report shows."""
 
     folder: Path
     result: Result | None = None
@@ -79,21 +81,23 @@ class ReportedRun:
     metrics: dict[str, dict[int, float]] = field(default_factory=dict)  # key -> iteration -> value
     profile: Profile | None = None
     rollouts: SampledLines = field(default_factory=lambda: SampledLines([], 0))
-    pairs: dict[str, int] = field(default_factory=dict)  # kind -> number of episodes
-    pair_mode: str = "greedy"  # decoding mode of these episodes
-    episodes: list[Pair] = field(default_factory=list)  # the few pairs that the report shows
+    pairs: dict[str, int] = field(default_factory=dict)  # kind of change -> number of pairs of episodes
+    pair_mode: str = "greedy"  # decoding mode of the pairs
+    episodes: list[Pair] = field(default_factory=list)  # the pairs whose transcripts the report shows
     notes: list[str] = field(default_factory=list)
-    # warnings of the training: what went wrong, with the likely cause
+    # warnings logged during training, each with its likely cause
     warnings: list[str] = field(default_factory=list)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the sorted iterations and the values of one metric, both (n,); n is 0 if the metric was never logged."""
+        """Returns the sorted iterations and the values of a metric, both (n,). Both are empty if the metric was not
+        logged.
+        """
         points = sorted(self.metrics.get(key, {}).items())
         return np.array([i for i, _ in points], dtype=int), np.array([v for _, v in points], dtype=float)
 
 
 def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> ReportedRun:
-    """Reads a run folder, with at most ``trees`` rollout trees and ``episodes`` pairs of transcripts.
+    """Reads a run folder. At most ``trees`` rollout trees and about ``episodes`` pairs of transcripts are kept.
 
     Raises:
         FileNotFoundError: ``folder`` is not a folder.
@@ -109,7 +113,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
         if run.status is None or (folder / "result.json").exists():
             run.notes.append(
                 str(error).replace(f"{folder}/", "")
-            )  # a page may be passed on, so that it must not show paths of this machine
+            )  # a page may be passed on to others, so that it must not show paths of this machine
     run.config_text, run.config = _config(folder / "config.yaml", run.notes)
     overrides = folder / ".hydra" / "overrides.yaml"
     if overrides.is_file():
@@ -120,7 +124,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
             continue
         for key, value in row.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
-                run.metrics.setdefault(key, {})[iteration] = float(value)  # the last value counts
+                run.metrics.setdefault(key, {})[iteration] = float(value)  # the last value of an iteration counts
     told = _json_lines(folder / "warnings.jsonl", run.notes)  # this file also exists for a run without a result
     run.warnings = [str(row["text"]) for _, row in told if "text" in row]
     run.profile = _profile(folder / "profile.parquet", run.notes)
@@ -153,13 +157,13 @@ def _overrides(path: Path, notes: list[str]) -> list[str]:
 
 
 def _opened(path: Path) -> Any:
-    """Opens a file, or its compressed copy in a kept run."""
+    """Opens a file. If only its compressed copy (``.gz``) exists, the copy is opened."""
     return path.open("rb") if path.is_file() else gzip.open(path.with_name(f"{path.name}.gz"))
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the byte offset and the object of each line. Unreadable lines are reported in one note."""
-    kept = path.with_name(f"{path.name}.gz")  # the name of the file in a kept run
+    kept = path.with_name(f"{path.name}.gz")  # the name of the compressed copy
     if not path.is_file() and not kept.is_file():
         return
     torn, offset = 0, 0
@@ -198,7 +202,7 @@ def _profile(path: Path, notes: list[str]) -> Profile | None:
 
 
 def _rollouts(paths: list[Path], trees: int, notes: list[str]) -> SampledLines:
-    """Returns trees that are evenly spaced over training."""
+    """Returns at most ``trees`` recorded rollout trees, evenly spaced over training."""
     counts = line_counts(paths)
     return SampledLines(list(spaced_trees(counts, trees, notes)), sum(counts.values()))
 
@@ -213,7 +217,9 @@ def line_counts(paths: Sequence[Path]) -> dict[Path, int]:
 
 
 def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields at most ``most`` recorded trees, evenly spaced over all lines of the files. Other lines are not parsed."""
+    """Yields at most ``most`` recorded rollout trees, evenly spaced over all lines of the files. Other lines are not
+    parsed.
+    """
     wanted = set(_spread(sum(counts.values()), most))
     start = 0
     for path, count in counts.items():
@@ -231,7 +237,9 @@ def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Ite
 
 
 def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int], list[Pair]]:
-    """Counts how the outcomes of the greedy episodes changed, and selects a few transcripts of each kind of change."""
+    """Counts the kinds of change of the outcomes of greedy episodes (or of sampled ones if there are no greedy ones),
+    and selects a few pairs of transcripts of each kind.
+    """
     sides: list[Mapping[tuple[Any, ...], tuple[int, bool]]] = []
     for name in ("base", "after"):
         rows: dict[tuple[Any, ...], tuple[int, bool]] = {}
@@ -248,7 +256,7 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
     for key in greedy:
         kind = Pair("", "", "", {"success": base[key][1]}, {"success": after[key][1]}).kind
         by_kind[kind].append(key)
-    shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # shows more of the episodes whose outcome changed
+    shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # more pairs are shown whose outcome changed
     shown = []
     for kind, share in shares.items():
         for at in _spread(len(by_kind[kind]), max(1, episodes * share // sum(shares.values()))):

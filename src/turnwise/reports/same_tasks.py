@@ -1,4 +1,4 @@
-"""Checks whether the compared runs were measured on the same tasks. Otherwise their numbers must not be compared."""
+"""Checks whether compared runs were evaluated on the same tasks. If they were not, their numbers cannot be compared."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TASKS = (
     "eval.attempts",
     "eval.items",
     "data.held_out",
-)  # keys of the configuration that decide which tasks are used and how often
-MOST = 4  # most keys that a note names
+)  # configuration keys, or prefixes of keys, that decide which tasks are evaluated and how often
+MOST = 4  # largest number of keys that a note names
 
 
 def task_notes(collection: FinishedRuns) -> list[str]:
-    """Returns a sentence for each difference between the tasks of the runs; empty if all runs have the same tasks."""
+    """Returns notes on differences between the tasks of the runs. The list is empty if all runs have the same tasks."""
     notes = []
     worlds = sorted({env for env, _ in collection.sections})
     if len(worlds) > 1:
@@ -36,7 +36,9 @@ def task_notes(collection: FinishedRuns) -> list[str]:
 
 
 def _differing(rows: Sequence[RunRow]) -> list[str]:
-    """Returns the keys that decide the tasks and that have several values, with the rows of each value."""
+    """Returns a text for each configuration key that decides the tasks and differs between the rows. The text lists the
+    values and their rows.
+    """
     known = [row for row in rows if row.config]
     keys = sorted({key for row in known for key in row.config if key.startswith(TASKS)})
     found = []

@@ -1,4 +1,4 @@
-"""Writes the results of a run in words, with the same sentences for the terminal, the HTML report and the docs."""
+"""Writes the results of a run as sentences. The terminal, the HTML report and the docs use the same sentences."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ SCALE_NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class ChangeVerdict:
-    """Returns the verdict on a change from its interval: ``better``, ``worse``, ``unclear`` (contains zero) or ``unfinished``."""
+    """A verdict on a change and a sentence about it. The verdict is ``better``, ``worse``, ``unclear`` (the interval
+    contains zero, or is unknown) or ``unfinished``.
+    """
 
     kind: Literal["better", "worse", "unclear", "unfinished"]
     sentence: str
 
 
 def percent(value: float | None) -> str:
-    """Returns points as text, ``33.3 %``, or a dash for None."""
+    """Returns a percentage as text such as ``33.3 %``, or a dash for None."""
     return "-" if value is None else f"{value:.1f} %"
 
 
 def signed(value: float | None) -> str:
-    """Returns a change in points with its sign, ``+20.8``; zero has no sign."""
+    """Returns a change in percentage points as text with its sign, such as ``+20.8``. Zero has no sign."""
     if value is None:
         return "-"
     return "0.0" if abs(value) < 0.05 else f"{value:+.1f}"
 
 
 def interval(bounds: tuple[float, float] | None) -> str:
-    """Returns an interval as text, ``[+14.1, +27.6]``, or a dash for None."""
+    """Returns an interval as text such as ``[+14.1, +27.6]``, or a dash for None."""
     return "-" if bounds is None else f"[{signed(bounds[0])}, {signed(bounds[1])}]"
 
 
 def count(value: int | float | None) -> str:
-    """Returns a whole number with commas between thousands."""
+    """Returns a number as text, rounded to an integer and with commas between thousands, or a dash for None."""
     return "-" if value is None else f"{value:,.0f}"
 
 
 def duration(seconds: float) -> str:
-    """Returns seconds in words: ``8.4 s``, ``7 min 05 s``, ``2 h 03 min``."""
+    """Returns a duration in seconds as text such as ``8.4 s``, ``7 min 05 s`` or ``2 h 03 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -53,7 +55,9 @@ def duration(seconds: float) -> str:
 
 
 def verdict(change: Comparison, subject: str = "Held-out success", units: str = "tasks") -> ChangeVerdict:
-    """Returns the headline: what changed, by how much, with which interval, over how many tasks or other units."""
+    """Returns the verdict on a change, with a sentence for the headline of a report: the quantity, its change, the
+    interval, and the number of tasks or other units.
+    """
     over = f" over {count(change.tasks)} {units}" if change.tasks else ""
     if change.after is None:
         at = f"; before training it was {percent(change.base)}" if change.base is not None else ""
@@ -78,7 +82,9 @@ def verdict(change: Comparison, subject: str = "Held-out success", units: str = 
 
 
 def result_verdict(result: Result) -> ChangeVerdict:
-    """Returns the headline of a run: success in held-out tasks, or accepted replies if it learned from dialogues of a file."""
+    """Returns the headline of a run. It is about success in held-out tasks, or about accepted replies if the run is
+    evaluated on held-out dialogues.
+    """
     if not judged_on_dialogues(result):
         return verdict(result.in_domain)
     dialogues = result.held_out.dialogues if result.held_out else None
@@ -92,18 +98,22 @@ def judged_on_dialogues(result: Result) -> bool:
 
 
 def all_on_dialogues(results: Iterable[Result]) -> bool:
-    """Returns whether there are results and the headlines of all of them are about held-out dialogues."""
+    """Returns whether the headlines of all results are about held-out dialogues. Without results it returns False."""
     found = [judged_on_dialogues(result) for result in results]
     return bool(found) and all(found)
 
 
 def nats(value: float | None, sign: bool = False) -> str:
-    """Returns nats per token as text, ``1.234``, with a sign for a change."""
+    """Returns a value in nats per token as text such as ``1.234``. With ``sign``, a plus sign is shown too, as for a
+    change.
+    """
     return "-" if value is None else f"{value:+.3f}" if sign else f"{value:.3f}"
 
 
 def held_out_sentence(result: Result) -> str:
-    """Returns a sentence on likelihood and exact replies in held-out dialogues; empty if a run has none."""
+    """Returns a sentence on the negative log-likelihood of held-out dialogues and on replies that equal the
+    demonstrated ones. It is empty if the run has no held-out dialogues.
+    """
     found = result.held_out
     if found is None:
         return ""
@@ -123,7 +133,7 @@ def _moved(figure: Nats) -> str:
 
 
 def ood_sentence(result: Result) -> str:
-    """Returns a sentence on the mean out-of-domain change and on the suites that rose and fell most."""
+    """Returns a sentence on the mean out-of-domain change and on the suites with the smallest and largest change."""
     ood = result.ood
     if ood.mean_change is None:
         return "Out-of-domain suites were not measured."
@@ -157,8 +167,8 @@ def cost_sentence(result: Result) -> str:
 
 
 def verifier_sentence(result: Result) -> str:
-    """Returns a sentence on the actions that each domain's verifier accepted although an exact match would have
-    rejected them; empty without a verifier.
+    """Returns a sentence on the verifier of each domain: the number of actions that it accepted, and the percentage of
+    these that an exact match would have rejected. It is empty if there is no verifier.
     """
     parts = []
     for domain, found in result.verifier.items():
@@ -172,7 +182,9 @@ def verifier_sentence(result: Result) -> str:
 
 
 def judge_sentence(result: Result) -> str:
-    """Returns a sentence on the judge's questions and the reasons for missing scores; empty without a judge."""
+    """Returns a sentence on the number of replies that the judge was asked to score, and on the reasons for missing
+    scores. It is empty if there is no judge.
+    """
     judge = result.judge
     if not judge:
         return ""
@@ -189,10 +201,11 @@ def judge_sentence(result: Result) -> str:
 
 
 def gate_sentence(result: Result) -> str:
-    """Returns a sentence on the groups that the gate stopped and on the approximate saving; empty without a gate.
+    """Returns a sentence on the groups that the gate stopped and on the estimated saving. It is empty if there is no
+    gate.
 
-    The groups of a frozen buffer run to their end. For them the sentence says what the gate would have stopped and
-    saved.
+    The rollouts of a frozen buffer are not stopped. For them the sentence says how many groups the gate would have
+    stopped, and the saving that this would have given.
     """
     gate = result.gate
     if not gate:

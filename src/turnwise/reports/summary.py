@@ -1,4 +1,6 @@
-"""Compares the sweep files with the existing runs: the verdict of each entry, and counts of verdicts by paper."""
+"""Evaluates the claims of sweep files on the existing runs. An entry is a table or figure of a paper; each gets a
+verdict, and the verdicts are counted by paper.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,13 @@ from turnwise.reports.verdict import (
 from turnwise.runs.result import Result, read_result
 
 HashOf = Callable[[Job], str]
-"""Returns the current configuration hash of a row's run. Raises InputError if the row does not compose."""
+"""Returns the current configuration hash of a run. Raises InputError if its configuration cannot be composed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A finished run whose configuration differs from that of its row: its hash, and the row's hash or why there is
-    none.
+    """A finished run whose configuration differs from the current one of its row. ``kept`` is the hash of the run's
+    configuration. ``now`` is the hash of the row's configuration, or the reason why there is none.
     """
 
     row: str
@@ -47,7 +49,7 @@ class Changed:
 class Entry:
     """A table or figure of a paper, the existing runs of its rows, and the decisions on its claims.
 
-    ``kept`` maps each folder of runs except the first to the rows that were read from it.
+    ``kept`` maps each folder of runs, except the first one, to the rows whose runs were read from it.
     """
 
     asked: Asked
@@ -55,24 +57,24 @@ class Entry:
     decisions: list[Decision]
     notes: list[str] = field(default_factory=list)
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if the metrics are paths in it
-    groups: Groups | None = None  # the runs from which that output was computed, if they belong to the sweep
+    gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if metrics are paths in it
+    groups: Groups | None = None  # the runs from which ``gates`` was computed, if they belong to the sweep
     changed: Sequence[Changed] = ()
     findings: Sequence[Finding] = ()
 
     @property
     def results(self) -> list[Result]:
-        """Results of every run from which the entry's numbers are computed."""
+        """The result of every run from which the numbers of the entry are computed."""
         return [
             *(run.result for runs in self.rows.values() for run in runs.values()),
             *(self.groups.results if self.groups else ()),
         ]
 
     def by_seed(self, row: str, metric: str) -> dict[int, float]:
-        """Returns a row's numbers by seed.
+        """Returns seed -> value of a metric for the runs of a row.
 
-        Numbers that training does not change (those of a base policy) and that are equal for all seeds are one measurement, so
-        only the first seed is returned.
+        A number of an untrained policy does not depend on the seed of the training. If it is equal for all seeds, it
+        counts as a single measurement, and only the first seed is returned.
         """
         runs = self.rows[row]
         found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
@@ -81,12 +83,12 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Verdict of the entry; None if it has no claims, as a table of settings."""
+        """The verdict of the entry. None: the entry has no claims, because it is for example a table of settings."""
         return entry_verdict(self.decisions) if self.asked.sweep.directions else None
 
     @property
     def one_seed(self) -> bool:
-        """Whether the verdict depends on claims that were decided by a single seed."""
+        """Whether the verdict depends on claims that were decided with a single seed."""
         return bool(self.asked.sweep.directions) and rests_on_one_seed(self.decisions)
 
 
@@ -98,14 +100,15 @@ def read_entry(
     gates: Mapping[str, Any] | None,
     hash_of: HashOf | None = None,
 ) -> Entry:
-    """Returns the entry of a sweep.
+    """Returns the entry for a sweep: its rows with their runs, and the decisions on its claims.
 
     Args:
         asked: the sweep, its scale, and the overrides of every row.
-        places: folders with runs by name; a row is read from the first folder that has a run of it.
-        gates: output of ``scripts/gate_report.py`` for entries that use it. None: it is computed from the groups that the
-            entry's own sweep recorded.
-        hash_of: finds runs of another configuration. None: this is not checked.
+        places: folders that contain runs. The runs of a row are read from the first folder that has any.
+        gates: output of ``scripts/gate_report.py``, for entries whose metrics are paths in it. None: the output is
+            computed from the groups that the runs of the sweep recorded.
+        hash_of: function that returns the current configuration hash of a row, with which runs of another configuration
+            are found. None: configurations are not compared.
     """
     sweep = asked.sweep
     notes: list[str] = []
@@ -126,7 +129,7 @@ def read_entry(
             cannot[row] = wanted[0].cannot
         for place in places:
             if runs := finished_runs(wanted, place, notes):
-                cannot.pop(row, None)  # the row has runs, so the reason does not apply
+                cannot.pop(row, None)  # the row has runs, so that the reason why it cannot be run does not matter
                 found_at[row] = place
                 break
         rows[row] = runs
@@ -137,7 +140,7 @@ def read_entry(
                 tested(one, findings) for one in _decisions(asked, rows, cannot, over_seeds, over_tasks, gates)
             ]
             break
-        except Damaged as error:  # outcomes of single tasks are only read if a claim needs them
+        except Damaged as error:  # raised here because outcomes of single tasks are only read when a claim needs them
             notes.append(f"left out: {error}")
             rows = {
                 row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
@@ -155,9 +158,12 @@ def read_entry(
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
-    """Returns the rows that are evaluated and never trained, according to the sweep that owns their runs."""
+    """Returns the rows whose runs are only evaluated and never trained. If a row refers to a row of another sweep, that
+    sweep decides.
+    """
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
-    # A row that starts from another row's policy varies between seeds as much as that policy does.
+    # A row that starts from the policy of another row does not count as untrained, because that policy differs between
+    # seeds.
     return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
@@ -175,7 +181,7 @@ def _decisions(
     for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
         for claim in sweep.claims(metric):
             if not set(claim.rows) <= rows.keys():
-                continue  # the rows of this claim were not requested
+                continue  # the user did not request all rows of this claim
             if claim.at not in (None, asked.scale):
                 decisions.append(Decision(claim, metric, "not_run", why=f"a claim of scale={claim.at}", cannot=True))
                 continue
@@ -196,7 +202,7 @@ def _decisions(
 
 
 def _read(entry: Entry) -> Iterable[tuple[Job, Path, Result]]:
-    """Yields every run that the entry's numbers come from, with its row and seed."""
+    """Yields (row and seed, folder, result) for every run from which the numbers of the entry are computed."""
     asked = entry.asked
     for row, runs in entry.rows.items():
         for seed, run in runs.items():
@@ -225,7 +231,7 @@ def _changed(runs: Iterable[tuple[Job, Path, Result]], hash_of: HashOf) -> list[
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
-    """Returns paper -> verdict -> number of entries, without entries that have no claims."""
+    """Returns paper -> verdict -> number of entries. Entries without claims are not counted."""
     table: dict[str, dict[str, int]] = {}
     for entry in entries:
         if entry.verdict:

@@ -1,12 +1,12 @@
-"""Converts matplotlib figures to inline SVG that takes its colours and font from the surrounding page.
+"""Converts matplotlib figures to inline SVG that takes its colours and font from the surrounding HTML page.
 
-Figures are drawn in placeholder colours, each of which becomes a CSS variable in the SVG, so that one drawing works on
-a light and on a dark page. Ids have a prefix, because several drawings share one document. The SVG refers to no other
-file.
+Figures are drawn in placeholder colours. Each becomes a CSS variable in the SVG, so that the same drawing works on a
+light and on a dark page. Ids have a prefix, because several drawings are part of one document. The SVG does not refer
+to other files.
 
 Each mark is covered by an invisible circle with a ``<title>``. A browser shows the title under the mouse pointer;
-``templates/figures.js`` also shows it on touch and by keyboard, and it shows and hides the parts named with
-:meth:`Drawing.belongs`.
+``templates/figures.js`` also shows the title on touch and by keyboard. The script can also hide the series to which
+:meth:`Drawing.belongs` assigns parts of a drawing.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ STYLE: dict[Any, Any] = {
 
 
 NARROW = 3.6  # width of a phone in inches
-MARKS = 200  # most marks of one line that get a title
+MARKS = 200  # largest number of marks of one line that get a title
 REACH = 7  # radius of the invisible circle over a mark, in page units
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing for a page: inline SVG, and a text that describes it.
+    """A drawing for an HTML page: inline SVG, and a text that describes it.
 
-    ``narrow`` is the same drawing for a phone if ``svg`` is too wide for one, else empty.
+    ``narrow`` is the same drawing in a version for phones. It is empty if ``svg`` is narrow enough for a phone.
     """
 
     title: str
@@ -84,11 +84,11 @@ class Figure:
     alt: str
     wide: bool = False
     narrow: str = ""
-    key: str = ""  # explanation of the drawing's signs, for use as a separate image
+    key: str = ""  # explanation of the dots and lines, shown below the drawing if it is a separate image
 
 
 class Drawing:
-    """A matplotlib figure, with titles for its marks and with the series to which its parts belong.
+    """A matplotlib figure that also records titles for its marks, and the series to which its parts belong.
 
     matplotlib is imported by the functions that draw, because importing it takes longer than writing most reports.
     """
@@ -102,7 +102,7 @@ class Drawing:
         return getattr(self.figure, name)
 
     def tell(self, axes: Any, x: float, y: float, text: str, series: str = "") -> None:
-        """Sets the title of the mark at a point of ``axes``, given in data units."""
+        """Sets the title of the mark at the point (x, y) of ``axes``, in data coordinates."""
         if isfinite(x) and isfinite(y):
             self.told.append((axes, float(x), float(y), text, series))
 
@@ -122,8 +122,8 @@ class Drawing:
             self.tell(axes, x[i], y[i], said(x[i], y[i]), series)
 
     def belongs(self, series: str, colour: str, *artists: Any) -> None:
-        """Assigns parts of the drawing to a series with a name and ``colour``. All parts of a series are hidden and
-        shown together.
+        """Assigns matplotlib artists to the series with the given name and colour. On the page, all parts of a series
+        are hidden and shown together.
         """
         self.colours.setdefault(series, colour)
         for artist in artists:
@@ -145,7 +145,7 @@ def label(text: str, limit: int = 28) -> str:
 
 
 def whole_iterations(axes: object) -> None:
-    """Sets ticks of the x axis at whole numbers, and its label."""
+    """Sets the ticks of the x axis to whole numbers, and its label to "iteration"."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))  # type: ignore[attr-defined]
@@ -180,7 +180,9 @@ def _series(name: str, colour: str) -> str:
 
 
 def _marks(figure: Drawing, height: float) -> str:
-    """Returns the invisible circles over the marks in page units. The layout must have been computed before."""
+    """Returns the invisible circles over the marks as SVG. The figure must have been drawn before, because drawing
+    computes the layout.
+    """
     circles = []
     for axes, x, y, text, series in figure.told:
         across, up = axes.transData.transform((x, y)) * 72 / figure.dpi
@@ -197,7 +199,9 @@ ALONE = (
 
 
 def standalone(figure: Figure) -> str:
-    """Returns a drawing as a separate image file in the page's light colours, with its title above and its key below."""
+    """Returns a drawing as the text of a separate SVG file in light colours, with the title above it and the key below
+    it.
+    """
     head, rest = figure.svg.split(">", 1)
     width, height = (int(size) for size in re.findall(r'viewBox="0 0 (\d+) (\d+)"', head)[0])
     above, below = wrap(figure.title, width // 8), wrap(figure.key, width // 6)

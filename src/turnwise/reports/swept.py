@@ -1,5 +1,5 @@
-"""Draws held-out success against a number of the configuration: a line per method, and a horizontal line for runs
-without it.
+"""Draws held-out success against a numeric setting of the configuration, with a line per method. A method without the
+setting gets a horizontal line.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ Seeds = Mapping[int, float]
 
 
 def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, Figure]:
-    """Draws success after training in percent with its intervals, for each environment and scale (``apibank-tiny``).
+    """Draws success after training in percent, with intervals. Returns one figure for each environment and scale, by a
+    name such as ``apibank-tiny``.
 
     Args:
-        key: a dotted key of ``config.yaml``, such as ``judge.noise``. A run without this key counts for every value.
+        key: the dotted name of a setting in ``config.yaml``, such as ``judge.noise``. A method without this setting is
+            drawn as a horizontal line.
 
     Raises:
-        InputError: no run has a number at this key, or all runs have the same number.
+        InputError: no run has a number for this setting, or all runs have the same number.
     """
     figures = {}
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
@@ -40,11 +42,11 @@ def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, F
 
 
 def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Seeds]], dict[str, Seeds]]:
-    """Returns the held-out success of methods that have a number at ``key``, by that number, and of methods without
-    one.
+    """Returns two mappings with held-out success by seed. The first is method -> value of the setting ``key`` ->
+    success. The second is method -> success, for methods without a number for the setting.
 
     Raises:
-        InputError: a method has two rows with the same value.
+        InputError: a method has two rows with the same value of the setting.
     """
     lines: dict[str, dict[float, Seeds]] = defaultdict(dict)
     levels: dict[str, Seeds] = {}
@@ -65,7 +67,9 @@ def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Se
 
 
 def _lines(rows: Sequence[RunRow], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
-    """Returns lines by name with their points in order, and the constant values of rows without the key."""
+    """Returns method -> points ordered by the value of the setting ``key``, and method -> constant value for methods
+    without the setting.
+    """
     lines, levels = by_value(rows, key)
     points = {
         name: [(at, interval(list(seeds.values()))) for at, seeds in sorted(found.items())]

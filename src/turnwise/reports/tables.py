@@ -1,4 +1,4 @@
-"""Creates tables that compare runs, and writes them as Markdown or for the terminal."""
+"""Creates tables that compare runs, and converts them to Markdown or to tables for the terminal."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Table:
 
 
 def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, labels: Mapping[str, str]) -> Table:
-    """Returns a table with a row for each configuration: success before and after training, its change, forgetting, and
-    cost.
+    """Returns a table with a row for each configuration. Its columns are success before and after training, the change,
+    the out-of-domain change, and the cost.
     """
     table = Table(
         f"{env}, scale {scale}",
@@ -73,8 +73,8 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
 
 
 def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) -> list[Table]:
-    """Returns, for each metric of a sweep file, our numbers beside the paper's, then each pair of rows with the sign of
-    its difference.
+    """Returns two tables for each metric of a sweep file. The first has our numbers beside the paper's. The second has
+    the difference of each pair of rows, and says whether its sign is the paper's.
     """
     ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
     dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())
@@ -108,13 +108,15 @@ def _transposed(table: Table) -> Table:
 
 
 def footer(collection: FinishedRuns, command: str, machine: str | None) -> list[str]:
-    """Returns lines about the origin of the numbers: command, commits, machines, and runs that were left out."""
+    """Returns lines about the origin of the numbers: the command, the commits, the machines, differences between tasks,
+    and runs that were left out.
+    """
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
     return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
 
 
 def provenance(results: Sequence[Result], command: str, machine: str | None = None) -> list[str]:
-    """Returns lines with the command and with the commits and machines of the runs."""
+    """Returns lines that name the command, and the commits and machines of the runs."""
     commits = sorted({r.commit[:12] for r in results if r.commit})
     machines = [machine] if machine else sorted({r.machine for r in results if r.machine})
     lines = [f"Written by `{command}`."]
@@ -126,23 +128,29 @@ def provenance(results: Sequence[Result], command: str, machine: str | None = No
 
 
 def plain(value: float) -> str:
-    """Returns a number as text: with one decimal from 10 on, otherwise with three significant digits."""
+    """Returns a number as text: with one decimal if its absolute value is at least 10, otherwise with three significant
+    digits.
+    """
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = signed) -> str:
-    """Returns ``12.3 +- 4.5``, ``0.0179 +- 0.0031``, or only the mean if there is no interval."""
+    """Returns mean and half-width of the interval as text, such as ``12.3 +- 4.5`` or ``0.0179 +- 0.0031``. Without an
+    interval it returns only the mean.
+    """
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:
         return show(estimate.mean)
     mean, half = show(estimate.mean), (estimate.high - estimate.low) / 2
-    # smaller half-widths are rounding errors
+    # a half-width below this limit is a rounding error
     return f"{mean} +- {_half(half if half > 1e-9 * abs(estimate.mean) else 0.0, mean)}"
 
 
 def _half(width: float, mean: str) -> str:
-    """Returns half the width of an interval, with at least two significant digits and as many decimals as ``mean``."""
+    """Returns the half-width of an interval as text, with at least two significant digits and at least as many decimals
+    as ``mean``.
+    """
     if "e" in mean or 0 < width < 1e-5:
         return f"{width:.2g}"
     needed = 1 - floor(log10(width)) if width > 0 else 0
@@ -150,7 +158,7 @@ def _half(width: float, mean: str) -> str:
 
 
 def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Returns the tables under headings with their notes below each, and ``lines`` at the end."""
+    """Returns the tables as Markdown. Each has a heading above and its notes below; ``lines`` are at the end."""
     parts = []
     for table in tables:
         grid = [table.headers, ["---"] + ["---:"] * (len(table.headers) - 1), *table.rows]
@@ -160,7 +168,7 @@ def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
 
 
 def to_rich(table: Table) -> RichTable:
-    """Returns the table for a terminal."""
+    """Returns the table as a rich table, for output on a terminal."""
     rich = RichTable(
         box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold", caption_justify="left"
     )
@@ -176,7 +184,7 @@ def _cell(row: RunRow, metric: str, interval: Interval, part: str = "", bounds: 
     if not values:
         return "-"
     if metric.endswith(".base") and len(set(values)) == 1:
-        values = values[:1]  # all seeds share one measurement
+        values = values[:1]  # the base policy has the same value for all seeds
     show = signed if _is_change(metric) else lambda value: f"{value:.1f}"
     if len(values) == 1 and bounds and (own := getattr(getattr(row.first, part), bounds)) is not None:
         return f"{show(values[0])} {bounds_text(own)}"

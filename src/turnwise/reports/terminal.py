@@ -1,4 +1,4 @@
-"""Prints the last lines of a run on the terminal."""
+"""Prints the summary of a finished run on the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow",
 
 
 def summary_lines(result: Result, report: Path | str | None = None) -> list[str]:
-    """Returns lines that say what improved, by how much, over how many tasks, at what cost, and where the report is."""
+    """Returns the lines of the summary: the headline on the change of success, further results, the cost of training,
+    and the path of the report.
+    """
     lines = [
         result_verdict(result).sentence,
         *([held_out] if (held_out := held_out_sentence(result)) else []),
@@ -42,7 +44,7 @@ def summary_lines(result: Result, report: Path | str | None = None) -> list[str]
 
 
 def print_summary(result: Result, report: Path | str | None = None, console: Terminal | None = None) -> None:
-    """Prints :func:`summary_lines` with the headline coloured by its verdict."""
+    """Prints :func:`summary_lines`. The colour of the headline depends on its verdict."""
     console = console or Terminal()
     first, *rest = summary_lines(result, report)
     console.print(Rule(f"{result.method} on {result.env}, seed {result.seed}", align="left"))

@@ -12,21 +12,24 @@ from turnwise.reports.gates.counted import Bounded, difference
 from turnwise.reports.measured import Measured, Outcomes, is_change
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
-Z95 = 1.959964  # 97.5 % quantile of the normal distribution
+Z95 = 1.959964  # 97.5 % quantile of the standard normal distribution
 DIGITS = 9  # number of decimals to which the ends of an interval are rounded, so that rounding errors decide nothing
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, Measured]  # seed -> run, for the runs of one row
 Paired = Callable[[Outcomes, Outcomes], Estimate]
-"""(before, after) -> mean change over suites as shares, such as ``turnwise.evaluation.stats.paired_mean_difference``.
+"""Computes the mean change over suites from (before, after), such as
+``turnwise.evaluation.stats.paired_mean_difference``. The change is a fraction, not a percentage.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A claim and its verdict in our runs. ``difference`` is above - below in the metric's unit, without the margin.
+    """A claim of a paper and its verdict in our runs. A claim says that the metric of one side (``above``) exceeds that
+    of the other (``below``). ``difference`` is above - below in the unit of the metric, and ``low`` and ``high`` are
+    the ends of its interval. The margin of the claim is not subtracted.
 
-    The verdict ``untestable`` means that a precondition of the claim is false here, so that the runs neither support
-    nor refute it.
+    The verdict ``untestable`` means that a precondition of the claim is false at this scale, so that the runs neither
+    support nor refute the claim.
     """
 
     claim: Comparison
@@ -38,15 +41,15 @@ class Decision:
     seeds: tuple[int, ...] = ()
     tasks: int = 0
     why: str = ""
-    cannot: bool = False  # whether the claim was not run because it cannot be run
-    sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> its seeds for which the metric exists
-    one_seed: bool = False  # whether a trained side has a single seed, so that other seeds might give another verdict
+    cannot: bool = False  # whether the claim cannot be run at this scale
+    sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> seeds of the row that have the metric
+    one_seed: bool = False  # whether a trained row has a single seed, so that other seeds might change the verdict
     by_seed: tuple[float, ...] = ()  # above - below for each seed, in the order of ``seeds``
     task_error: float | None = (
-        None  # standard error of the difference over tasks, from the width of its bootstrap interval
+        None  # standard error of the difference over tasks, computed from the width of its bootstrap interval
     )
-    effect: float | None = None  # the advantage that planned seeds should be able to detect
-    beside: Decision | None = None  # the same claim with the other decoding mode
+    effect: float | None = None  # the advantage for which power analysis computes numbers of seeds and tasks
+    beside: Decision | None = None  # the decision on the same claim with the other decoding mode
 
 
 def decide(
@@ -58,12 +61,13 @@ def decide(
     untrained: Collection[str] = (),
     least: float | None = None,
 ) -> Decision:
-    """Decides a claim from finished runs. ``least`` is the smallest advantage that counts as one (:func:`settled`).
+    """Decides a claim from finished runs. ``least`` is the smallest difference that counts as an advantage
+    (:func:`settled`).
 
-    Two intervals are used: Student's t over seeds for the variation between seeds, and a paired bootstrap over tasks
-    for the variation between tasks, if the runs hold outcomes of single tasks. The decision uses the smaller of the two
-    lower ends and the larger of the two upper ends. With a single seed there is only the second interval; then
-    ``one_seed`` is set, unless all rows are only evaluated and never trained.
+    Two intervals are used: Student's t over seeds, for the variation between seeds, and a paired bootstrap over tasks,
+    for the variation between tasks. The second needs runs with outcomes of single tasks. The decision uses the smaller
+    of the two lower ends and the larger of the two upper ends. With a single seed there is only the interval over
+    tasks. In that case ``one_seed`` is set, unless all rows are only evaluated and never trained.
 
     Raises:
         Damaged: a file of a run cannot be read.
@@ -71,7 +75,7 @@ def decide(
     absent = [row for row in claim.rows if not rows.get(row)]
     if absent:
         return Decision(claim, metric, "not_run", why=f"no finished run of {', '.join(absent)}")
-    flipped = not isinstance(claim.above, str)  # the claim says that a number exceeds a row
+    flipped = not isinstance(claim.above, str)  # the claim says that a fixed number exceeds the metric of a row
     first, second = (claim.below, claim.above) if flipped else (claim.above, claim.below)
     above, below = rows[str(first)], rows[second] if isinstance(second, str) else None
     seeds, differences = _differences(above, below, second, metric)
@@ -102,10 +106,10 @@ def decide(
 
 
 def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
-    """Returns the verdict on the claim that a difference with this interval exceeds ``margin``.
+    """Returns the verdict on the claim that a difference exceeds ``margin``, given the interval of the difference.
 
-    A claim without a margin of its own also fails if the interval lies below ``least``, the smallest advantage that
-    counts as one.
+    If the margin is 0 and ``least`` is given, the claim fails as soon as the whole interval lies below ``least``, the
+    smallest difference that counts as an advantage.
     """
     if low > margin:
         return "holds"
@@ -114,12 +118,12 @@ def settled(low: float, high: float, margin: float, least: float | None = None) 
 
 
 def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
-    """Returns the verdict of an entry: it fails if a claim fails, and holds if every claim that can be tested here
-    holds.
+    """Returns the verdict of an entry, which is a table or figure of a paper. The entry fails if a claim fails, and
+    holds if every claim that can be tested at this scale holds.
 
-    Three kinds of claims do not count: claims that are not the paper's, claims whose rows cannot be run at this scale,
-    and untestable claims. An entry that has no other claims is untestable, or not run. It is undecided if a claim could
-    be run but was not.
+    Three kinds of claims do not count: our own claims, claims whose rows cannot be run at this scale, and untestable
+    claims. If an entry has no other claims, it is untestable or not run. It is undecided if a claim could be run but
+    was not.
     """
     counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
     verdicts = {decision.verdict for decision in counted}
@@ -134,7 +138,7 @@ def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
 
 
 def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
-    """Returns whether an entry's verdict depends on claims that were decided by a single seed."""
+    """Returns whether the verdict of an entry depends on claims that were decided with a single seed."""
     verdict = entry_verdict(decisions)
     counted = [one for one in decisions if one.verdict == verdict and not one.cannot and not one.claim.ours]
     if verdict == "fails":
@@ -143,11 +147,13 @@ def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
 
 
 def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
-    """Decides a claim from the JSON of ``scripts/gate_report.py``; ``{}`` in the metric is replaced by the row.
+    """Decides a claim from the JSON of ``scripts/gate_report.py``. The metric is a path in the JSON, in which ``{}`` is
+    replaced by the name of the row.
 
-    The interval of a difference is computed from the intervals of the two numbers, as if they came from different
-    groups (``difference``). For numbers of the same groups there are separate metrics (``over_base``, ``over_tau``,
-    ``over_d``, ``below_oracle``, ``over_random``). If a number has no interval, the claim is not decided.
+    The interval of a difference is computed from the intervals of the two numbers, under the assumption that they come
+    from different groups (``difference``). For differences on the same groups, the report has separate metrics:
+    ``over_base``, ``over_tau``, ``over_d``, ``below_oracle`` and ``over_random``. If a number has no interval, the
+    claim is undecided.
     """
     if report is None:
         return Decision(claim, metric, "not_run", why="no groups are recorded")
@@ -168,7 +174,9 @@ def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Boun
 
 
 def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
-    """Returns a number of the gate report with its 95 % interval, if it has one, or None if there is no such number."""
+    """Returns the number at a path of the gate report, with the ends of its 95 % interval (None, None if it has no
+    interval). Returns None if there is no such number.
+    """
     *heads, last = path.split("/")
     node: Any = report
     for head in heads:
@@ -196,8 +204,8 @@ def _differences(
 def _over_tasks(
     above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int], paired: Paired
 ) -> Estimate | None:
-    """Returns the difference over tasks in points, with the attempts of all seeds pooled, or None if there are no
-    single outcomes.
+    """Returns the mean difference over tasks in percentage points, with its interval. The attempts of all seeds at a
+    task are pooled. Returns None if the runs hold no outcomes of single tasks that can be compared.
     """
     if below is None and not is_change(metric):
         return None
@@ -232,8 +240,8 @@ class _Points:
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
-    """Returns whether both runs started from the same policy on the same tasks, so that only the outcomes after
-    training differ.
+    """Returns whether the outcomes of both rows before training are equal. They are if the runs started from the same
+    policy and were evaluated on the same tasks.
     """
     return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
 

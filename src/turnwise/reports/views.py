@@ -1,4 +1,4 @@
-"""Prepares rollouts, transcripts and table rows for the templates, cut to a limited size."""
+"""Prepares rollout trees, transcripts and table rows for the HTML templates, and limits their size."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from markupsafe import escape
 from turnwise.reports.run import Pair
 from turnwise.runs.result import Comparison, HeldOut, InDomain, Replies, Result
 
-MESSAGE_LIMIT = 1_600  # most characters of one message
+MESSAGE_LIMIT = 1_600  # largest number of characters of one message
 GOAL_LIMIT = 300
-NODE_LIMIT = 160  # most turns shown of one tree
-BUDGET = 900_000  # most characters of rollouts after escaping, and of transcripts, which keeps a report below 3 MB
+NODE_LIMIT = 160  # largest number of turns that are shown of one tree
+BUDGET = 900_000  # limit of characters for all trees, and for all transcripts; keeps a report below 3 MB
 
 
 @dataclass(slots=True)
@@ -29,8 +29,8 @@ class ShownTurn:
     advantage: float | None = None
     logprob: float | None = None
     done: bool = False
-    parts: str = ""  # the named rewards of a leaf, if there are several
-    times: int = 1  # number of samples of this action under the same parent
+    parts: str = ""  # text with the named rewards of a leaf, if there are several
+    times: int = 1  # number of equal samples of this action under the same parent
 
     @property
     def sign(self) -> str:
@@ -42,7 +42,7 @@ class ShownTurn:
 
 @dataclass(slots=True)
 class Branch:
-    """A chain of turns without branches, and the branches after it."""
+    """A part of a rollout tree: a chain of turns without branches, and the branches that follow it."""
 
     steps: list[ShownTurn]
     branches: list[Branch] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Branch:
 
 @dataclass(slots=True)
 class TreeView:
-    """A sampled tree with its root state."""
+    """A rollout tree with its root state, for display."""
 
     title: str
     iteration: int | None
@@ -61,19 +61,19 @@ class TreeView:
     samples: int
     mean: float | None
     note: str = ""
-    goal: str = ""  # what the task asks for
+    goal: str = ""  # goal of the task
     totals: list[float] = field(default_factory=list)  # rewards of the leaves, in order
 
     @property
     def actions(self) -> list[ShownTurn]:
-        """The samples of a rollout with single actions. Empty for deeper trees."""
+        """The sampled actions of a tree whose rollouts have a single turn. Empty for deeper trees."""
         local = all(len(branch.steps) == 1 and not branch.branches for branch in self.branches)
         return [branch.steps[0] for branch in self.branches] if local else []
 
 
 @dataclass(slots=True)
 class PairView:
-    """The episodes of one task before and after training."""
+    """Two episodes of one task for display: one before and one after training."""
 
     title: str
     kind: str
@@ -83,7 +83,9 @@ class PairView:
 
 
 def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
-    """Returns ``text``. If it is longer than ``limit``, its middle is replaced by the number of omitted characters."""
+    """Returns ``text`` with at most about ``limit`` characters. In a longer text, the middle is replaced by a note with
+    the number of omitted characters.
+    """
     text = text if isinstance(text, str) else "" if text is None else str(text)
     if len(text) <= limit:
         return text
@@ -92,7 +94,9 @@ def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
-    """Returns rows (decoding mode, split, comparison): first the headline, then each decoding mode with its splits."""
+    """Returns rows (decoding mode, split, comparison). The rows of the headline come first, then the rows of the other
+    decoding modes, each with its splits.
+    """
     modes = {mode: part for mode in ("greedy", "sampled") if (part := getattr(result, mode)) is not None}
     same = next((m for m, part in modes.items() if (part.base, part.after) == (result.base, result.after)), None)
     modes = {same or "headline": result, **{mode: part for mode, part in modes.items() if mode != same}}
@@ -107,8 +111,8 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
 
 
 def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
-    """Returns the rows for tasks of an environment: those of the headline, or of tasks evaluated in addition to
-    dialogues.
+    """Returns the rows for tasks of an environment. If the headline is about dialogues, they are the rows for tasks
+    that were evaluated in addition.
     """
     if result.held_out is None or result.in_domain.by_split:
         return in_domain_rows(result.in_domain)
@@ -116,7 +120,9 @@ def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
 
 
 def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Returns rows of held-out replies with their labels: all replies, by the called tool, by the turn of the dialogue."""
+    """Returns rows (label, held-out replies): first all replies, then the replies by called tool, then by turn of the
+    dialogue.
+    """
     tools = [
         ("replies in text" if tool == "no_call" else f"calls of {tool}", part)
         for tool, part in held_out.by_tool.items()
@@ -126,7 +132,7 @@ def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
 
 
 def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
-    """Returns views of the sampled trees, until the budget of characters is spent."""
+    """Returns views of the rollout trees. It stops when the total number of characters exceeds ``BUDGET``."""
     views: list[TreeView] = []
     spent = 0
     for tree in trees:
@@ -139,7 +145,7 @@ def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
 
 
 def pair_views(pairs: Iterable[Pair]) -> list[PairView]:
-    """Returns views of the transcripts. Messages that both episodes share are shown once."""
+    """Returns views of pairs of transcripts. Messages with which both episodes begin are shown once."""
     views: list[PairView] = []
     spent = 0
     for pair in pairs:
@@ -165,7 +171,7 @@ def _messages(messages: object) -> list[tuple[str, str]]:
 
 def _tree_view(tree: Mapping[str, Any]) -> TreeView:
     state, turns = tree["state"], [turn for turn in tree["turns"] if isinstance(turn, dict)]
-    shown = turns[:NODE_LIMIT]  # parents come before their children, so the first turns form a tree too
+    shown = turns[:NODE_LIMIT]  # parents come before their children, so that the first turns also form a tree
     children: dict[int, list[int]] = defaultdict(list)
     for index, turn in enumerate(shown):
         parent = turn.get("parent", -1)
@@ -198,8 +204,8 @@ _GOAL = re.compile(r"^\W*(?:your |the )?(?:task|goal|question|instruction|reques
 
 
 def goal(messages: Iterable[tuple[str, str]]) -> str:
-    """Returns the goal of a task from its first messages: the line that states it, else the start of the first user
-    message.
+    """Returns the goal of a task from the first user message. It is the line that states the goal (such as "Your task
+    is to: ..."), or the start of the message if there is no such line.
     """
     asked = [text for role, text in messages if role == "user"][:1]
     for text in asked:
@@ -227,7 +233,9 @@ def _branch(
 
 
 def _step(turn: Mapping[str, Any], rewards: Mapping[str, float] | None) -> ShownTurn:
-    """Returns a turn for display. The reward of a leaf is the total, with the named parts if there are several."""
+    """Returns a turn for display. The reward of a leaf is its total reward. If the leaf has several named rewards, they
+    are listed too.
+    """
     paid = _number(turn.get("reward")) if rewards is None else rewards.get("total")
     parts = {name: value for name, value in (rewards or {}).items() if name != "total"}
     return ShownTurn(
@@ -246,7 +254,9 @@ def _number(value: object) -> float | None:
 
 
 def _leaf_rewards(tree: Mapping[str, Any], leaves: list[int]) -> dict[int, dict[str, float]]:
-    """Returns named rewards by leaf, without lists whose length does not match the leaves."""
+    """Returns leaf -> name of a reward -> value. A list of rewards is ignored if its length is not the number of
+    leaves.
+    """
     named = tree.get("rewards")
     found: dict[int, dict[str, float]] = {}
     for name, values in named.items() if isinstance(named, dict) else ():
@@ -258,7 +268,7 @@ def _leaf_rewards(tree: Mapping[str, Any], leaves: list[int]) -> dict[int, dict[
 
 
 def _merge(branches: list[Branch]) -> list[Branch]:
-    """Merges equal single-turn samples into one with a count, in order of first appearance."""
+    """Merges equal rollouts of a single turn into one branch with a count, in the order of first appearance."""
     merged: dict[object, Branch] = {}
     for index, branch in enumerate(branches):
         step = branch.steps[0]

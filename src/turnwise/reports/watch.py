@@ -1,4 +1,6 @@
-"""Shows runs in progress in the terminal: a table that is updated from their files until all runs have ended."""
+"""Shows runs in progress in the terminal, as a table that is updated from the files of the runs until all runs have
+ended.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ SHOWN = {  # key of metrics.jsonl -> title of its column
     "train/entropy": "entropy",
     "rollout/turns": "turns",
 }
-ACCEPTED = {"eval/held_out/functional": "held-out replies accepted, %"}  # for a run on dialogues
-TAIL = 65_536  # number of bytes at the end of metrics.jsonl that are read for the latest rows
+ACCEPTED = {"eval/held_out/functional": "held-out replies accepted, %"}  # column for runs on dialogues
+TAIL = 65_536  # number of bytes at the end of metrics.jsonl that are read to find the latest rows
 
 
 def folders_of(paths: Sequence[Path | str]) -> list[Path]:
@@ -47,7 +49,7 @@ def folders_of(paths: Sequence[Path | str]) -> list[Path]:
 def watch(
     folders: Sequence[Path], console: Terminal, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Shows the runs until all have ended, and prints how each one ended. Returns whether all of them have a result."""
+    """Shows the runs until all have ended, then prints how each run ended. Returns whether every run has a result."""
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         said: dict[Path, str] = {}
         while True:
@@ -85,7 +87,7 @@ def state(folder: Path) -> State:
 
 
 def table(states: dict[Path, State]) -> Table:
-    """Returns a table with a row for each run: its progress and its newest metrics."""
+    """Returns a table with the progress and the newest metrics of each run, one row per run."""
     shown = Table(box=SIMPLE_HEAD)
     newest = {folder: newest_metrics(folder) for folder in states}
     keys = [key for key in SHOWN if any(key in found for found in newest.values())]
@@ -102,8 +104,8 @@ def table(states: dict[Path, State]) -> Table:
 
 
 def newest_metrics(folder: Path) -> dict[str, float]:
-    """Returns the last value of each metric at the end of ``metrics.jsonl``, ignoring a line that is still being
-    written.
+    """Returns the last value of each metric in the last ``TAIL`` bytes of ``metrics.jsonl``. A line that is still being
+    written is ignored.
     """
     found: dict[str, float] = {}
     try:

@@ -1,1 +1,1 @@
-"""Runs code that a model wrote in a sandbox, never directly on the host."""
+"""Runs model-written code in a sandbox, never directly on the host."""

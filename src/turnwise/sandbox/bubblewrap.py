@@ -1,4 +1,4 @@
-"""The sandbox on top of bubblewrap. Each command has its own sandbox; all Python states of a run share another one."""
+"""Implements the sandbox with bubblewrap. Each command gets its own sandbox; all Python states share another one."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ REMEDY = (
     "namespaces"
 )
 _LIBRARY = ctypes.CDLL(None)
-_START = 30.0  # seconds after which a bwrap that has not started its command is given up
+_START = 30.0  # time limit in seconds for bwrap to start its command
 
 
 class Bubblewrap:
-    """See :class:`turnwise.sandbox.sandbox.Sandbox`.
+    """Runs code in bubblewrap sandboxes (implements :class:`turnwise.sandbox.sandbox.Sandbox`).
 
-    A sandbox contains the host's /usr, read-only, a work folder in memory, and no other file of the host. It has no
-    network, no sockets (except for a command with a door), only its own processes, and no capabilities. A filter of
-    system calls applies to all of its processes. If the run belongs to root, the sandbox becomes ``nobody`` first,
-    because the kernel does not limit the number of root's processes. The host reads and writes the work folder only
-    while no process of the command runs.
+    A sandbox contains the host's /usr (read-only), a work folder in memory, and the folders ``reads``. It has no
+    network, no capabilities, and no sockets (except for a command with a door), and it sees only its own processes. A
+    seccomp filter applies to all of its processes. If root started the run, the sandbox runs as ``nobody``, because the
+    kernel does not limit the number of root's processes. The host accesses the work folder only while no process of the
+    command runs.
 
     Args:
         limits: the limits of each call.
-        python: the interpreter of snippets, which is also first on the PATH of commands. None means the interpreter of
-            this process if the sandbox may read its files, otherwise /usr/bin/python3.
-        reads: further folders of the host that can be read in the sandbox.
+        python: the Python interpreter for snippets, whose folder is also first on the PATH of commands. None: this
+            process's interpreter if the sandbox may read its files, otherwise /usr/bin/python3.
+        reads: additional folders of the host that code in the sandbox may read.
 
     Raises:
-        InputError: there is no filter of system calls for this kind of machine, or a folder of ``reads`` is missing.
+        InputError: there is no seccomp filter for this machine's architecture, or a folder of ``reads`` is missing.
     """
 
     name = "bubblewrap"
@@ -64,12 +64,12 @@ class Bubblewrap:
         self._folders = [*folders, *(folder for folder in map(shown, reads) if folder not in folders)]
         self._filter, self._server_filter = confined(), broker()
         self._server: PythonServer | None = None
-        self._mark = ""  # a word on the command line of every process of this sandbox
+        self._mark = ""  # a unique word on the command line of every bwrap process that this object starts
         self._cleanup: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
-        """Runs a command in a fresh folder. See :meth:`Sandbox.shell`."""
+        """Runs a command in a fresh work folder. See :meth:`turnwise.sandbox.sandbox.Sandbox.shell`."""
         if no := refused(command):
             return no, tree
         with ExitStack() as stack:
@@ -98,7 +98,7 @@ class Bubblewrap:
         return (outcome if whole else CallResult(outcome.output, None, "disk")), left
 
     def python(self) -> PythonState:
-        """Returns a Python state without names. The first call starts the server."""
+        """Returns a Python state without defined names. The first call starts the Python server."""
         self._marked()
         with self._lock:
             if self._server is None or self._server.fault:
@@ -106,7 +106,7 @@ class Bubblewrap:
             return self._server.first()
 
     def close(self) -> None:
-        """Ends the Python server. Commands leave no processes behind."""
+        """Ends the Python server. Commands need no cleanup, because each call ends all processes of its command."""
         with self._lock:
             if self._cleanup is not None:
                 self._cleanup.stdin.close()  # type: ignore[union-attr]
@@ -117,7 +117,7 @@ class Bubblewrap:
                 self._server = None
 
     def _marked(self) -> str:
-        """Returns the mark of this sandbox's processes. Starts the process first that ends them if this one dies."""
+        """Returns the mark of this object's bwrap processes. The first call starts ``cleanup.py``, which uses it."""
         with self._lock:
             if self._cleanup is None:
                 self._mark = f"turnwise-{secrets.token_hex(8)}"
@@ -126,12 +126,12 @@ class Bubblewrap:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # so that it survives when the trainer's whole process group is killed
+                    start_new_session=True,  # survives if the trainer's process group is killed
                 )
             return self._mark
 
     def _start(self, command: str, stack: ExitStack, passage: Passage | None) -> tuple[subprocess.Popen[bytes], int]:
-        """Starts a bash that runs the command once its input is closed. Returns it and a pipe with bwrap's reports."""
+        """Starts a bash that runs the command once its input is closed. Returns it and a pipe of bwrap's reports."""
         limits = self.limits
         bounds: dict[str, int | str] = {
             "c": 0,
@@ -141,7 +141,7 @@ class Bubblewrap:
             "u": limits.processes,
             "t": math.ceil(limits.seconds) + 1,
         }
-        if passage:  # an agent gets few sockets, but its runtime may reserve addresses that it never uses
+        if passage:  # a command with a door may open few sockets, but may reserve any amount of address space
             bounds |= {"n": 64, "v": "unlimited"}
         script = (
             "echo; read -r _; exec < /dev/null\n"
@@ -190,7 +190,7 @@ class Bubblewrap:
 
 
 class _Running:
-    """A command in bwrap. Its outer process has one child, process 1 of the sandbox, with which all others end."""
+    """A command in bwrap. Its only child is process 1 of the sandbox, whose end also ends all others in the sandbox."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -200,8 +200,8 @@ class _Running:
         return list(descendants(self.pid))
 
     def kill(self) -> None:
-        """Kills process 1 of the sandbox. The outer process then ends when no process is left inside."""
-        if self.process.poll() is not None:  # it has ended, and its number may belong to another process by now
+        """Kills process 1 of the sandbox. The outer bwrap process ends when no process is left in the sandbox."""
+        if self.process.poll() is not None:  # it has ended, so its process id may belong to another process
             return
         for child in children(self.pid) or [self.pid]:
             with suppress(ProcessLookupError):
@@ -218,7 +218,7 @@ class _Running:
 
 
 def reason() -> str | None:
-    """Returns why bubblewrap cannot work on this machine; None if it can run a command."""
+    """Returns the reason why bubblewrap cannot be used on this machine, or None if it can run a command."""
     if not sys.platform.startswith("linux"):
         return f"bubblewrap needs Linux, this is {sys.platform}"
     if shutil.which("bwrap") is None:
@@ -237,7 +237,7 @@ def reason() -> str | None:
 
 
 def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> Sequence[int]:
-    """Returns descriptors of the file systems that the command can write to. They stay valid after the command's end."""
+    """Waits for bwrap's start. Returns descriptors of the file systems that the command can write to."""
     assert process.stdout is not None
     ready = readable(process.stdout, _START)
     if not ready or os.read(process.stdout.fileno(), 1) != b"\n":
@@ -250,7 +250,7 @@ def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> 
 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process that may still be running and closes its pipes."""
+    """Kills the process if it is still running, and closes its pipes."""
     if process.returncode is None:
         _Running(process).end()
     for stream in (process.stdin, process.stdout):
@@ -259,11 +259,11 @@ def _abandon(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _acting_as(owner: int | None) -> Iterator[None]:
-    """Gives this thread the file rights of the sandbox's user, if the run belongs to root; otherwise does nothing."""
+    """Gives this thread the file permissions of user ``owner`` within a ``with`` block; None changes nothing."""
     if owner is None:
         yield
         return
-    _LIBRARY.setfsgid(owner)  # both calls affect only this thread
+    _LIBRARY.setfsgid(owner)  # setfsgid and setfsuid affect only this thread
     _LIBRARY.setfsuid(owner)
     try:
         yield
@@ -274,13 +274,13 @@ def _acting_as(owner: int | None) -> Iterator[None]:
 
 def _pipe_of(data: bytes) -> int:
     read, write = os.pipe()
-    os.write(write, data)  # a few kilobytes, which fit into the pipe's buffer
+    os.write(write, data)  # does not block, because a few kilobytes fit into the pipe's buffer
     os.close(write)
     return read
 
 
 def _drain(descriptor: int) -> str:
-    """Returns the rest of a pipe whose writers have closed it."""
+    """Returns the remaining content of a pipe, whose writers have closed it."""
     parts = []
     while chunk := os.read(descriptor, 4096):
         parts.append(chunk)

@@ -1,4 +1,4 @@
-"""The arguments of ``bwrap``, which decide what a sandbox contains, and checks of its interpreter and commands."""
+"""Builds the arguments of ``bwrap``, which decide what a sandbox contains, and checks interpreters and commands."""
 
 from __future__ import annotations
 
@@ -10,28 +10,25 @@ from pathlib import Path
 from turnwise.errors import InputError
 from turnwise.sandbox.sandbox import BOX, CallResult, Limits
 
-PAGE = 4096  # size in bytes of the smallest file
-SCRATCH = 16 << 20  # size in bytes of a command's /tmp and /dev/shm
+PAGE = 4096  # size in bytes that the smallest file takes in memory
+SCRATCH = 16 << 20  # maximum size in bytes of a command's /tmp, and also of its /dev/shm
 DISKS = (BOX, "/tmp", "/dev/shm")
-"""The file systems that a command can write to. They are in memory and limited in size.
+"""The file systems that a command can write to, all in memory and limited in size. The first is the work folder."""
+_CLOSED = "/closed"  # a folder that only a process with the capability CAP_DAC_READ_SEARCH can enter
 
-The first is the work folder.
-"""
-_CLOSED = "/closed"  # a folder that only a process with a capability can enter
-
-_LONGEST = 100_000  # maximum length of a command in bytes; the kernel accepts no argument above 128 KiB
+_LONGEST = 100_000  # maximum length of a command in bytes, because the kernel refuses arguments above 128 KiB
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
 
 
 def command_walls(owner: int | None, python: str, folders: Sequence[str], limits: Limits, mark: str) -> list[str]:
-    """Returns the arguments for one command, which begins in an empty work folder.
+    """Returns the command line of a bwrap that runs one shell command in an empty work folder.
 
     Args:
-        owner: the user that replaces root; None if the run does not belong to root.
-        python: the interpreter whose folder is first on the PATH.
-        folders: folders of the host that can be read in the sandbox, besides /usr.
-        limits: the limits of the call; the work folder gets the size of the largest tree that is kept.
-        mark: a word by which the process of ``cleanup.py`` finds these processes.
+        owner: id of the user that replaces root; None if the run was not started by root.
+        python: the Python interpreter whose folder comes first on the PATH.
+        folders: folders of the host, besides /usr, that code in the sandbox may read.
+        limits: the limits of the call. They determine the maximum size of the work folder.
+        mark: a word on the command line by which ``cleanup.py`` recognises the process.
     """
     size = (limits.folder_mib << 20) + limits.files * PAGE
     return [
@@ -44,9 +41,9 @@ def command_walls(owner: int | None, python: str, folders: Sequence[str], limits
 
 
 def server_walls(owner: int | None, python: str, folders: Sequence[str], mark: str) -> list[str]:
-    """Returns the arguments for the Python server.
+    """Returns the command line of a bwrap that runs the Python server.
 
-    Nothing in its sandbox can be written to, and only its first process can reach /proc.
+    No file in the server's sandbox can be written, and only the first process in it can open /proc.
     """
     proc = f"{_CLOSED}/proc"
     return [
@@ -81,7 +78,7 @@ def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) ->
             mark,
             "--unsetenv",
             "TURNWISE_MARK",
-        ),  # so that the mark is on this command line but not in the command's environment
+        ),  # the mark is then on bwrap's command line but not in the environment of the sandbox
         *[part for name, value in variables.items() for part in ("--setenv", name, value)],
         *("--ro-bind", "/usr", "/usr", *system),
     ]
@@ -89,7 +86,10 @@ def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) ->
 
 @cache
 def _system() -> tuple[str, ...]:
-    """Returns arguments for the host's folders of programs and libraries, which on most systems are links into /usr."""
+    """Returns bwrap arguments that show the host's /bin, /lib and similar folders in the sandbox.
+
+    On most systems these folders are links into /usr.
+    """
     found: list[str] = []
     for path in (Path("/", name) for name in _SYSTEM):
         if path.is_symlink():
@@ -100,7 +100,12 @@ def _system() -> tuple[str, ...]:
 
 
 def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
-    """Returns an interpreter that the sandbox may run, and the folders that it needs besides /usr."""
+    """Returns a Python interpreter that can run in the sandbox, and the folders that it needs besides /usr.
+
+    Args:
+        python: the configured interpreter; None: choose one.
+        by_nobody: whether the sandbox runs as the user ``nobody``, who cannot read all folders.
+    """
     own = [str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)]
     if python is not None and Path(python).resolve() != Path(sys.executable).resolve():
         return python, [] if python.startswith("/usr/") else [str(Path(python).resolve().parents[1])]
@@ -110,7 +115,7 @@ def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
 
 
 def shown(folder: str) -> str:
-    """Returns the absolute path of a folder that is to be readable in the sandbox.
+    """Returns the absolute path of a folder of the host that code in the sandbox may read.
 
     Raises:
         InputError: there is no such folder.
@@ -126,7 +131,7 @@ def _open_to_all(place: Path) -> bool:
 
 
 def refused(command: str) -> CallResult | None:
-    """Returns the result for a command that cannot be passed to a shell; None for any other command."""
+    """Returns an error result if a command cannot be passed to a shell, otherwise None."""
     try:
         data = command.encode()
     except UnicodeEncodeError:

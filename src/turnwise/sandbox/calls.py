@@ -1,4 +1,4 @@
-"""The numbers of system calls, for the filters in ``seccomp.py``."""
+"""Lists the numbers of system calls, which the filters in ``seccomp.py`` need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from turnwise.errors import InputError
 
 X86_64, _AARCH64 = 0xC000003E, 0xC00000B7  # the codes of the kernel's audit subsystem for architectures
-# name -> numbers on x86_64 and on aarch64; None: there is no such call
+# name of a system call -> its numbers on x86_64 and on aarch64; None: aarch64 has no such call
 _NUMBERS: Mapping[str, tuple[int, int | None]] = {
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186),
     "semget": (64, 190), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
@@ -36,20 +36,20 @@ _NUMBERS: Mapping[str, tuple[int, int | None]] = {
     "bind": (49, 200), "listen": (50, 201), "accept": (43, 202), "accept4": (288, 242), "connect": (42, 203),
     "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205),
 }  # fmt: skip
-_EVERYWHERE = {  # calls that were added since Linux 5.1 have the same number on every architecture
+_EVERYWHERE = {  # newer calls (since Linux 5.1) have the same number on every architecture
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433,
     "pidfd_open": 434, "clone3": 435, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442,
     "quotactl_fd": 443, "process_mrelease": 448, "cachestat": 451, "fchmodat2": 452, "setxattrat": 463,
 }  # fmt: skip
 _MACHINES = {"x86_64": (X86_64, 0), "AMD64": (X86_64, 0), "aarch64": (_AARCH64, 1), "arm64": (_AARCH64, 1)}
-"""Name of a machine -> the code of its architecture, and its column in ``_NUMBERS``."""
+"""Maps the machine name of ``platform.machine()`` to the architecture's code and its index in ``_NUMBERS``."""
 
 
 def calls() -> tuple[int, Mapping[str, int]]:
-    """Returns the code of this machine's architecture, and the numbers of its system calls by name.
+    """Returns the code of this machine's architecture, and its system calls as a mapping from name to number.
 
-    Calls that the machine does not have are left out.
+    System calls that do not exist on this architecture are left out.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.

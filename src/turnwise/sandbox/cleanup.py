@@ -1,10 +1,10 @@
 """Ends the sandboxes that a killed trainer leaves behind.
 
-``python cleanup.py MARK`` waits until its standard input is closed.
+``python cleanup.py MARK`` waits until its standard input is closed, which happens when the trainer ends. It then kills
+every bwrap process that has the trainer's mark (a unique word) on its command line.
 
-bubblewrap ends with its parent, except for a moment after its start: if the parent dies then, bubblewrap's inner
-process waits for its outer process for ever. So when the trainer has ended, this process kills every bwrap with the
-trainer's mark on its command line.
+This is needed because bubblewrap ends with its parent only once it has started up. If the parent dies during the start,
+bubblewrap's inner process waits forever for its outer process.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-LOOKS, TICK = 40, 0.05  # maximum number of searches, and seconds between two of them
-# number of empty searches in a row before it ends; more than one, because a process may be about to become a bwrap
+LOOKS, TICK = 40, 0.05  # maximum number of searches for processes, and seconds between two searches
+# This process ends after so many consecutive searches that find nothing. One is not enough, because a process may be
+# about to become a bwrap.
 QUIET = 2
 
 
 def main() -> None:
-    """Waits for the end of the trainer, then kills its sandboxes."""
+    """Waits until the trainer has ended, then kills its sandboxes."""
     mark = sys.argv[1]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # these signals are meant for the trainer, and this process must outlive it
+        # ignored, because these signals are meant for the trainer, which this process must outlive
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):
         pass
@@ -42,7 +43,10 @@ def main() -> None:
 
 
 def held(mark: str) -> list[int]:
-    """Returns the ids of processes that are, or are about to become, a bwrap with this mark."""
+    """Returns the ids of all processes with ``bwrap`` and the mark on their command line.
+
+    This includes processes that are about to become a bwrap.
+    """
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):

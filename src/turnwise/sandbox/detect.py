@@ -1,4 +1,4 @@
-"""Opens the sandbox that works on this machine."""
+"""Opens a sandbox, after checking that it works on this machine."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from turnwise.sandbox import bubblewrap
 from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox
 
 Backend = Literal["auto", "bubblewrap"]
-TRIES = 3  # attempts to run a command in bubblewrap before it counts as unusable
+TRIES = 3  # number of failed attempts to run a command after which bubblewrap counts as unusable
 
 
 def open_sandbox(
     backend: Backend = "auto", limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()
 ) -> Sandbox:
-    """Returns the sandbox of bubblewrap, which is the only back end; ``auto`` means the same.
+    """Returns a bubblewrap sandbox. It is the only back end, so ``auto`` also means bubblewrap.
+
+    Args:
+        backend: ``auto`` or ``bubblewrap``.
+        limits: the limits of each call; None: the defaults.
+        python: the Python interpreter for snippets; None: choose one (see :class:`Bubblewrap`).
+        reads: additional folders of the host that code in the sandbox may read.
 
     Raises:
-        NoSandboxError: bubblewrap does not work here. Code that a model wrote is then not run at all.
-        ValueError: the back end has another name.
+        NoSandboxError: bubblewrap does not work on this machine. Model-written code is then not run at all.
+        ValueError: ``backend`` is another text.
         InputError: a folder of ``reads`` is missing.
     """
     if backend not in ("auto", "bubblewrap"):
         raise ValueError(f"sandbox: the back end is bubblewrap (or auto, which is the same), got {backend!r}")
-    # One attempt may fail because something killed it, or because the machine is busy.
+    # A single attempt may fail because its process was killed or because the machine is busy.
     for _ in range(TRIES):
         why = bubblewrap.reason()
         if why is None:

@@ -1,6 +1,7 @@
-"""The content of a work folder as a value: its files, links and folders. Owners and dates are not kept.
+"""Reads and writes the content of a work folder as a value (a tree): its files, links and folders.
 
-Folders are read and written through descriptors, one name at a time, and links are never followed.
+Owners and dates of files are not kept. Folders are opened through descriptors, one path component at a time, and links
+are never followed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 
 from turnwise.errors import InputError
 
-_TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings do not depend on the time of an episode
-_DEPTH = 32  # maximum depth of folders within folders
+_TIME = 1_735_689_600  # 2025-01-01; every file gets this date, so that listings do not depend on when an episode ran
+_DEPTH = 32  # maximum depth of nested folders
 _NOTHING = object()
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,7 +25,7 @@ _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A regular file."""
+    """The content of a regular file, and whether it is executable."""
 
     content: bytes
     executable: bool = False
@@ -38,14 +39,14 @@ class Link:
 
 
 Tree = Mapping[str, File | Link | None]
-"""Path -> entry; None means a folder.
+"""The content of a folder: maps each path to a :class:`File`, to a :class:`Link`, or to None for a folder.
 
-Paths are relative, "/" separates their parts, and parents come before children.
+Paths are relative, with "/" between their parts. A folder comes before its content.
 """
 
 
 def tree_of(files: Mapping[str, str]) -> Tree:
-    """Returns a tree with the given texts as files, and with the folders that they need."""
+    """Returns a tree that contains the given files (path -> text) and the folders around them."""
     tree: dict[str, File | Link | None] = {}
     for path in sorted(files):
         parts = path.split("/")
@@ -56,19 +57,24 @@ def tree_of(files: Mapping[str, str]) -> Tree:
 
 
 def laid_over(tree: Tree, over: Tree) -> Tree:
-    """Returns ``tree`` with the entries of ``over`` added. An entry of ``over`` replaces one at the same path."""
+    """Returns ``tree`` with the entries of ``over`` added.
+
+    An entry of ``over`` replaces the entry at the same path. If a file or link of ``over`` replaces a folder, the
+    folder's content is removed.
+    """
     files = tuple(f"{path}/" for path, entry in over.items() if entry is not None)
     kept = {path: entry for path, entry in tree.items() if not (files and path.startswith(files))}
     return {**kept, **over}
 
 
 def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: int = 5000) -> Tree:
-    """Returns the content of a folder of the host.
+    """Returns the content of a folder of the host as a tree.
 
     Args:
-        path: the folder.
-        key: the option that names the folder, for messages.
-        most_bytes, most_entries: maximum size, and maximum number of entries.
+        path: path of the folder.
+        key: the configuration option that contains the path; error messages name it.
+        most_bytes: maximum total size of the files in bytes.
+        most_entries: maximum number of files, links and folders.
 
     Raises:
         InputError: there is no such folder, or it exceeds ``most_bytes`` or ``most_entries``.
@@ -87,7 +93,7 @@ def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: 
 
 @contextmanager
 def opened(name: str, place: int | None = None) -> Iterator[int]:
-    """Yields a descriptor of the folder ``name`` in the folder ``place``. A link is refused."""
+    """Yields a descriptor of the folder ``name`` within the folder with descriptor ``place``. Links are refused."""
     descriptor = os.open(name, _FOLDER, dir_fd=place)
     try:
         yield descriptor
@@ -96,10 +102,12 @@ def opened(name: str, place: int | None = None) -> Iterator[int]:
 
 
 def write_tree(tree: Tree, folder: int) -> None:
-    """Writes a tree into an empty folder, given by its descriptor. No other process may work in the folder meanwhile.
+    """Writes a tree into an empty folder, which is given by its descriptor.
+
+    No other process may use the folder at the same time.
 
     Raises:
-        ValueError: a path leads out of the folder or through something that is not a folder. Nothing is written then.
+        ValueError: a path leads out of the folder, or its parent is not a folder. In this case nothing is written.
     """
     inside: dict[str, list[str]] = {}
     for path in tree:
@@ -129,7 +137,10 @@ def _fill(tree: Tree, place: int, path: str, inside: Mapping[str, list[str]]) ->
 
 
 def _check_inside(path: str, tree: Tree) -> None:
-    """Refuses paths that lead out of the folder. Paths come from a data file or a model, and the host writes them."""
+    """Raises a ValueError if a path leads out of the folder or if its parent is not a folder.
+
+    This check is needed because paths come from data files or a model, and the host writes to them.
+    """
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"files: {path!r} must be a relative path without . or .. in it, such as a/b.txt")
@@ -139,12 +150,13 @@ def _check_inside(path: str, tree: Tree) -> None:
 
 
 def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
-    """Reads a folder, given by its descriptor, to which no process writes any more.
+    """Reads a folder, which is given by its descriptor. No process may write to the folder any more.
 
     Sockets, pipes, devices, names that are not UTF-8, and entries deeper than 32 folders are left out.
 
     Returns:
-        The tree, and whether it is complete. Entries that would exceed ``most_bytes`` or ``most_entries`` are left out.
+        Two values: the tree, and whether it is complete. It is incomplete if entries had to be left out because they
+        would exceed ``most_bytes`` or ``most_entries``.
     """
     tree: dict[str, File | Link | None] = {}
     whole, size = True, 0
@@ -170,7 +182,10 @@ def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bo
 
 
 def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
-    """Yields entries by name, parents before children, as (descriptor of the folder, name in it, whole path)."""
+    """Yields all entries of a folder and its subfolders, sorted by name, with folders before their content.
+
+    Each entry is a triple: descriptor of the folder that contains it, its name, and its whole path.
+    """
     with os.scandir(place) as listed:
         found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
     for name, _ in found:
@@ -185,9 +200,9 @@ def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
 
 
 def _open(name: str, place: int, how: int, mode: int) -> int:
-    """Returns a descriptor of the entry ``name``, which must not be a link.
+    """Opens the entry ``name``, which must not be a link, and returns its descriptor.
 
-    If the entry's mode forbids opening it, the mode is changed first.
+    If the entry's permissions do not allow this, they are first changed to ``mode``.
     """
     try:
         return os.open(name, how, dir_fd=place)

@@ -1,7 +1,7 @@
-"""Asks the kernel about processes.
+"""Reads information about processes from the kernel.
 
-The Python server gets this file as text, between ``state.py`` and ``server.py``, so it imports no other file of
-Turnwise. On the host, ``watch.py`` uses it."""
+The Python server receives this file as text, after ``state.py`` and before ``server.py``. So this file imports no other
+file of Turnwise. On the host, ``watch.py`` also uses it."""
 
 # ruff: noqa: PTH115, PTH123, PTH208
 
@@ -26,13 +26,13 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITIES_V3 = 47, 4, 0x20080522
 
 
 class Channel(socket.socket):
-    """The broker's end of a pair of sockets. ``peer`` is the inode number of the other end."""
+    """The broker's end of a socket pair. The other end belongs to a state, and ``peer`` is its inode number."""
 
     peer: int
 
 
 def pair():
-    """Returns a pair of sockets: the broker's end, and the end for a state."""
+    """Creates a socket pair and returns its two ends: first the broker's end, then the end for a state."""
     ours, theirs = socket.socketpair()
     ours = Channel(fileno=ours.detach())
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -41,8 +41,9 @@ def pair():
 
 
 def enter():
-    """Switches to reading processes through the working folder, and gives up for good the capability to open that
-    folder.
+    """Makes this module read processes through the current folder, which must be a /proc folder.
+
+    It then gives up all capabilities permanently, so that no later process can open that folder.
     """
     global PROCESSES  # noqa: PLW0603 (the program is one text, so a global is simplest)
     PROCESSES = "."
@@ -54,7 +55,10 @@ def enter():
 
 
 def open_files(process):
-    """Returns the open files of a process: descriptor -> name; None if the process has ended or hides them."""
+    """Returns the open files of a process as a mapping from descriptor to name.
+
+    It returns None if the process has ended or does not allow access.
+    """
     place = f"{PROCESSES}/{process}/fd"
     try:
         return {int(name): os.readlink(f"{place}/{name}") for name in os.listdir(place)}
@@ -67,9 +71,10 @@ def name_of(peer):
 
 
 def bare(process, channel, excused):
-    """Returns whether a state has no open file except its own channel and the sockets in ``excused`` (inode numbers).
+    """Returns whether a state's process has only the allowed open files.
 
-    An open file that two states share would let them exchange data.
+    Allowed are /dev/null, the state's own channel, and the sockets whose inode numbers are in ``excused``. With any
+    other open file, two states could exchange data.
     """
     held, excused = open_files(process) or {}, set(map(name_of, excused))
     rest = {number: what for number, what in held.items() if what not in excused}
@@ -77,7 +82,7 @@ def bare(process, channel, excused):
 
 
 def lets_go(process, channel, seconds):
-    """Returns whether a state closes the channel that it passed to its copy within ``seconds``."""
+    """Waits until a state has closed ``channel``, which it passed to its copy. Returns False after ``seconds``."""
     end = time.monotonic() + seconds
     while name_of(channel.peer) in (open_files(process) or {}).values():
         if time.monotonic() > end:
@@ -87,7 +92,10 @@ def lets_go(process, channel, seconds):
 
 
 def take(read, output, most):
-    """Reads what is available until ``output`` has more than ``most`` bytes. Returns False at the end of the stream."""
+    """Appends the bytes that are available now to ``output``, and stops when it has more than ``most`` bytes.
+
+    Returns False if the stream has ended, otherwise True.
+    """
     while len(output) <= most:
         try:
             chunk = os.read(read, 1 << 16)
@@ -100,8 +108,9 @@ def take(read, output, most):
 
 
 def report(channel):
-    """Returns a state's report that its snippet ended: (status, process id); (None, None) if it died without a
-    report.
+    """Reads a state's report that its snippet ended. Returns the exit status and the id of the reporting process.
+
+    Both are None if the state died without a report.
     """
     space = socket.CMSG_SPACE(struct.calcsize("=3i")) + socket.CMSG_SPACE(4 * 16)
     try:
@@ -123,10 +132,7 @@ def resident(process):
 
 
 def ended(process):
-    """Returns whether a process has ended.
-
-    A dead process whose parent has not asked for its status yet counts as ended.
-    """
+    """Returns whether a process has ended. A zombie process counts as ended."""
     try:
         with open(f"{PROCESSES}/{process}/stat") as stream:
             return stream.read().rpartition(")")[2].split()[0] in "ZX"
@@ -135,13 +141,13 @@ def ended(process):
 
 
 def stop_all():
-    """Stops every other process in this namespace."""
+    """Stops (SIGSTOP) every other process in this process namespace."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGSTOP)
 
 
 def receive():
-    """Returns the next request of the host. Ends this process if the host has ended."""
+    """Reads the next request from the host and returns it. If the host has ended, this process exits."""
     header = sys.stdin.buffer.read(4)
     if len(header) < 4:
         os._exit(0)

@@ -1,7 +1,7 @@
-"""The host's side of the Python server. On the host, a Python state is a value: a snippet that runs in it gives
-a new state and leaves the old one as it was.
+"""Runs Python snippets in a server process in a sandbox (the host's part of the Python server).
 
-The server's own side is in ``state.py``, ``processes.py`` and ``server.py``.
+On the host, a Python state is a value: running a snippet returns a new state and leaves the old state unchanged. The
+part that runs in the sandbox is in ``state.py``, ``processes.py`` and ``server.py``.
 """
 
 from __future__ import annotations
@@ -26,22 +26,28 @@ from turnwise.sandbox.state import DESCRIPTORS
 from turnwise.sandbox.watch import children, readable
 
 STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "processes.py", "server.py"))
-STATES = 480  # maximum number of states kept at once; each is a process and a socket
+STATES = 480  # maximum number of states that are kept at the same time; each state is a process and a socket
 COPIES = 32  # maximum number of copies of states that are made in advance
-KEPT_MIB = 4096  # memory limit of all kept states together, not counting the size of an empty state
-_GRACE = 10.0  # seconds after a snippet's time limit at which a server without an answer is given up
+KEPT_MIB = 4096  # memory limit in MiB for all kept states together; of each, only memory beyond an empty state's counts
+_GRACE = 10.0  # seconds after a snippet's time limit until a server that has not answered is killed
 
 Start = Callable[[str, str], "subprocess.Popen[bytes]"]
-"""A function: (the server's source, its settings as JSON) -> its process in the sandbox."""
+"""A function that starts the server in a sandbox. It gets the server's source text and its settings as JSON."""
 
 
 def source() -> str:
-    """Returns the source text of the server's program."""
+    """Returns the source text of the program that runs in the sandbox: three files, one after the other."""
     return "\n\n".join(part.read_text() for part in (STATE, *_REST))
 
 
 class PythonServer:
-    """One server and its states. A lock allows one call at a time. A server that died or timed out is never used again.
+    """A Python server in a sandbox, with its states.
+
+    A lock allows only one call at a time. A server that has died or timed out is never used again.
+
+    Args:
+        start: function that starts the server's process.
+        limits: the limits of each snippet.
 
     Raises:
         SandboxFault: the server does not start.
@@ -74,14 +80,14 @@ class PythonServer:
         self._receive(_GRACE)
 
     def first(self) -> _State:
-        """Returns the state without names, in which a first snippet runs."""
+        """Returns the state in which no names are defined yet."""
         return _State(self, 0)
 
     def run(self, number: int, code: str) -> tuple[CallResult, int]:
-        """Runs a snippet in a copy of a state. Returns the result and the number of the state after it.
+        """Runs a snippet in a copy of state ``number``. Returns the result and the number of the new state.
 
         Raises:
-            SandboxFault: the server or the state's process died, or there are too many states.
+            SandboxFault: the server or the state's process has died, or there are too many states.
         """
         try:
             code.encode()
@@ -102,11 +108,11 @@ class PythonServer:
         return CallResult(reply["output"], reply["status"], reply["stopped"]), reply["state"]
 
     def free(self, number: int) -> None:
-        """Tells the server to drop a state. The note is sent with the next call, so this is safe in a finalizer."""
+        """Marks a state to be dropped. The server is told with the next call, so this method is safe in a finalizer."""
         self._freed.append(number)
 
     def close(self) -> None:
-        """Ends the server and all its states."""
+        """Ends the Python server and all its states."""
         self.fault = self.fault or "the Python server was closed"
         self._stop()
 
@@ -144,7 +150,7 @@ class PythonServer:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class _State:
-    """See :class:`turnwise.sandbox.sandbox.PythonState`."""
+    """A Python state in a server (implements :class:`turnwise.sandbox.sandbox.PythonState`)."""
 
     server: PythonServer
     number: int
@@ -168,9 +174,9 @@ def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:  # another process may have its number by now
+    if process.poll() is not None:  # it has ended, so its process id may belong to another process
         return
-    for child in children(process.pid):  # otherwise process 1 of the sandbox would survive the bwrap outside
+    for child in children(process.pid):  # process 1 of the sandbox would survive the outer bwrap
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     process.kill()

@@ -1,9 +1,9 @@
-"""The interface of a sandbox: it runs a shell command in a folder, or a Python snippet in a state, with limits.
+"""Defines the interface of a sandbox, which runs shell commands and Python snippets with limits.
 
-States are values. A command maps a :class:`~turnwise.sandbox.folder_value.Tree` (the files of a work folder) to another tree,
-and a snippet maps a :class:`PythonState` to another state. Neither changes the value from which it started. So rollouts
-can branch by starting twice from the same value. Code that a model wrote runs only in a sandbox. If none works,
-:class:`NoSandboxError` says what to install.
+Folders and states are values. A command maps a :class:`~turnwise.sandbox.folder_value.Tree` (the files of a work
+folder) to a new tree. A snippet maps a :class:`PythonState` to a new state. The old tree or state stays unchanged, so
+rollouts can branch by starting from the same value several times. Model-written code runs only in a sandbox. If no
+sandbox works on the machine, :class:`NoSandboxError` says what to install.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from turnwise.sandbox.socket_forward import Door
 
 Stop = Literal["", "time", "memory", "processes", "output", "disk"]
-"""The limit that ended a call; empty if the call ended by itself."""
+"""The name of the limit that ended a call; empty if the call ended by itself."""
 
 BOX = "/box"
-"""The path of a command's work folder in the sandbox. It is the home folder too."""
+"""The path of a command's work folder in the sandbox. It is also the home folder."""
 
 
 class NoSandboxError(InputError):
-    """No sandbox works on this machine. The message says why, and what to install."""
+    """Raised if no sandbox works on this machine. The message says why, and what to install."""
 
 
 class SandboxFault(RuntimeError):
-    """The sandbox itself failed: it could not start, or its server died.
+    """Raised if the sandbox itself failed: it could not start, or its server died.
 
-    The code that was run need not be the cause.
+    The cause is not necessarily the code that was run.
     """
 
 
@@ -40,19 +40,19 @@ _LEAST_MIB = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one call. They apply to all its processes together unless a comment says otherwise.
+    """The limits of one call. Each limit applies to all processes of the call together, unless its comment differs.
 
     Raises:
-        ValueError: a limit is not above 0, or the memory is too small for an interpreter.
+        ValueError: a limit is not above 0, or the memory is too small for a Python interpreter.
     """
 
-    seconds: float = 5.0  # wall-clock time
-    memory_mib: int = 512
-    processes: int = 32
-    file_mib: int = 16  # size of one file
-    folder_mib: int = 32  # size of the work folder after the call
+    seconds: float = 5.0  # wall-clock time in seconds
+    memory_mib: int = 512  # memory in MiB
+    processes: int = 32  # number of processes
+    file_mib: int = 16  # size of a single file in MiB
+    folder_mib: int = 32  # size of the work folder after the call in MiB
     files: int = 2000  # number of files, links and folders in the work folder
-    output_kib: int = 64  # size of standard output and standard error together
+    output_kib: int = 64  # size of standard output and standard error together in KiB
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -65,9 +65,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call: standard output and error in the order of writing, and the exit status.
+    """The result of a call.
 
-    The exit status is None if a limit ended the call.
+    ``output`` contains standard output and standard error in the order in which they were written. ``status`` is the
+    exit status, or None if a limit ended the call. ``stopped`` names this limit.
     """
 
     output: str
@@ -81,38 +82,37 @@ class CallResult:
 
 
 class PythonState(Protocol):
-    """The names that earlier snippets have defined.
+    """A state of a Python interpreter: the variables and functions that earlier snippets have defined.
 
-    Each state is a process, which ends when the state is no longer referenced.
+    Each state is kept in a process, which ends when the state is no longer referenced.
     """
 
     def run(self, code: str) -> tuple[CallResult, PythonState]:
         """Runs a snippet in a copy of this state.
 
         Returns:
-            The result with what the snippet printed, and the state after it. The ``repr`` of a last expression counts
-            as printed, and so does the traceback of a snippet that raised (status 1). If the snippet exceeded a limit,
-            the state after it is this state.
+            Two values: the result, and the state after the snippet. The result's output is what the snippet printed,
+            followed by the ``repr`` of its last expression or by the traceback of its exception (status 1). If the
+            snippet exceeded a limit, the returned state is the old state.
 
         Raises:
-            SandboxFault: the server died.
+            SandboxFault: the Python server died.
         """
         ...
 
 
 class Sandbox(Protocol):
-    """A sandbox. Several threads may make calls at once."""
+    """Runs model-written code with limits. Several threads may call its methods at the same time."""
 
     name: str
     limits: Limits
 
     def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
-        """Runs a bash command in a fresh folder that contains ``tree``.
+        """Runs a bash command in a fresh folder that contains the files of ``tree``.
 
-        Returns the result and the folder's content afterwards.
-
-        With a ``door``, the command reaches a server of the host on the door's port of 127.0.0.1 (``socket_forward.py``). When
-        this method returns, every process that the command started has ended.
+        Returns the result and the folder's content after the command. When this method returns, all processes that the
+        command started have ended. With a ``door``, the command can connect to a server of the host, on the door's port
+        of 127.0.0.1 (see ``socket_forward.py``).
 
         Raises:
             SandboxFault: the sandbox did not start.
@@ -120,10 +120,10 @@ class Sandbox(Protocol):
         ...
 
     def python(self) -> PythonState:
-        """Returns a Python state without names.
+        """Returns a Python state in which no names are defined yet.
 
         Raises:
-            SandboxFault: the server did not start.
+            SandboxFault: the Python server did not start.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""Filters of system calls (seccomp), as the byte code that the kernel and ``bwrap --seccomp`` read.
+"""Builds filters of system calls (seccomp), as byte code for the kernel and ``bwrap --seccomp``.
 
-Namespaces hide the network, the host's files and its processes. The filters additionally refuse three kinds of system
-calls: those that evade a limit (with memory that belongs to no process), those that reach parts of the kernel that no
-work in a folder needs, and those that could connect two Python states.
+Namespaces already hide the network, the host's files and its processes. The filters refuse three more kinds of system
+calls: calls that evade a limit (by memory that is counted for no process), calls into parts of the kernel that ordinary
+commands do not need, and calls by which two Python states could exchange data.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _REFUSED = (
     "quotactl_fd", "swapon", "swapoff", "acct", "reboot", "syslog", "name_to_handle_at", "open_by_handle_at",
     "fanotify_init", "inotify_init", "inotify_init1", "cachestat",
 )  # fmt: skip
-"""System calls that are refused to all processes in a sandbox."""
+"""System calls that no process in a sandbox may use."""
 
-# the memory of attributes does not count towards the size of any folder
+# Refused too, because the memory of file attributes does not count towards the size of a folder.
 _ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
 
 _REFUSED_STATES = (
@@ -35,37 +35,38 @@ _REFUSED_STATES = (
     "utime", "utimes", "futimesat", "utimensat", "socketpair", "sendmsg", "sendmmsg", "recvmmsg", "setsockopt",
     "getsockopt", "bind", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername",
 )  # fmt: skip
-"""System calls that are additionally refused to Python states: signals to others, limits, and everything that another
-state could see.
+"""System calls that Python states may not use either.
+
+They send signals to other processes, change limits, or have an effect that another state could observe.
 """
 
 _OF_ITSELF = {  # call -> index of its process argument, which must be 0 (the caller itself)
     "sched_getaffinity": 0, "sched_getscheduler": 0, "sched_getparam": 0, "sched_getattr": 0, "getpgid": 0, "getsid": 0,
     "get_robust_list": 0, "getpriority": 1, "ioprio_get": 1, "prlimit64": 0,
 }  # fmt: skip
-# allowed commands: duplicate a descriptor, read and set its flags, and read the flags of its open file
+# allowed fcntl commands: duplicate a descriptor, get and set its flags, and get the flags of its open file
 _FCNTL = (0, 1, 2, 3, 1030)
-# allowed: is it a terminal, its size, number of waiting bytes, close on exec
+# allowed ioctl requests: get terminal attributes, terminal size or number of readable bytes; set or clear close-on-exec
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)
 
 _INTERNET, _TCP = 2, 6  # AF_INET, IPPROTO_TCP
 _SOL_SOCKET, _BUFFERS = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and their FORCE variants
 
-_SPACES = 0x7E020000  # the CLONE_NEW* flags, which make new namespaces
-# flags with which a new process shares its folder, open files, signal handlers, semaphores or I/O
+_SPACES = 0x7E020000  # the CLONE_NEW* flags, which create new namespaces
+# clone flags by which a new process shares its current folder, open files, signal handlers, semaphores or I/O context
 _SHARING = 0x80040E00
 _MEMORY, _VFORK, _THREAD = 0x100, 0x4000, 0x10000
 _MAP_SHARED = 1  # MAP_SHARED_VALIDATE contains this bit too
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCHITECTURE = 0, 4  # offsets in the kernel's struct seccomp_data
+_NUMBER, _ARCHITECTURE = 0, 4  # byte offsets of these fields in the kernel's struct seccomp_data
 
 _Rule = tuple[int, int, int, int]  # operation, operand, jump if true, jump if false
 
 
 def confined() -> bytes:
-    """Returns the filter for all processes in a sandbox. Commands have no other filter.
+    """Returns the filter for ordinary commands in a sandbox.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -74,7 +75,7 @@ def confined() -> bytes:
 
 
 def broker() -> bytes:
-    """Returns the filter for process 1 of the Python server, which talks to its states over pairs of sockets.
+    """Returns the filter for the Python server. It allows socket pairs, by which process 1 talks to its states.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -83,12 +84,13 @@ def broker() -> bytes:
 
 
 def connected() -> bytes:
-    """Returns the filter for a command with a door (``socket_forward.py``).
+    """Returns the filter for a command with a door (see ``socket_forward.py``).
 
-    It allows TCP sockets in the sandbox's own network, and pairs of sockets.
+    The filter allows socket pairs, and TCP sockets in the sandbox's own network.
 
-    The buffers of sockets do not count towards any memory limit of the sandbox. A command cannot enlarge them. So the
-    limits on processes and open files bound the memory of pairs, and the kernel bounds the memory of TCP as a whole.
+    Socket buffers do not count towards a memory limit of the sandbox, so the filter does not let a command enlarge
+    them. The limits on processes and open files then bound the total memory of socket pairs. The kernel itself bounds
+    the total memory of TCP sockets.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -102,7 +104,7 @@ def connected() -> bytes:
 
 
 def alone() -> bytes:
-    """Returns a second filter for Python states, so that no state can act on another one or pass data to it.
+    """Returns an additional filter for Python states, so that no state can affect another state or pass data to it.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -110,7 +112,7 @@ def alone() -> bytes:
     _, numbers = calls()
     rules = [
         *_refuse_all(_REFUSED_STATES, errno.EPERM),
-        *_on(  # a thread may share everything; a new process may share only memory, and only while its parent waits
+        *_on(  # a new thread may share everything; a new process may share only memory, while its parent waits (vfork)
             numbers["clone"],
             [
                 _first(0),
@@ -126,7 +128,7 @@ def alone() -> bytes:
     ]
     for name, argument in _OF_ITSELF.items():
         rules += _on(numbers[name], [_first(argument), (_EQUAL, 0, 1, 0), _error(errno.EPERM)])
-    rules += _on(  # limits may be read: both halves of the pointer to a new limit must be 0
+    rules += _on(  # limits may be read but not set: both halves of the pointer to a new limit must be 0
         numbers["prlimit64"],
         [_first(2), (_EQUAL, 0, 0, 2), (_LOAD, 16 + 8 * 2 + 4, 0, 0), (_EQUAL, 0, 1, 0), _error(errno.EPERM)],
     )
@@ -138,22 +140,22 @@ def _walls(refused: Iterable[str]) -> list[_Rule]:
     return [
         *_refuse_all(refused, errno.EPERM),
         *_refuse_all(_ATTRIBUTES, errno.EOPNOTSUPP),
-        # the filter cannot read its flags, which are in memory; the C library then uses clone instead
+        # A filter cannot read the flags of clone3, which are in memory. After ENOSYS, the C library uses clone instead.
         *_refuse_all(["clone3"], errno.ENOSYS),
         *_on(numbers["clone"], [_first(0), (_ANY_BIT, _SPACES, 0, 1), _error(errno.EPERM)]),
-        # Shared mappings are refused: a process that unmaps most of one keeps all its memory, but almost none is
-        # counted.
+        # Shared mappings are refused: if a process unmaps most of a mapping, the whole memory stays allocated, but
+        # hardly any of it is counted.
         *_on(numbers["mmap"], [_first(3), (_ANY_BIT, _MAP_SHARED, 0, 1), _error(errno.EPERM)]),
     ]
 
 
 def _first(argument: int) -> _Rule:
-    """Returns the instruction that loads the low 32 bits of an argument."""
+    """Returns the instruction that loads the low 32 bits of the system call's argument with this index."""
     return (_LOAD, 16 + 8 * argument, 0, 0)
 
 
 def _only(argument: int, values: Sequence[int]) -> list[_Rule]:
-    """Returns instructions that refuse a call unless an argument has one of the given values."""
+    """Returns instructions that refuse a system call unless the given argument has one of the given values."""
     allowed = [(_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
     return [_first(argument), *allowed, _error(errno.EPERM)]
 
@@ -169,7 +171,10 @@ def _refuse_all(names: Iterable[str], number: int) -> list[_Rule]:
 
 
 def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
-    """Returns instructions that apply ``rules`` to one system call and afterwards load the call's number again."""
+    """Returns instructions that apply ``rules`` only to the system call number ``call``.
+
+    They end by loading the call's number again, which the following instructions need.
+    """
     inner = [*rules, (_LOAD, _NUMBER, 0, 0)]
     return [(_EQUAL, call, 0, len(inner)), *inner]
 
@@ -177,7 +182,7 @@ def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
 def _program(rules: Sequence[_Rule]) -> bytes:
     architecture, _ = calls()
     start = [(_LOAD, _ARCHITECTURE, 0, 0), (_EQUAL, architecture, 1, 0), (_RETURN, _KILL, 0, 0), (_LOAD, _NUMBER, 0, 0)]
-    if architecture == X86_64:  # the x32 calls have their own numbers
+    if architecture == X86_64:  # refuses the calls of the x32 ABI, which have other numbers
         start += [(_AT_LEAST, 0x40000000, 0, 1), _error(errno.ENOSYS)]
     whole = [*start, *rules, (_RETURN, _ALLOW, 0, 0)]
     return b"".join(struct.pack("=HBBI", code, true, false, operand) for code, operand, true, false in whole)

@@ -1,14 +1,13 @@
-"""The Python server: process 1 of its own sandbox, sent as text after ``state.py`` and ``processes.py``.
+"""Runs the Python server, which is process 1 of its own sandbox. This text follows ``state.py`` and ``processes.py``.
 
-This file imports only the standard library. A state is a waiting process. A snippet runs in a copy of it, which then
-waits as the next state; the original stays the state before. Between calls or during one, copies are made in advance of
-the state on which the next snippet will probably run. A snippet can do anything to its own process, so the broker
-(process 1) trusts no state. The kernel says which process sent a message (SCM_CREDENTIALS), every process that is not a
-kept state is killed after each snippet, and kept states are stopped until their next request. No state can pass data to
-another: a state that holds an open file after a snippet is killed, and none can open /proc.
-
-Requests and replies go through standard input and output: four bytes of length, then JSON.
-Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "status", "stopped", "state"} or {"lost": why}.
+A state is a waiting process. A snippet runs in a copy of that process, and the copy then waits as the next state. The
+original process stays unchanged. To save time, copies of the state that the next snippet will probably use are made in
+advance. A snippet can do anything to its own process, so process 1 (the broker) trusts no state: the kernel tells which
+process sent a message (SCM_CREDENTIALS), and after each snippet all processes except kept states are killed, and kept
+states are stopped until their next request. States cannot exchange data, because no state can open /proc, and a state
+with other open files after a snippet is killed. Requests and replies pass through standard input and output: four bytes
+of length, then JSON. Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "status", "stopped",
+"state"} or {"lost": why}. This file imports only the standard library.
 """
 
 # No pathlib, because its import would take longer than all other imports together.
@@ -72,7 +71,7 @@ class Broker:
         self.end(process, channel)
 
     def drop(self, number):
-        """Ends the copy of a state that was made in advance."""
+        """Ends the copy of state ``number`` that was made in advance, if there is one."""
         process, channel = self.copies.pop(number, (None, None))
         if channel and process is None:
             self.excuse(number, channel)
@@ -90,20 +89,20 @@ class Broker:
             self.killed.add(process)
 
     def known(self):
-        """Returns the ids of kept states, of their copies that have reported, and of this process."""
+        """Returns the process ids of kept states, of their copies that have reported, and of this process."""
         return {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
 
     def strangers(self):
-        """Returns the ids of all other processes."""
+        """Returns the ids of all processes in the sandbox that are not in :meth:`known`."""
         there = set(map(int, filter(str.isdigit, os.listdir(PROCESSES))))
         self.killed &= there
         return there - self.known()
 
     def sweep(self, speaker):
-        """Stops all processes and kills those that are no kept states, except ``speaker``. Returns it if it is there.
+        """Stops all processes, then kills all except kept states and ``speaker``. Returns ``speaker`` if it is alive.
 
-        A process may fork while others are killed, and a fork bomb would always be faster. One signal to the whole
-        namespace reaches every process, even a child that is just being made, and stopped processes make no children.
+        Killing processes one by one would be too slow for a fork bomb. But one stop signal to the whole namespace
+        reaches every process, even a child that is just being created, and stopped processes create no children.
         """
         stop_all()
         strangers = self.strangers()
@@ -117,7 +116,7 @@ class Broker:
         return speaker if speaker in strangers else None
 
     def excess(self):
-        """Returns the limit that the running snippet and its children exceed; empty if there is none."""
+        """Returns the name of the limit that the running snippet and its children exceed, or an empty string."""
         unmet = self.meet(0)
         allowed = sum(resident(self.states[number][0]) for number in unmet)  # a copy is as large as its original
         running = self.strangers()
@@ -126,7 +125,7 @@ class Broker:
         return "memory" if sum(map(resident, running)) > self.settings["memory"] + allowed else ""
 
     def meet(self, seconds):
-        """Reads the process ids of copies in progress. Returns the numbers of those that have not reported."""
+        """Reads the reports of copies in progress. Returns the states whose copies do not report within ``seconds``."""
         unmet = {number: channel for number, (process, channel) in self.copies.items() if process is None}
         end = time.monotonic() + seconds
         while unmet:
@@ -143,7 +142,7 @@ class Broker:
         return list(unmet)
 
     def copy(self, number):
-        """Tells a state to begin a copy of itself. Returns the socket on which the copy will report."""
+        """Tells state ``number`` to copy itself. Returns the socket on which the copy will report."""
         process, channel, _ = self.states[number]
         ours, theirs = pair()
         try:
@@ -166,7 +165,7 @@ class Broker:
         channel.sendall(text[first:])
 
     def ahead(self):
-        """Begins a copy of the likely state, and waits until the copy has reported or a request has come."""
+        """Begins a copy of the state that the next snippet will probably use. Waits for its report or a request."""
         number = self.likely
         if not self.begin(number):
             return
@@ -180,7 +179,7 @@ class Broker:
         stop_all()
 
     def begin(self, number):
-        """Begins a copy unless there is one already. Returns whether a copy was begun."""
+        """Begins a copy of state ``number`` unless there is one already. Returns whether a copy was begun."""
         if number not in self.states or number in self.copies:
             return False
         if len(self.copies) >= self.settings["copies"]:
@@ -232,7 +231,7 @@ class Broker:
         return {"output": output.decode("utf-8", "replace"), "status": status, "stopped": stopped, "state": state}
 
     def attempt(self, number, text, read, write):
-        """Runs a snippet in a copy of a state. Returns the copy's socket and the result of ``follow``."""
+        """Runs a snippet in a copy of a state. Returns the copy's socket, followed by the results of :meth:`follow`."""
         copy, channel = self.copies.pop(number, (None, None))
         channel = channel or self.copy(number)
         if copy is None:
@@ -249,7 +248,7 @@ class Broker:
         return channel, *self.follow(channel, read)
 
     def follow(self, channel, read):
-        """Reads a snippet's output until it ends or exceeds a limit: (output, status, limit, who reported the end)."""
+        """Reads a snippet's output to its end or a limit. Returns output, status, limit, and the reporting process."""
         output, end = bytearray(), time.monotonic() + self.settings["seconds"]
         waiting = select.poll()
         for descriptor in (channel.fileno(), read, 0):

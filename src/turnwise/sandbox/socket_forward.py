@@ -1,8 +1,9 @@
-"""A door into a sandbox: a socket that listens inside the sandbox and is answered by a server on the host.
+"""Lets a command in a sandbox connect to one server on the host, through a listening socket called a *door*.
 
-The network of a sandbox has nothing in it but 127.0.0.1. A listening socket belongs to the network in which it was
-created, no matter which process holds it. So a small program in the sandbox creates the socket and passes it out before
-the command begins. The host then accepts the command's connections on it. There is no other way out of the sandbox.
+A sandbox has a network of its own, which consists only of 127.0.0.1. A listening socket belongs to the network in which
+it was created, no matter which process holds it. So a small program in the sandbox creates the socket and passes it to
+the host before the command begins. The host then accepts the command's connections on this socket. There is no other
+way out of the sandbox.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from turnwise.sandbox.sandbox import SandboxFault
 from turnwise.sandbox.watch import readable
 
 HOST = "127.0.0.1"
-_START = 30.0  # seconds within which the socket must have been passed out
+_START = 30.0  # time limit in seconds for passing the socket out of the sandbox
 _LISTEN = """
 import socket, sys
 with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as door:
@@ -28,12 +29,12 @@ with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as door:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The settings of a door.
+    """The settings of a door: a socket through which a command in a sandbox reaches a server on the host.
 
     Args:
-        port: the port on which the command reaches the host's server.
-        opened: called with the listening socket, which it then owns, and with a function that ends the command. It must
-            return at once.
+        port: port of 127.0.0.1 in the sandbox, on which the command reaches the server.
+        opened: function that takes over the listening socket. Its second argument is a function that ends the command.
+            ``opened`` must return at once.
     """
 
     port: int
@@ -41,12 +42,14 @@ class Door:
 
 
 class Passage:
-    """The pair of sockets through which a door is passed out of the sandbox. The sandbox inherits ``inner``.
+    """A socket pair through which the listening socket (the door) is passed from the sandbox to the host.
+
+    The sandbox inherits the end ``inner``.
 
     Args:
-        door: the port, and the function that gets the socket.
-        stack: closes the sockets at the end of the call.
-        python: the interpreter in the sandbox.
+        door: the settings of the door.
+        stack: exit stack that closes both ends of the pair when the call is over.
+        python: the Python interpreter in the sandbox.
     """
 
     def __init__(self, door: Door, stack: ExitStack, python: str) -> None:
@@ -59,10 +62,12 @@ class Passage:
         self.prelude = f"{words} || exit 97\nexec {self.inner}>&-\n"
 
     def open(self, end: Callable[[], None]) -> None:
-        """Waits for the listening socket and passes it to ``door.opened``.
+        """Receives the listening socket from the sandbox and passes it to ``door.opened``.
+
+        ``end`` is a function that ends the command.
 
         Raises:
-            SandboxFault: no socket was passed out.
+            SandboxFault: the sandbox did not pass a socket in time.
         """
         self._inner.close()
         descriptors = socket.recv_fds(self._outer, 1, 1)[1] if readable(self._outer, _START) else []

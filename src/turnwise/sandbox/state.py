@@ -1,10 +1,10 @@
-"""A state of the Python server: a process that waits, copies itself, or runs a snippet.
+"""Implements a state of the Python server: a process that waits, copies itself, or runs a snippet.
 
-The server gets this file as text, so it imports only the standard library. ``server.py`` follows this file in the same
-program and gives the orders. An order is a message with a kind, the length of a text, the text, and one descriptor.
-COPY: the process forks; the copy takes the descriptor as its own socket and reports on it. RUN: the process runs the
-text as a snippet, with the descriptor for its output, and reports the exit status. Files that a snippet leaves open are
-closed, because all copies would share an open file and its position.
+The server receives this file as text, so this file imports only the standard library. ``server.py`` comes later in the
+same program and sends orders to states. An order is a message with a kind, the length of a text, the text, and one file
+descriptor. There are two kinds of orders. COPY: the process forks, and the copy uses the descriptor as its own socket
+and reports on it. RUN: the process runs the text as a snippet, writes the output to the descriptor, and reports the
+exit status. Files that a snippet leaves open are closed, because all copies would share an open file and its position.
 """
 
 # The C module, because the enumerations of signal take many pages of memory.
@@ -33,7 +33,7 @@ class Filter(ctypes.Structure):
 
 
 def execute(code, names):
-    """Runs a snippet as a console would, which shows the value of a last expression. Returns the exit status."""
+    """Runs a snippet and returns its exit status. As in a console, the value of a last expression is printed."""
     try:
         try:  # tries one expression first, because that takes half the time without a syntax tree
             shown = compile(code, "<snippet>", "eval")
@@ -59,7 +59,7 @@ def execute(code, names):
 
 
 def fork():
-    """Calls os.fork and retries, because killed processes count towards the limit until they have ended."""
+    """Calls os.fork, with retries at the process limit, because killed processes count until they have ended."""
     for _ in range(400):
         try:
             return os.fork()
@@ -69,9 +69,9 @@ def fork():
 
 
 def serve(own):
-    """Runs the loop of a state, which carries out one order after the other.
+    """Carries out the orders that arrive on the socket ``own``, one after the other, forever.
 
-    After a fork, the kernel copies each page before a process writes to it. So this loop does as little as
+    After a fork, the kernel copies each memory page when a process first writes to it. So this loop does as little as
     possible, in order to write to few pages.
     """
     names = {"__name__": "__main__"}
@@ -119,7 +119,10 @@ def serve(own):
 
 
 def settle():
-    """Lets the kernel remove dead children. Copies belong to the broker, and a snippet may have left other children."""
+    """Removes dead child processes, and makes the kernel remove later ones automatically.
+
+    The children are copies of this state, which the broker manages, and processes that a snippet left behind.
+    """
     _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -130,7 +133,7 @@ def settle():
 
 
 def first_state(own, settings):
-    """Applies the limits of snippets to this process, then serves orders."""
+    """Applies the limits for snippets to this process, then carries out orders as the first state."""
     os.chdir("/")  # leaves the server's folder of processes
     channel = os.dup2(own.detach(), DESCRIPTORS - 1, inheritable=False)
     nowhere = os.open("/dev/null", os.O_RDWR)

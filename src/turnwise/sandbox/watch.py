@@ -1,9 +1,8 @@
-"""Watches a sandboxed command from outside: its output, its time, and what its processes use together.
+"""Watches a command in a sandbox from outside: its output, its time, and the total resources of its processes.
 
-The kernel limits single processes and files (``ulimit``), the number of processes, and the size of each file system
-that a command can write to. For an ordinary user it does not limit the memory of several processes together or the
-number of files. So the host compares the kernel's counts with these limits forty times a second. It reads no folder
-while a command runs.
+The kernel itself limits each process and file (``ulimit``), the number of processes, and the size of each file system
+that a command can write to. But it does not limit the total memory of several processes or the number of files. So the
+host compares these two with their limits forty times per second. The host reads no folder while a command runs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import IO, Protocol
 from turnwise.sandbox.processes import resident, take
 from turnwise.sandbox.sandbox import Limits, Stop
 
-_TICK = 0.025  # seconds between two checks of the counts
+_TICK = 0.025  # seconds between two checks of the limits
 
 
 class HasFileno(Protocol):
@@ -30,34 +29,34 @@ class HasFileno(Protocol):
 
 
 class Running(Protocol):
-    """A running command."""
+    """A command that is running in a sandbox."""
 
-    pid: int  # id of a process that ends with the command
+    pid: int  # id of a process that ends when the command ends
     stdout: IO[bytes]
 
     def members(self) -> list[int]:
-        """Returns the ids of the command's processes."""
+        """Returns the ids of all processes of the command."""
         ...
 
     def end(self) -> None:
-        """Ends the command. Returns when all its processes have ended.
+        """Ends the command, and returns when all of its processes have ended.
 
         Raises:
-            SandboxFault: a process does not end.
+            SandboxFault: a process of the command does not end.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The output of a command, cut at the limit, and the limit that ended the command."""
+    """The output of a command, truncated to its size limit, and the limit that ended the command (empty: none)."""
 
     output: bytes
     stopped: Stop
 
 
 def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watched:
-    """Reads a command's output until all its processes have ended, or until it exceeds a limit and is killed.
+    """Reads a command's output until the command has ended. A command that exceeds a limit is killed.
 
     Args:
         process: the command.
@@ -106,7 +105,7 @@ def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watche
 
 
 def readable(stream: int | HasFileno, seconds: float) -> bool:
-    """Waits until a stream (or descriptor) can be read or has ended. Returns False if ``seconds`` pass before that."""
+    """Waits until a stream or descriptor can be read or has ended. Returns False if ``seconds`` pass before that."""
     waiting = select.poll()  # select.select does not accept descriptors above 1023
     waiting.register(stream, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
@@ -121,15 +120,15 @@ def _excess(members: list[int], limits: Limits, disks: Sequence[int]) -> Stop:
 
 
 def files(disk: int) -> int:
-    """Returns the number of files, links and folders in a file system in memory, including those without a name."""
+    """Returns the number of files, links and folders in an in-memory file system, including deleted but open files."""
     found = os.fstatvfs(disk)
     return found.f_files - found.f_ffree - 1  # minus 1 for the root folder
 
 
 def children(pid: int) -> list[int]:
-    """Returns the child processes of a process; empty if it has ended.
+    """Returns the ids of a process's children, or an empty list if the process has ended.
 
-    Children that change meanwhile may be missing.
+    Children that start or end during the call may be missing.
     """
     found: list[int] = []
     try:
@@ -137,7 +136,7 @@ def children(pid: int) -> list[int]:
     except OSError:
         return found
     for thread in threads:
-        with suppress(OSError):  # a thread that has just ended is skipped; the others have children too
+        with suppress(OSError):  # skips a thread that has just ended
             found += map(int, (thread / "children").read_text().split())
     return found
 

@@ -10,7 +10,7 @@ from typing import Literal
 from turnwise.algo.advantages.credit import Credited, finite_rewards, leaf_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
-PEAK = "peak_outcome"  # R_max: the greatest mean outcome of any group of the run
+PEAK = "peak_outcome"  # key in the rule's memory of R_max, the highest mean outcome of any group so far
 _Leaves = dict[int, float]  # leaf -> reward or advantage
 
 
@@ -20,15 +20,16 @@ class _Group:
 
     mean: float  # mean outcome
     spread: float  # s_out, the std of the outcome
-    ratio: float | None  # rho; None if a leaf has no judge's score
+    ratio: float | None  # rho; None if the judge gave no score for one of the leaves
     a_out: _Leaves
-    a_mix: _Leaves | None  # None if a leaf has no judge's score
+    a_mix: _Leaves | None  # None if the judge gave no score for one of the leaves
     agreement: float | None  # correlation of outcome and reasoning; None if one of them does not vary
 
 
 @dataclass(frozen=True, slots=True)
 class Awpo:
-    """Computes A = d [(1 - w) A_out + w A_mix] over a tree's valid leaves, and the update's clip radius (Eqs. 18-24).
+    """Computes A = d [(1 - w) A_out + w A_mix] for each valid leaf of a tree, and the clip radius of the update (Eqs.
+    18-24). A leaf is valid if its environment did not fail.
 
     The rule reads the rewards ``outcome`` (``total`` if there is no ``outcome``) and ``reasoning``. R_mix is their sum.
     A_out and A_mix are normalised by the population std as in :class:`turnwise.algo.advantages.group.GroupAdvantage`: a
@@ -39,27 +40,29 @@ class Awpo:
       outcomes over the whole run, including this batch (kept in the rule's memory). A mean within ``tolerance`` of
       R_max counts as equal;
     - d = alpha_base + (alpha_prio - alpha_base) 1[tau_low < mean_out < tau_high] (Eq. 22);
-    - clip radius = clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), with the mean over all groups of the
-      collection (Algorithm 1). A tree does not count as a group if it has fewer than two valid leaves, a gate stopped
-      it, or a refill replaces it.
+    - clip radius = clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), with the mean over all groups of the update
+      (Algorithm 1). A tree does not count as a group if it has fewer than two valid leaves, if a gate stopped it, or if
+      another tree replaces it (``zero_variance=refill``).
 
     A group uses A_out alone (w = 0) if it has no ``reasoning`` or the judge failed on one of its leaves (``reasoning``
     is NaN there). Such groups are counted in the metric ``unjudged_groups``.
 
-    ``reasoning`` is added to the outcome. If the judge agrees with the outcome, then s_mix >= s_out and rho >= 1/2, so
-    an ``epsilon_mix`` of 1/2 or less would never let such a judge through.
+    R_mix contains the outcome. If the judge agrees with the outcome, then s_mix >= s_out and rho >= 1/2, so with an
+    ``epsilon_mix`` of 1/2 or less the scores of such a judge would never be used.
 
     Attributes:
-        gate: ``ratio`` is Eq. 21. ``inverse`` lets the judge through where ``ratio`` does not, at rho >= epsilon_mix.
-            This follows the paper's introduction, which listens to the judge when the outcome's variance is
-            insignificant. ``open`` sets w = 1 (the ablation; with the three switches off too, this is the plain sum of
-            both rewards).
+        gate: ``ratio`` is Eq. 21. ``inverse`` uses the judge's scores where ``ratio`` ignores them, at rho >=
+            epsilon_mix. This follows the paper's introduction, which uses the judge when the variance of the outcome is
+            insignificant. ``open`` sets w = 1 as an ablation. If ``saturation``, ``difficulty`` and ``dynamic_clip``
+            are False too, ``open`` is the plain sum of both rewards.
         saturation: whether to apply the first indicator of Eq. 21.
         difficulty: whether to compute d by Eq. 22; if False, d = 1.
         dynamic_clip: whether to use the radius of Eq. 24; if False, the loss keeps its own clip range.
-        mean_over: the groups over which Eq. 24 takes its mean. ``trained`` leaves out groups without a weight in the
-            loss. Their w is mostly 0, which would keep the radius wide even if the trained groups rely on the judge.
-        epsilon_mix, tau_low, tau_high: the paper does not give them. The taus are in units of the outcome.
+        mean_over: the groups over which Eq. 24 takes its mean. ``trained`` leaves out groups that have weight 0 in the
+            loss. The w of such groups is mostly 0, which would keep the radius wide even if the trained groups rely on
+            the judge.
+        epsilon_mix, tau_low, tau_high: thresholds of Eqs. 21 and 22. The paper does not give their values. tau_low and
+            tau_high are in units of the outcome.
         zero_variance: what to do with a group whose advantages are all 0, as in ``GroupAdvantage``.
     """
 
@@ -103,13 +106,13 @@ class Awpo:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether the collector should replace trees in which every turn has weight 0."""
+        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of one tree as if it were the only tree of the first update.
 
-        Its group's mean is then the maximum R_max, so w = 0 if ``saturation`` is on.
+        In that case R_max is the mean outcome of this tree, so w = 0 if ``saturation`` is True.
         """
         return self.over([tree], [rewards], {}).credits[0]
 
@@ -148,7 +151,7 @@ class Awpo:
         return Credited(credits, {**memory, PEAK: peak}, metrics)
 
     def _group(self, tree: RolloutTree, rewards: Rewards) -> _Group | None:
-        """Returns the statistics of a tree, or None if it was stopped or has fewer than two valid leaves."""
+        """Returns the statistics of a tree, or None if a gate stopped it or it has fewer than two valid leaves."""
         if tree.stopped:
             return None
         outcome = finite_rewards(tree, rewards, "outcome" if "outcome" in rewards else "total")
@@ -208,7 +211,9 @@ class Awpo:
         return credit
 
     def _untaught(self, tree: RolloutTree) -> _Leaves:
-        """Returns the advantages of a group without a learning signal: 0 for valid leaves if kept, else none."""
+        """Returns the advantages of a group without a learning signal: 0 for each valid leaf with
+        ``zero_variance=keep``, otherwise an empty dictionary.
+        """
         kept = self.zero_variance == "keep" and not tree.stopped
         return {leaf: 0.0 for leaf in tree.leaves() if kept and leaf not in tree.invalid}
 

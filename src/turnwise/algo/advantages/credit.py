@@ -1,4 +1,4 @@
-"""The interface of a credit rule, and functions that pass the advantages of leaves to the turns above them."""
+"""The interface of an advantage rule, and functions that pass the advantages of leaves to the turns above them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 
 class Advantage(Protocol):
-    """A rule that computes the credit of one tree.
+    """An advantage rule, which computes the credit (advantage and weight of each turn) of one tree.
 
     A rule that compares all trees of an update also implements :class:`BatchAdvantage`.
     """
 
-    wants_refill: bool  # whether the collector should replace trees whose weights are all 0, up to a bound
+    wants_refill: bool  # whether other states replace trees whose weights are all 0, up to a limit
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Credited:
-    """The result of a rule for all the trees of an update."""
+    """The credit that an advantage rule gives to all trees of an update, with the rule's memory and metrics."""
 
     credits: list[Credit]  # aligned with the trees
     memory: Mapping[str, float] = field(default_factory=dict)  # passed to the next update; saved in checkpoints
@@ -32,11 +32,11 @@ class Credited:
 
 @runtime_checkable
 class BatchAdvantage(Protocol):
-    """A rule that needs all the trees of an update at once, or values from earlier updates.
+    """An advantage rule that needs all trees of an update at once, or values from earlier updates.
 
     The rule itself has no state. The loop stores the ``memory`` that the rule returned for the previous update (empty
-    at first) and passes it in. While a batch is refilled, the loop calls the rule again for the larger batch, with the
-    same memory.
+    at first) and passes it in. If trees without a learning signal are replaced, the loop calls the rule again for the
+    larger batch, with the same memory.
     """
 
     def over(
@@ -47,7 +47,9 @@ class BatchAdvantage(Protocol):
 def credit_all(
     rule: Advantage, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]
 ) -> Credited:
-    """Returns the credit of an update's trees, in one call if the rule is a :class:`BatchAdvantage`, else per tree."""
+    """Returns the credit of all trees of an update. A :class:`BatchAdvantage` is called once, other rules once per
+    tree.
+    """
     if isinstance(rule, BatchAdvantage):
         return rule.over(trees, rewards, memory)
     return Credited([rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)], memory)
@@ -57,16 +59,17 @@ def spread(tree: RolloutTree, leaf_advantage: Mapping[int, float]) -> Credit:
     """Returns the credit of every turn, given the advantages of some leaves (turn index -> advantage).
 
     A turn receives the sum over the leaves below it. So on a flat tree every turn of a path has its leaf's advantage,
-    and a shared turn gets the gradient that its copies would have received together. The weight of a turn is 1 if any
-    leaf below it is given.
+    and a turn that several paths share gets the sum of the gradients that a separate copy in each path would get. The
+    weight of a turn is 1 if ``leaf_advantage`` has a leaf below it, else 0.
     """
     return spread_turns(tree, {leaf: [value] * len(tree.path(leaf)) for leaf, value in leaf_advantage.items()})
 
 
 def spread_turns(tree: RolloutTree, path_advantage: Mapping[int, Sequence[float]]) -> Credit:
-    """Does the same as :func:`spread` for advantages that differ along a path.
+    """Returns the credit of every turn like :func:`spread`, for advantages that differ between the turns of a path.
 
-    ``path_advantage`` maps a leaf to one advantage for each turn of its path, from the root's first turn on.
+    ``path_advantage`` maps a leaf to one advantage for each turn of its path, starting with the first turn after the
+    root.
     """
     advantage = [0.0] * len(tree.turns)
     weight = [0.0] * len(tree.turns)
@@ -78,7 +81,7 @@ def spread_turns(tree: RolloutTree, path_advantage: Mapping[int, Sequence[float]
 
 
 def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """Returns the reward ``name`` of every valid leaf (turn index -> reward).
+    """Returns the reward ``name`` of every leaf whose environment did not fail (turn index -> reward).
 
     Raises:
         ValueError: there is no such reward, or the number of its values is not the number of leaves.
@@ -94,7 +97,7 @@ def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, fl
 
 
 def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """Returns :func:`leaf_rewards` and checks that every value is finite.
+    """Returns the same as :func:`leaf_rewards`, after checking that every value is finite.
 
     Raises:
         ValueError: as in :func:`leaf_rewards`, or if a value is not finite.

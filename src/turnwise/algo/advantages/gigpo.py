@@ -35,13 +35,13 @@ class GiGPO:
     F_norm is the population std plus ``eps``, or 1. A_S is 0 for a step that is alone at its anchor or whose anchor's
     returns are all equal. A turn that several leaves share is one step. Its return is the mean over those leaves, and
     it receives the sum of the leaves' advantages as in :func:`turnwise.algo.advantages.credit.spread`. A tree whose
-    advantages are all 0 is handled as ``zero_variance`` says. A stopped tree is never trained on. Leaves whose
-    environment failed are in no group.
+    advantages are all 0 is handled as ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves
+    whose environment failed are in no group.
 
     Attributes:
         omega: weight of A_S; with 0 only the group advantage A_E is left.
         gamma: discount per turn.
-        scale: True: F_norm = std + eps; False: F_norm = 1, the paper's other choice.
+        scale: whether F_norm is std + eps. If False, F_norm is 1, which is the paper's other choice.
         anchor: what two turns must have in common to be compared.
         eps: added to the std.
         tolerance: std at or below which values count as equal.
@@ -66,7 +66,7 @@ class GiGPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether the collector should replace trees in which every turn has weight 0."""
+        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
@@ -94,7 +94,9 @@ class GiGPO:
         return {key: (value - centre) / norm for key, value in values.items()}
 
     def _returns(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, float]:
-        """Returns R (Eq. 5) of every turn above a valid leaf, as the mean over the leaves that share the turn."""
+        """Returns the discounted return R (Eq. 5) of every turn above a valid leaf: the mean over the leaves that share
+        the turn.
+        """
         below: dict[int, list[float]] = defaultdict(list)
         for leaf, value in total.items():
             for turn, rest in zip(tree.path(leaf), to_go(payments(tree, leaf, value), self.gamma), strict=True):
@@ -105,7 +107,7 @@ class GiGPO:
         """Returns A_S of every turn that has a return (Eqs. 6-7)."""
         shown: dict[int, tuple[str, ...]] = {
             -1: ()
-        }  # the observations that a turn's children have seen; () only for the root
+        }  # turn -> the observations that its children are compared by; () only for the root
         for number, turn in enumerate(tree.turns):
             history = shown[turn.parent] if self.anchor == "history" else ()
             shown[number] = (*history, turn.observation)

@@ -12,21 +12,22 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class GroupAdvantage:
-    """Computes A_i = (r_i - baseline) / (std + eps) over a tree's valid leaves, with the population std.
+    """Computes A_i = (r_i - baseline) / (std + eps) for each valid leaf i of a tree, with the population std.
 
     This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). The advantage is exactly 0 in a group
-    whose std is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed enter no
-    statistic and are never trained on. A tree that a gate stopped is left out in the same way. Turns receive the sum of
-    their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
+    whose std is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed are left
+    out of all statistics and never trained on. A tree that a gate stopped is left out in the same way. Turns receive
+    the sum of their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
 
     Attributes:
         eps: added to the std.
         tolerance: rewards count as equal if their std is at most this, because float rewards are never exactly equal.
         scale: whether to divide by the std; False is Dr.GRPO (arXiv:2503.20783).
-        baseline: ``mean`` of the group, or ``leave_one_out``: the mean of the others (RLOO, arXiv:2402.14740).
+        baseline: ``mean`` is the mean of the whole group. ``leave_one_out`` is the mean of the other leaves (RLOO,
+            arXiv:2402.14740).
         zero_variance: what to do with a group whose advantages are all 0. ``keep`` gives it advantage 0 (it still
-            counts in every mean and receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and asks the
-            collector for other states in its place (DAPO, arXiv:2503.14476).
+            counts in every mean and receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and samples
+            rollouts from another state in its place (DAPO, arXiv:2503.14476).
     """
 
     eps: float = 1e-6
@@ -45,7 +46,7 @@ class GroupAdvantage:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether the collector should replace trees in which every turn has weight 0."""
+        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:

@@ -15,11 +15,12 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class MonteCarlo:
-    """Computes A(turn) = V(after) - V(before), where V(node) is the mean total of the valid leaves below the node.
+    """Computes A(turn) = V(after) - V(before), where V(node) is the mean total reward of the valid leaves below the
+    node.
 
-    V before the first turn is that of the root. Below a turn from which nothing branches, V stays the same, and each
-    later difference would be 0. Therefore the turns from one branch point to the next count as one step. All of them
-    have the advantage of the first, and they are one sample of the loss, as in
+    V before the first turn is the V of the root. Where a path does not branch, V does not change from turn to turn, and
+    the advantages of the later turns would be 0. Therefore all turns from one branch point to the next count as one
+    step. All of them have the advantage of the first of these turns, and they are one sample of the loss, as in
     :class:`turnwise.algo.advantages.treerpo.TreeRPO`. (VinePPO starts new rollouts at every step, so each step has its
     own value, as in a tree that branches at every turn.) The advantages of the steps of a path add up to its total
     minus the root's mean. The advantages of siblings, weighted by their numbers of leaves, add up to 0. On a tree that
@@ -27,8 +28,8 @@ class MonteCarlo:
 
     There are two differences from TreeRPO: a node's value weighs all leaves equally, not all children, and siblings are
     not normalised among themselves. A branch point whose children have equal values has no signal and is handled as
-    ``zero_variance`` says, and so is a root with one child. Turns without a valid leaf below them enter no mean and
-    have weight 0. In a stopped tree every turn has weight 0.
+    ``zero_variance`` says, and so is a root with one child. Turns without a valid leaf below them are left out of all
+    means and have weight 0. In a tree that a gate stopped, every turn has weight 0.
 
     Attributes:
         scale: whether to divide by the population std of the totals of all valid leaves, one number for the whole tree.
@@ -47,7 +48,7 @@ class MonteCarlo:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether the collector should replace trees in which every turn has weight 0."""
+        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:

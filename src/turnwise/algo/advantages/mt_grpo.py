@@ -28,25 +28,25 @@ class MTGRPO:
     decides whether it enters the statistics of turn k.
 
     ``unbiased`` is our own form, derived for this reason: A_k = G_k - b_k, where G_k = r_k + ... + r_(K-1) + lambda R
-    is what the rollout still earns. b_k is the mean over the other rollouts, each at its turn k, or at its last turn if
-    it has ended by then. No rollout is in its own baseline or decides how many terms the baseline has, and nothing is
-    divided by a std. So the baseline changes no expectation if rollouts are independent and the loss sums over turns
-    (``loss.aggregation=constant``, ``zero_variance=keep``). A mean over the tokens of each rollout weighs short and
-    long rollouts differently, which makes the gradient biased again. Rollouts that share a turn are left out of each
-    other's baseline at that turn, and a turn that all rollouts share has advantage 0. Without rewards of turns, this
-    form is lambda times the leave-one-out group advantage.
+    is the reward that the rollout still receives from turn k on. b_k is the mean of G over the other rollouts, each at
+    its turn k, or at its last turn if it has ended by then. No rollout is in its own baseline or decides how many terms
+    the baseline has, and nothing is divided by a std. So the baseline changes no expectation if rollouts are
+    independent and the loss sums over turns (``loss.aggregation=constant``, ``zero_variance=keep``). A mean over the
+    tokens of each rollout weighs short and long rollouts differently, which makes the gradient biased again. Rollouts
+    that share a turn are left out of each other's baseline at that turn, and a turn that all rollouts share has
+    advantage 0. Without rewards of turns, this form is lambda times the leave-one-out group advantage.
 
-    The rewards of turns are those before a rollout's last turn, because the result of the last turn is the outcome. If
-    no turn is rewarded, ``naive`` is lambda times the group advantage and ``unbiased`` is as above. The metric
-    ``train/turns_paid`` is then 0, and the run warns.
+    Only the turns before a rollout's last turn have rewards of turns, because the result of the last turn is the
+    outcome. If no turn has a reward, ``naive`` is lambda times the group advantage and ``unbiased`` is as above. The
+    metric ``train/turns_paid`` is then 0, and the run warns.
 
     Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree whose
-    advantages are all 0 is handled as ``zero_variance`` says. A stopped tree is never trained on. Leaves whose
-    environment failed enter no statistic.
+    advantages are all 0 is handled as ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves
+    whose environment failed are left out of all statistics.
 
     Attributes:
-        form: see above.
-        outcome_weight: lambda.
+        form: ``naive`` or ``unbiased``, as described above.
+        outcome_weight: lambda, the weight of the outcome.
         turn_reward: ``reward`` is the environment's reward for a turn. Any other value is a key of the turn's info,
             such as ``admissible`` (whether the environment could execute the action; the paper rewards calls that ran).
         turn_offset: added to each of these rewards. With ``admissible`` and -1, a turn that could not be executed costs
@@ -76,11 +76,13 @@ class MTGRPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether the collector should replace trees in which every turn has weight 0."""
+        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and as a metric the share of rollouts in which turns were rewarded."""
+        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of rollouts that have turn
+        rewards.
+        """
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:

@@ -1,4 +1,4 @@
-"""Functions that are shared by the rules that normalise rewards within groups of a tree."""
+"""Helper functions for the advantage rules that normalise rewards within groups of a tree."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from turnwise.algo.advantages.credit import mean, std
 
 ZeroVariance = Literal["keep", "drop", "refill"]
 """The ways to handle a group whose rewards are equal. ``keep`` gives it advantage 0 (it counts in every mean and
-receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and, if the whole tree is dropped, asks the
-collector for other states."""
+receives the KL term). ``drop`` gives it weight 0. ``refill`` drops it and, if the whole tree is dropped, samples
+rollouts from another state instead.
+"""
 
 
 def normalised(values: Sequence[float], eps: float, tolerance: float) -> list[float] | None:
@@ -25,7 +26,7 @@ def normalised(values: Sequence[float], eps: float, tolerance: float) -> list[fl
 
 
 def check_settings(eps: float, tolerance: float, zero_variance: str) -> None:
-    """Checks the ranges of the parameters that these rules share.
+    """Checks the ranges of ``eps`` and ``tolerance``, and that ``zero_variance`` is a known choice.
 
     Raises:
         ValueError: a parameter is out of range; the message names it.

@@ -1,4 +1,6 @@
-"""Tree-GRPO (arXiv:2509.21240) as TRACE gives it (arXiv:2606.11119, Eqs. 48-49): compares a leaf with two groups."""
+"""Tree-GRPO (arXiv:2509.21240) as the TRACE paper writes it (arXiv:2606.11119, Eqs. 48-49): compares a leaf with two
+groups.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class TreeGRPO:
-    """Computes A_i = A_intra + A_inter, each (r_i - mean) / (std + eps) with the population std within its group.
+    """Computes A_i = A_intra + A_inter. Each part is (r_i - mean) / (std + eps) within its group, with the population
+    std.
 
     Either part is 0 where its group's rewards are equal. The inter-tree group consists of all valid leaves of the
-    prompt. The intra-tree group consists of the leaves that share a prefix: those below the last turn at which the
-    leaf's path branches (``siblings``), or those of one rollout and of all rollouts that branched from it (``tree``). A
-    leaf that is alone in its group has no intra-tree part. Turns receive the sum of their leaves' advantages. A tree
-    whose rewards are all equal is handled as ``zero_variance`` says. A stopped tree is never trained on.
+    prompt. The intra-tree group consists of the leaves that share a prefix: with ``siblings``, the leaves below the
+    last turn at which the leaf's path branches; with ``tree``, the leaves of one root rollout and of all rollouts that
+    branched from it. A leaf that is alone in its group has no intra-tree part. Turns receive the sum of their leaves'
+    advantages. A tree whose rewards are all equal is handled as ``zero_variance`` says. A tree that a gate stopped is
+    never trained on.
 
     Attributes:
         eps: added to the std.
@@ -40,7 +44,7 @@ class TreeGRPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether the collector should replace trees in which every turn has weight 0."""
+        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:

@@ -13,12 +13,12 @@ from turnwise.types import Credit, Rewards, RolloutTree
 class TreeRPO:
     """Computes A_c = (R_c - mean) / (std + eps) among the children of one parent, with the population std.
 
-    The value R of a node is the plain mean of its children's values, whatever their numbers of leaves. A branch runs
-    from a child to the next branch point: turns without siblings have their branch's advantage, and each branch is one
-    sample of the loss (the edges of Eq. 47). On a tree that branches only at its root this is the group advantage. A
-    branch point whose children have equal values has no signal and is handled as ``zero_variance`` says, and so is a
-    root with one child. Children without a valid leaf enter no mean and have weight 0. In a stopped tree every turn has
-    weight 0.
+    The value R of a node is the plain mean of its children's values, regardless of how many leaves each child has. A
+    branch is a child and all turns after it up to the next branch point. All turns of a branch have the same advantage,
+    and each branch is one sample of the loss (the edges of Eq. 47). On a tree that branches only at its root this is
+    the group advantage. A branch point whose children have equal values has no signal and is handled as
+    ``zero_variance`` says, and so is a root with one child. Children without a valid leaf are left out of all means and
+    have weight 0. In a tree that a gate stopped, every turn has weight 0.
 
     Attributes:
         eps: added to the std.
@@ -35,7 +35,7 @@ class TreeRPO:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether the collector should replace trees in which every turn has weight 0."""
+        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:

@@ -31,10 +31,10 @@ class TurnCredit:
     reward of turn t is divided over turn t and the turns before it, with weights proportional to gamma^d at distance d
     that sum to 1. c_t is the sum of the parts that turn t receives. c_mean is the mean of c over the tokens of the
     rollout's actions, so the second term moves credit between the turns of one rollout and does not change their sum
-    over tokens. There is no division by a std. The original takes differences of scores of states, and its R contains
-    the net progress. Here the rewards of the turns before the last are the progress, and R is only the run's total. A
-    rollout in which no turn before the last was rewarded has its group advantage R - mean, as in the original. The
-    metric ``train/turns_paid`` is then 0, and the run warns.
+    over tokens. There is no division by a std. In prime-rl, the reward of a turn is its progress, the difference
+    between the scores of two states, and R contains the net progress. Here the rewards of the turns before the last are
+    the progress, and R is only the rollout's total reward. A rollout in which no turn before the last was rewarded has
+    its group advantage R - mean, as in the original. The metric ``train/turns_paid`` is then 0, and the run warns.
 
     ``to_go`` is A_t = (G_t - mean) / (std + eps), where G_t is the discounted sum of the rewards of turn t and the
     turns after it. The rewards of a rollout's turns add up to its total
@@ -44,11 +44,11 @@ class TurnCredit:
     before the end, this is the group advantage.
 
     Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree whose
-    advantages are all 0 is handled as ``zero_variance`` says. A stopped tree is never trained on. Leaves whose
-    environment failed enter no statistic.
+    advantages are all 0 is handled as ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves
+    whose environment failed are left out of all statistics.
 
     Attributes:
-        form: see above.
+        form: ``smeared`` or ``to_go``, as described above.
         gamma: discount of the weights (``smeared``) or of the sum (``to_go``).
         beta: how much credit moves between turns; not used by ``to_go``.
         turn_reward: ``reward`` is the environment's reward for a turn. With ``smeared``, it may also be a key of the
@@ -88,11 +88,13 @@ class TurnCredit:
 
     @property
     def wants_refill(self) -> bool:
-        """Returns whether the collector should replace trees in which every turn has weight 0."""
+        """Returns whether trees from other states should replace the trees in which every turn has weight 0."""
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and as a metric the share of rollouts in which turns were rewarded."""
+        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of rollouts that have turn
+        rewards.
+        """
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
@@ -136,7 +138,7 @@ def smeared(progress: Sequence[float], gamma: float) -> list[float]:
 
     Both ``progress`` and the result have shape (K).
 
-    The turns are numbered from 1. The sums of ``progress`` and of the result are equal, because each turn's progress is
-    divided once.
+    The turns are numbered from 1. The result has the same sum as ``progress``, because the parts of each turn's
+    progress add up to that progress.
     """
     return to_go([value / math.fsum(gamma**d for d in range(k)) for k, value in enumerate(progress, start=1)], gamma)

@@ -14,7 +14,7 @@ METRIC = "turns_paid"
 
 
 def paid(tree: RolloutTree, leaf: int, of: str) -> list[float]:
-    """Returns the reward of each turn of a path except the last, (K - 1) numbers in the units of ``of``.
+    """Returns the reward named ``of`` for each turn of a path except the last turn; shape (K - 1).
 
     The last turn is left out because its result is the outcome, which the run's reward measures.
 
@@ -26,17 +26,18 @@ def paid(tree: RolloutTree, leaf: int, of: str) -> list[float]:
 
 
 def payments(tree: RolloutTree, leaf: int, total: float) -> list[float]:
-    """Returns a reward for each turn of a path, (K); the last turn gets the rest of ``total``.
+    """Returns a reward for each turn of a path, shape (K). The last turn gets ``total`` minus the rewards of the
+    earlier turns.
 
-    So the rewards always add up to the run's reward of the rollout, whether or not that is the sum of the environment's
-    rewards. If the environment gives no reward before the end, the last turn has all of the total.
+    So the rewards always add up to ``total``, whether or not ``total`` is the sum of the environment's rewards. If the
+    environment gives no reward before the end, the last turn has all of the total.
     """
     before = paid(tree, leaf, PAID)
     return [*before, total - math.fsum(before)]
 
 
 def to_go(rewards: Sequence[float], gamma: float) -> list[float]:
-    """Returns the rewards-to-go G_k = sum over m >= k of gamma^(m-k) r_m; (K) -> (K)."""
+    """Returns the discounted rewards-to-go G_k = sum over m >= k of gamma^(m-k) r_m. Input and result have shape (K)."""
     found, rest = [], 0.0
     for reward in reversed(rewards):
         rest = reward + gamma * rest
@@ -52,10 +53,10 @@ def credit_and_tell(
     memory: Mapping[str, float],
     offset: float,
 ) -> Credited:
-    """Returns the credit of each tree by itself, and the metric ``turns_paid``.
+    """Returns the credit of each tree, computed by ``rule`` from that tree alone, and the metric ``turns_paid``.
 
-    The metric is the share of valid rollouts in which a turn before the last had a reward other than 0, ``offset``
-    included. If it is 0, only the outcome was credited.
+    The metric is the fraction of valid rollouts in which a turn before the last had a reward other than 0 after
+    ``offset`` was added. If the metric is 0, only the outcome was credited.
     """
     credits = [rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
     leaves = [(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.leaves() if leaf not in tree.invalid]
@@ -67,7 +68,7 @@ def credit_and_tell(
 
 
 def check_discount(name: str, gamma: float) -> None:
-    """Checks the range of a discount.
+    """Checks that a discount factor lies in [0, 1].
 
     Raises:
         ValueError: the discount is outside [0, 1]; the message names the parameter.
@@ -77,7 +78,9 @@ def check_discount(name: str, gamma: float) -> None:
 
 
 def rollout_moments(paths: Collection[Sequence[float]]) -> tuple[float, float]:
-    """Returns mean and population std over the turns of several paths; all paths have the same total weight."""
+    """Returns mean and population std over the turns of several paths; each path has the same weight, regardless of its
+    length.
+    """
     centre = mean([mean(path) for path in paths])
     return centre, math.sqrt(mean([mean([(value - centre) ** 2 for value in path]) for path in paths]))
 

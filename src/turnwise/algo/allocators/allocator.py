@@ -11,11 +11,14 @@ from turnwise.types import RolloutTree, State
 
 class Allocator(Protocol):
     def __call__(self, states: Sequence[State]) -> list[int]:
-        """Returns how many rollouts to start at each state before anything is sampled; 0 skips the state."""
+        """Returns how many rollouts to start at each state. This is decided before any rollout is sampled; 0 skips the
+        state.
+        """
         ...
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
-        """Returns further branches of trees whose first rollouts have just ended: turn index -> count; -1 is the root.
+        """Returns how many further rollouts to start in each tree, as a mapping from turn index to count. Index -1 is
+        the root. The rollouts from the roots have just ended.
 
         This method is called once for each tree. The result for a tree must not depend on the other trees of the call.
         """
@@ -23,10 +26,10 @@ class Allocator(Protocol):
 
 
 def anchors(tree: RolloutTree) -> list[list[int]]:
-    """Returns, for each valid leaf, the turns of its rollout at which it can branch: all but the last (TRACE Eq. 7)."""
+    """Returns, for each valid leaf, the turns at which its rollout can branch: all turns but the last (TRACE Eq. 7)."""
     return [tree.path(leaf)[:-1] for leaf in tree.leaves() if leaf not in tree.invalid]
 
 
 def counted(turns: Iterable[int]) -> dict[int, int]:
-    """Counts each turn, in the order of first occurrence."""
+    """Returns how often each turn occurs, ordered by first occurrence."""
     return dict(Counter(turns))

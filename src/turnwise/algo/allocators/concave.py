@@ -1,6 +1,7 @@
-"""Spends a budget of units on items whose gains fall with each further unit.
+"""Distributes a budget of units over items.
 
-The greedy choice is optimal, and its cost is nearly linear in the number of items and in the budget.
+Each further unit that an item receives gains less than the unit before. Therefore the greedy choice is optimal. Its
+cost is nearly linear in the number of items and in the budget.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Counts = NDArray[np.int64]
 
 class Gain(Protocol):
     def __call__(self, items: Counts, start: int, stop: int) -> Array:
-        """Returns the gains of units ``start + 1 .. stop`` of these items, (items, units).
+        """Returns the gains of units number ``start + 1`` to ``stop`` of each item, shape (items, stop - start).
 
         Gains are at least 0 and never rise along a row.
         """
@@ -24,12 +25,12 @@ class Gain(Protocol):
 
 
 def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
-    """Returns the number of units of each item that maximises the sum of gains, (items,).
+    """Returns how many units to give to each item so that the sum of gains is largest, shape (items,).
 
     Only units with a gain above 0 are taken. The best ``budget`` units are those whose gain is above a threshold
     (``price``). Gains are computed in growing blocks, and only for items whose last unit so far was above the
-    threshold. So few more gains are computed than units are taken. Units whose gain equals the threshold go to the
-    items in order, and each item is filled before the next.
+    threshold. So the gains of only few other units are computed. Units whose gain equals the threshold go to the items
+    in order, and each item is filled before the next.
 
     Args:
         gain: returns the gains of a block of units.
@@ -67,10 +68,10 @@ def even(items: int, budget: int) -> Counts:
 
 
 def probabilities(values: object, name: str) -> Array:
-    """Returns ``values`` as an array after a check.
+    """Returns ``values`` as an array, after checking that they are a list of probabilities.
 
     Raises:
-        ValueError: one of them lies outside [0, 1] or is not a number.
+        ValueError: a value lies outside [0, 1] or is not a number, or ``values`` is not a flat list.
     """
     array = np.asarray(values, dtype=np.float64)
     wrong = np.flatnonzero(~((array >= 0) & (array <= 1)))

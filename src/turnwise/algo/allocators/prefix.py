@@ -10,7 +10,8 @@ from turnwise.algo.allocators.concave import Array, Counts, even, greedy, probab
 
 
 def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
-    """Returns the numbers k of continuations of each prefix, (A,), that maximise the sum of 1 - q^k (Eqs. 15-16).
+    """Returns the number k of continuations of each prefix, shape (A,), so that the sum of 1 - q^k is largest (Eqs.
+    15-16).
 
     The numbers sum to ``budget``. The gain of one more continuation is q^(k - 1) (1 - q), which falls with k, so the
     greedy choice is optimal. Once every gain is 0 (each q is 1, or is 0 and has been taken), the rest of the budget is
@@ -18,7 +19,7 @@ def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
 
     Args:
         same: q of each prefix: the probability that a continuation ends with the same outcome as the original rollout.
-        budget: m N.
+        budget: the number of continuations to distribute; m N in the paper.
 
     Raises:
         ValueError: a probability is outside [0, 1], the budget is below 0, or it is above 0 and there is no prefix.
@@ -37,7 +38,8 @@ def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
 
 
 def same_outcome(values: Sequence[float] | Array, rewards: Sequence[float] | Array) -> Array:
-    """Returns q = r V + (1 - r) (1 - V) of each prefix (Eq. 15). Rewards between 0 and 1 are used unrounded.
+    """Returns q = r V + (1 - r) (1 - V) of each prefix (Eq. 15): the probability that a continuation has the same
+    outcome as the original rollout. Rewards r between 0 and 1 are not rounded.
 
     Raises:
         ValueError: a value or a reward is outside [0, 1].

@@ -10,7 +10,7 @@ from turnwise.algo.allocators.concave import Array, Counts, even, greedy, probab
 
 
 def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
-    """Returns the number m of rollouts of each prompt, (B,), that maximises the sum of Eq. 12.
+    """Returns the number m of rollouts of each prompt, shape (B,), so that the sum of Eq. 12 is largest.
 
     Each m is in {0, 2, 3, ...}, and all m sum to ``budget``. The gain of one more rollout is f(m) - f(m - 1), where
     f(m) = 1 - v^m - (1 - v)^m. The first two rollouts together gain f(2), which is v (1 - v) for each of them. The
@@ -78,7 +78,9 @@ def _complete(counts_B: Counts, lone: int, pair_B: Array, high_B: Array, low_B: 
 
 
 def mixed_probability(values: Sequence[float] | Array, counts: Sequence[int] | Counts) -> Array:
-    """Returns the predicted probability that ``counts`` rollouts contain a success and a failure (Eq. 12)."""
+    """Returns for each prompt the predicted probability that its ``counts`` rollouts contain both a success and a
+    failure (Eq. 12).
+    """
     v_B = probabilities(values, "values")
     m_B = np.asarray(counts)
     return np.where(m_B < 2, 0.0, 1 - v_B**m_B - (1 - v_B) ** m_B)

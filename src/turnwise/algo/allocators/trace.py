@@ -16,24 +16,25 @@ from turnwise.types import Judge, RolloutTree, State, Value
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Spends ``budget`` rollouts by predicted success (Eq. 13), then ``expansion`` continuations each (Eq. 16).
+    """Distributes ``budget`` rollouts over the states by predicted success (Eq. 13), then continues rollouts at chosen
+    turns (Eq. 16).
 
     There is one round of expansion, separately for each prompt. If no rollout of a prompt has a turn to branch at, the
-    prompt gets the same number of further rollouts from its root instead. No rollout whose environment failed is
-    branched from.
+    prompt gets the same number of further rollouts from its root instead. A rollout whose environment failed gets no
+    continuations.
 
     Attributes:
         value: predicts the success of histories.
         reward: the reward of finished rollouts, within [0, 1].
-        budget: M, rollouts from the roots of one collection; None: twice the number of states, which is the paper's
-            ratio.
-        expansion: N, the number of continuations for each root rollout.
+        budget: M, the number of rollouts from the roots of all states of an update. None means twice the number of
+            states, which is the paper's ratio.
+        expansion: N, the number of continuations per root rollout.
         root: ``predicted``, or ``uniform``, which gives ``group_size`` rollouts each to as many states as the budget
             allows.
         prefix: ``predicted``, or ``random``, which starts each continuation at a turn drawn uniformly. The combinations
             of ``root`` and ``prefix`` are the rows of the paper's Table 1.
-        group_size: rollouts of a state with ``root=uniform``.
-        seed: of random turns, and of the order in which equally good turns are taken.
+        group_size: number of rollouts per state with ``root=uniform``.
+        seed: seed of the random choice of turns, and of the order in which equally good turns are chosen.
     """
 
     value: Value
@@ -69,7 +70,7 @@ class Trace:
         return root_allocation(values, budget).tolist()
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
-        """Returns the numbers of continuations at each tree's turns."""
+        """Returns for each tree how many continuations start at which turn (turn index -> count; -1 is the root)."""
         if self.expansion == 0:
             return [{} for _ in trees]
         blind = self.prefix == "random"

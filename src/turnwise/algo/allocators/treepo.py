@@ -12,7 +12,7 @@ from turnwise.types import RolloutTree, State
 
 @dataclass(frozen=True, slots=True)
 class TreePO:
-    """Starts ``roots`` rollouts a state, then one continuation at each of ``branches`` random turns of every rollout.
+    """Starts ``roots`` rollouts per state, then one continuation at each of ``branches`` random turns of every rollout.
 
     The turns of a rollout are all different if it has enough of them. If no rollout of a prompt has a turn to branch
     at, the prompt gets the same number of further rollouts from its root. If only some rollouts have no such turn,

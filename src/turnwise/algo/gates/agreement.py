@@ -20,14 +20,17 @@ from turnwise.types import GateDecision, RolloutTree
 
 
 class Taken(NamedTuple):
-    """The first actions of a rollout, at most ``step`` of them; ``more`` says whether further ones may follow."""
+    """The first actions of a rollout, at most ``step`` of them. ``more`` says whether the rollout may still take
+    another action.
+    """
 
     actions: Sequence[str]
     more: bool
 
 
 def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: float) -> bool | None:
-    """Returns whether d_K will be below the threshold, or None if that depends on the rollouts ``behind``.
+    """Returns whether d_K will be below the threshold, or None if that still depends on the unfinished rollouts in
+    ``behind``.
 
     The arguments are those of :meth:`turnwise.algo.gates.gate.Gate.early`. If a tree is stopped, the recorded decision
     holds the greatest d_K that the tree could still reach.
@@ -39,7 +42,7 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
         for leaves, more in ((done, False), (last, True))
         for leaf in leaves
     ] + [Taken([], True)] * (len(behind) - len(last))
-    if len(done) < 2:  # the others may fail, and a single rollout has no distance
+    if len(done) < 2:  # the environments of the other rollouts may fail, and a single rollout has no distance
         return None
     bounds = [distance_bounds(one, other, step) for one, other in combinations(group, 2)]
     low, high = (fmean(side) for side in zip(*bounds, strict=True))
@@ -51,9 +54,9 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
 def distance_bounds(one: Taken, other: Taken, step: int) -> tuple[float, float]:
     """Returns the least and the greatest Levenshtein distance that two rollouts can have after ``step`` turns.
 
-    Distances are divided by the longer length. For the least distance: any alignment of the two sequences reaches the
-    end of the known actions of one of them, and its cost up to there is a lower bound. For the greatest distance: all
-    actions after the common prefix are assumed to differ.
+    Distances are divided by the length of the longer sequence. The least distance follows from the known actions: any
+    alignment of the two sequences reaches the end of the known actions of one of them, and its cost up to there is a
+    lower bound. The greatest distance assumes that all actions after the common prefix differ.
     """
     a, b = one.actions, other.actions
     if not one.more and not other.more:

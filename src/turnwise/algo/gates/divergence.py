@@ -16,13 +16,15 @@ from turnwise.types import GateDecision, RolloutTree
 class Divergence(AtStep):
     """Stops a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2), because its rewards will then likely all be equal.
 
-    A stopped tree leaves the update as a whole, and no other rollouts replace it. A group whose rollouts have all ended
-    by step K is kept unless ``over`` is set, because there is nothing left to save and its rewards are known.
+    None of the turns of a stopped tree are trained on, and no other rollouts replace the tree. A group whose rollouts
+    have all ended by step K is kept unless ``over`` is set, because there is nothing left to save and its rewards are
+    known.
 
     Attributes:
-        k: K, the turn since the root after which the gate decides, once.
-        threshold: d_L.
-        over: whether a group whose rollouts have all ended by step K is judged too, as in the paper's second tier.
+        k: K, the number of turns after which the gate decides. It decides once.
+        threshold: d_L, the distance below which a tree is stopped.
+        over: whether the gate also decides on a group whose rollouts have all ended by step K, as in the paper's second
+            tier.
     """
 
     k: int = 10

@@ -1,4 +1,4 @@
-"""The OR rule: stops a group if its rollouts agree or if most of them have ended."""
+"""The OR rule of Selective Rollout: stops a group if its rollouts agree or if most of them have ended."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Either(AtStep):
-    """Stops a tree at step K if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3).
+    """Stops a tree at step K if d_K < d_L or tau_K >= tau_H (arXiv:2605.05802, Eq. 3), where tau_K is the fraction of
+    rollouts that have ended.
 
     In a group of eight, tau_K >= 0.9 means that all rollouts have ended, and then a gate decides only with ``over``.
     Without ``over`` the second condition stops only groups of more than ten rollouts, or needs a lower tau_H.
 
     Attributes:
-        k, threshold: K and d_L, as in ``turnwise.algo.gates.divergence.Divergence``.
-        ended: tau_H, the share of ended rollouts from which on a tree is stopped.
-        over: as in ``Divergence``.
+        k, threshold: K, the number of turns after which the gate decides, and d_L, the limit of the distance d_K.
+        ended: tau_H; a tree is stopped if at least this fraction of its rollouts has ended.
+        over: whether the gate also decides on a group whose rollouts have all ended by step K.
     """
 
     k: int = 10

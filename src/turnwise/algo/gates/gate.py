@@ -9,16 +9,19 @@ from turnwise.types import GateDecision, RolloutTree
 
 
 class Gate:
-    """Base of all gates. A gate appends its decisions to ``tree.looks`` and changes nothing else of a tree."""
+    """Base class of all gates. A gate decides whether to stop the rollouts of a tree early. It appends its decisions to
+    ``tree.looks`` and changes nothing else in the tree.
+    """
 
     __slots__ = ()
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:
         """Returns whether to stop the tree. The gate is called once for each ``step`` (turns since the root), in order.
 
-        The gate is called when every first rollout has taken that many turns or has ended, and at least one has not
-        ended. Some rollouts may have gone further by then. The gate is not called after all first rollouts have ended,
-        because the continuations of one rollout are alike.
+        The gate is called when every rollout from the root has taken that many turns or has ended, and at least one of
+        them has not ended. Some rollouts may have taken more turns by then. The gate is not called after all rollouts
+        from the root have ended: only continuations of these rollouts follow, and they are alike because they share a
+        prefix.
         """
         raise NotImplementedError
 
@@ -27,27 +30,28 @@ class Gate:
         return False
 
     def early(self, tree: RolloutTree, step: int, behind: Collection[int]) -> bool | None:
-        """Returns the decision at ``step`` if it is already certain before all first rollouts get there, else None.
+        """Returns the decision at ``step`` if it is certain before all rollouts from the root have reached ``step``,
+        else None.
 
         Args:
             tree: a tree in which at least one rollout has taken ``step`` turns and goes on.
             step: the step at which the gate decides.
-            behind: the last turn of each rollout that has not come so far (-1: it has taken no turn yet). The decision
-                must hold whatever these rollouts do, unless their environment fails.
+            behind: the last turn of each rollout that has not reached ``step`` (-1 if the rollout has taken no turn
+                yet). The decision must hold whatever these rollouts do, unless their environment fails.
         """
         return None
 
     def at_end(self, tree: RolloutTree) -> bool:
-        """Returns whether to drop a tree that was not stopped and whose first rollouts have all ended."""
+        """Returns whether to drop a tree that was not stopped and whose rollouts from the root have all ended."""
         return False
 
 
 class AtStep(Gate):
     """A gate that decides from the rollouts' first turns, after ``k`` of them unless :meth:`looks_at` is overridden.
 
-    ``over`` says whether the gate also decides on a group whose rollouts have all ended by then. Nothing is left to
-    stop in such a group, but it can leave the update, as in the second tier of arXiv:2605.05802, which reads d_K from a
-    buffer.
+    ``over`` says whether the gate also decides on a group whose rollouts have all ended by then. There is nothing left
+    to stop in such a group, but it can still be left out of the update. The second tier of arXiv:2605.05802 does so: it
+    computes d_K from a buffer of finished rollouts.
     """
 
     __slots__ = ()
@@ -71,6 +75,6 @@ class AtStep(Gate):
 
 
 def noted(tree: RolloutTree, decision: GateDecision) -> bool:
-    """Appends a decision to its tree's list, which reports read, and returns whether the decision stops the tree."""
+    """Appends a decision to ``tree.looks``, which reports read, and returns whether the decision stops the tree."""
     tree.looks.append(decision)
     return decision.stop

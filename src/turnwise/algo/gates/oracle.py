@@ -1,4 +1,6 @@
-"""The oracle gate, an upper bound for every gate: it knows how each group ends."""
+"""The oracle gate, an upper bound for other gates: it stops exactly the groups that are known to end with equal
+rewards.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,15 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Oracle(AtStep):
-    """Stops the trees of the given states at step K, because their rollouts are known to end alike (App. E.1).
+    """Stops the trees of the given states at step K, because their rollouts are known to end with equal rewards
+    (arXiv:2605.05802, App. E.1).
 
-    Sampling is seeded by name, so a first run to the end under the same seeds shows which groups those are. The oracle
-    measures how much a rule of this form can save at most. This gate is not meant for training.
+    The random seeds of sampling follow from names, so an earlier run without a gate and with the same seeds shows which
+    groups these are. The oracle measures how much a gate of this form can save at most. It is not meant for training.
 
     Attributes:
         zero_variance: ids of the states whose groups end with equal rewards.
-        k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
+        k: K, the number of turns after which the gate decides.
     """
 
     zero_variance: Sequence[str] = ()

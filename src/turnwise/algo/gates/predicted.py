@@ -1,4 +1,4 @@
-"""The gate that uses a predictor: stops a group whose rewards the predictor expects to be equal."""
+"""A gate that uses a success predictor: it stops a group whose rewards the predictor expects to be equal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ MIXED = "mixed_probability"
 class Predicted(AtStep):
     """Stops a tree at step K if its rollouts are unlikely to contain both a success and a failure.
 
-    TRACE's predictor takes the place of Selective Rollout's divergence (arXiv:2605.05802, Eq. 2), since both ask
-    whether a group will be mixed. The probability is that of arXiv:2606.11119, Eq. 12, but each rollout has its own
-    probability of success: its reward if it has ended, else the predicted value of its history before its last action.
+    TRACE's predictor takes the place of Selective Rollout's divergence (arXiv:2605.05802, Eq. 2), because both estimate
+    whether a group will contain successes and failures. The probability is that of arXiv:2606.11119, Eq. 12, but each
+    rollout has its own probability of success: its reward if it has ended, else the predicted value of its history
+    before its last action.
 
     Attributes:
         value: predicts the success of histories.
         reward: the reward of finished rollouts, within [0, 1].
-        k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
+        k: K, the number of turns after which the gate decides.
         threshold: a tree is stopped if its probability of mixed outcomes is below this. With 0 the gate records
             decisions and never stops a tree.
     """
@@ -42,7 +43,7 @@ class Predicted(AtStep):
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
         step = group.step
-        (values,) = self.value([tree])  # of the state, then of each turn
+        (values,) = self.value([tree])  # the value of the state, then the value after each turn
         total = self.reward(tree)["total"]
         success = []
         for number, leaf in enumerate(tree.leaves()):
@@ -55,5 +56,7 @@ class Predicted(AtStep):
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:
-    """Returns the probability that independent rollouts with these chances of success do not all end alike."""
+    """Returns the probability that independent rollouts with these success probabilities contain a success and a
+    failure.
+    """
     return 1 - math.prod(success_G) - math.prod(1 - v for v in success_G)

@@ -7,38 +7,41 @@ from dataclasses import dataclass
 
 from turnwise.types import RolloutTree
 
-ENDED = ""  # stands for action and observation of rollouts that have ended; no real action is empty
+ENDED = ""  # replaces the action and observation of a rollout that has ended; no real action is empty
 
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """The state of a group after ``step`` turns. All tuples are ``_G``.
+    """The actions and observations of a group of rollouts after ``step`` turns. Each tuple has one entry per rollout.
 
     A rollout that has ended keeps the actions that it took, so its prefix may be shorter. Its last action and
-    observation are then ``ENDED``, whatever they were. This reading is the only one that agrees with the released table
-    of arXiv:2605.05802.
+    observation are then ``ENDED``, whatever they were. Only with this convention do the results agree with the released
+    table of arXiv:2605.05802.
     """
 
     step: int
-    actions: tuple[tuple[str, ...], ...]  # of each rollout, its first ``step`` actions as symbols
+    actions: tuple[tuple[str, ...], ...]  # for each rollout, its first ``step`` actions as symbols
     last_actions: tuple[str, ...]  # the actions at step ``step`` itself
     last_observations: tuple[str, ...]
     ended: tuple[bool, ...]
 
 
 def symbol(text: str) -> str:
-    """Returns an action as a symbol: without reasoning up to ``</think>`` and with normalised whitespace."""
+    """Returns the text by which gates compare an action: without the reasoning up to ``</think>`` and with normalised
+    whitespace.
+    """
     return " ".join(text.rpartition("</think>")[2].split())
 
 
 def prefixes(
     actions: Sequence[Sequence[str]], observations: Sequence[Sequence[str]], ended: Sequence[bool], step: int
 ) -> Prefixes:
-    """Returns the group after ``step`` turns, given each rollout's actions and observations; later turns are not read.
+    """Returns the prefixes of a group after ``step`` turns, given the actions and observations of each rollout. Later
+    turns are not read.
 
     Args:
         actions, observations: one sequence for each rollout, in order of turns.
-        ended: whether the rollout is over after its first ``step`` turns or before.
+        ended: for each rollout, whether it has ended after at most ``step`` turns.
     """
     return Prefixes(
         step,
@@ -50,11 +53,11 @@ def prefixes(
 
 
 def group_at(tree: RolloutTree, step: int, over: bool = False) -> Prefixes | None:
-    """Returns the group of ``tree`` after ``step`` turns, or None if the gate has nothing to decide.
+    """Returns the prefixes of the rollouts of ``tree`` after ``step`` turns, or None if the gate has nothing to decide.
 
-    All its valid rollouts must have taken that many turns or ended before; some may have gone further. The result is
-    None if no rollout is left to stop (unless ``over``), if fewer than two are valid, or if rollouts branched below the
-    root. Such rollouts share a prefix by construction, so their agreement shows nothing.
+    All valid rollouts of the tree must have taken that many turns or ended before; some may have taken more. The result
+    is None if no rollout is left to stop (unless ``over``), if fewer than two are valid, or if rollouts branched below
+    the root. Such rollouts share a prefix by construction, so their agreement shows nothing.
     """
     every = [tree.path(leaf) for leaf in tree.leaves()]
     if sum(map(len, every)) != len(tree.turns):

@@ -1,4 +1,4 @@
-"""The random gate, a control for every other gate: stops a given share of the groups, chosen at random."""
+"""The random gate, a control for the other gates: it stops a given fraction of the groups, chosen at random."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from turnwise.types import GateDecision, RolloutTree
 class RandomCut(AtStep):
     """Stops a tree at step K with a fixed probability (arXiv:2605.05802, App. E.1), whatever its rollouts do.
 
-    The draw depends only on seed, state and policy version. So a run stops the same groups however it is batched or
-    resumed.
+    The random draw depends only on the seed, the state and the policy version. So a run stops the same groups
+    regardless of batch sizes and of interruptions.
 
     Attributes:
         share: the probability that a tree is stopped. The gate d_10 < 0.12 stops about 20 % of the trees.
-        k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
+        k: K, the number of turns after which the gate decides.
         seed: seed of the random draws.
     """
 

@@ -17,13 +17,13 @@ from turnwise.types import GateDecision, RolloutTree
 class Sequential(AtStep):
     """Stops a tree at the first of the given steps where d_K is below that step's threshold.
 
-    So K is chosen per group, which arXiv:2605.05802 leaves to future work (App. D.2). Every further decision can be a
-    mistake. Therefore the thresholds must be chosen together, for one precision over all steps.
-    ``turnwise.reports.gates.tuning`` does that on a buffer of rollouts.
+    So each group has its own K, which arXiv:2605.05802 leaves to future work (App. D.2). Each additional decision is
+    another chance to stop a group wrongly. Therefore the thresholds must be chosen together, so that all steps together
+    reach the wanted precision. ``turnwise.reports.gates.tuning`` does that on a buffer of rollouts.
 
     Attributes:
         steps: turns since the root at which the gate decides, ascending.
-        thresholds: one for each step; with 0 the gate never stops a group at that step.
+        thresholds: one threshold for each step. With 0 the gate never stops a group at that step.
     """
 
     steps: Sequence[int]

@@ -1,4 +1,4 @@
-"""A gate that uses any one of the seven signals of Selective Rollout."""
+"""A gate that compares one of the seven signals of Selective Rollout with a threshold."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Signal(AtStep):
-    """Stops a tree at step K if a signal of its group is below a threshold, or with ``below=False`` at or above it.
+    """Stops a tree at step K if a signal of its rollouts is below a threshold (or, with ``below=False``, at or above
+    it).
 
     Attributes:
         signal: a name of ``turnwise.algo.gates.signals.SIGNALS`` (arXiv:2605.05802, App. B).
-        k: K, as in ``turnwise.algo.gates.divergence.Divergence``.
-        threshold: a share in [0, 1], like the signals.
+        k: K, the number of turns after which the gate decides.
+        threshold: the value in [0, 1] with which the signal is compared.
         below: True stops at values below the threshold (agreement); False stops at values at or above the threshold
             (``termination_fraction``).
     """

@@ -1,9 +1,10 @@
-"""The seven signals of Selective Rollout (arXiv:2605.05802, App. B): how much the rollouts of a group disagree so far.
+"""The seven signals of Selective Rollout (arXiv:2605.05802, App. B): they measure how much the rollouts of a group
+disagree so far.
 
-Each signal is a share in [0, 1]. For all but ``termination_fraction``, 0 means that the rollouts are alike. The names
-are those of the authors' released table. Where the paper leaves a choice open, the code agrees with that table:
-the entropy is divided by log G, and rollouts that have ended share one symbol in the signals of a single step
-(``turnwise.algo.gates.prefixes``).
+Each signal lies in [0, 1]. For all but ``termination_fraction``, 0 means that the rollouts are alike. The names are
+those of the authors' released table. Where the paper leaves a choice open, the code follows that table: the entropy is
+divided by log G (G is the number of rollouts), and all rollouts that have ended count as having the same action and
+observation in the signals of a single step (``turnwise.algo.gates.prefixes``).
 """
 
 from __future__ import annotations
@@ -23,38 +24,44 @@ T = TypeVar("T")
 
 
 def prefix_edit_distance(group: Prefixes) -> float:
-    """Returns d_K: the Levenshtein distance between action prefixes by the longer length, as a mean over pairs."""
+    """Returns d_K: the Levenshtein distance between the action prefixes of two rollouts, divided by the longer length
+    and averaged over all pairs of rollouts.
+    """
     return _mean_over_pairs(group.actions, Levenshtein.normalized_distance)
 
 
 def action_bigram_jaccard(group: Prefixes) -> float:
-    """Returns 1 - the mean Jaccard overlap of the pairs' sets of consecutive actions; two empty sets overlap fully."""
+    """Returns 1 minus the Jaccard similarity of two rollouts' sets of action bigrams, averaged over all pairs of
+    rollouts. Two empty sets have similarity 1.
+    """
     return _mean_over_pairs([frozenset(pairwise(actions)) for actions in group.actions], _jaccard_distance)
 
 
 def unique_prefix_ratio(group: Prefixes) -> float:
-    """Returns the number of different prefixes divided by G."""
+    """Returns the number of different action prefixes divided by the number of rollouts G."""
     return _unique(group.actions)
 
 
 def unique_action_ratio(group: Prefixes) -> float:
-    """Returns the number of different actions at step K divided by G."""
+    """Returns the number of different actions at step K divided by the number of rollouts G."""
     return _unique(group.last_actions)
 
 
 def obs_unique_ratio(group: Prefixes) -> float:
-    """Returns the number of different observations at step K divided by G."""
+    """Returns the number of different observations at step K divided by the number of rollouts G."""
     return _unique(group.last_observations)
 
 
 def action_entropy(group: Prefixes) -> float:
-    """Returns the Shannon entropy of the actions at step K divided by its greatest value, log G."""
+    """Returns the Shannon entropy of the actions at step K divided by log G, the greatest possible value for G
+    rollouts.
+    """
     shares = [count / len(group.last_actions) for count in Counter(group.last_actions).values()]
     return abs(math.fsum(share * math.log(share) for share in shares)) / math.log(len(group.last_actions))
 
 
 def termination_fraction(group: Prefixes) -> float:
-    """Returns tau_K, the share of the rollouts that have ended by step K, whether they succeeded or not."""
+    """Returns tau_K, the fraction of the rollouts that have ended by step K, whether they succeeded or not."""
     return fmean(group.ended)
 
 

@@ -1,4 +1,4 @@
-"""The clipped surrogate loss of PPO and GRPO, with the options in which later methods differ."""
+"""The clipped surrogate loss of PPO and GRPO, with options for the variants of later methods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG_RATIO_LIMIT = 20.0
 class Clipped:
     """Loss = -min(w A, clip(w, 1 - e_low, 1 + e_high) A) + beta KL(pi || pi_0) - c H, aggregated over tokens.
 
-    ``ratio`` chooses w:
+    ``ratio`` chooses the importance ratio w:
         - ``token``: pi(y_t | ...) / pi_old(y_t | ...) (GRPO; AWPO, arXiv:2512.19126, Eq. 25);
         - ``sequence``: the geometric mean of the token ratios over the sequence (GSPO, arXiv:2507.18071);
         - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8). The
@@ -37,13 +37,13 @@ class Clipped:
     are differentiated directly on samples of pi, only k2 has the gradient of KL(pi || pi_0). The gradient of k1 is zero
     in expectation, and that of k3 is the gradient of KL(pi_0 || pi). ``kl_importance`` (the default) multiplies the
     estimate by w, which stays in the graph. Then k1 and k3 have the gradient of KL(pi || pi_0), also on samples of
-    pi_old. Leave it off with k2: the expectation of k2 is not the KL, so the factor adds bias.
+    pi_old. Set ``kl_importance`` to False with k2: the expectation of k2 is not the KL, so the factor adds bias.
 
-    ``correction``: with None, the ratio to the sampling policy is inside the clip, as above. Otherwise the clip is
-    around the trainer's own policy before its first step on the collection, and the ratio of that policy to the
-    sampling policy is a constant weight of the token's loss. The log-probs of the trainer's policy are
-    ``near_logprobs_K``. Without ``near_logprobs_K`` the current log-probs are used, which are the same for a single
-    step. The correction's level should be that of ``ratio``.
+    ``correction``: with None, w is the ratio of pi to the sampling policy, as above. Otherwise w is the ratio of pi to
+    the near policy: the trainer's own policy before its first optimizer step on the batch of rollouts. The ratio of the
+    near policy to the sampling policy is then a constant weight of the token's loss. ``near_logprobs_K`` holds the
+    log-probs of the near policy. Without ``near_logprobs_K`` the current log-probs are used, which are the same if
+    there is only one step. The correction's ``level`` should equal ``ratio``.
 
     Metrics over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose gradient is
     clipped), ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and
@@ -88,7 +88,9 @@ class Clipped:
 
     @property
     def needs_near(self) -> bool:
-        """Returns whether the batch must contain ``near_logprobs_K`` if a collection is trained on in several steps."""
+        """Returns whether the batch must contain ``near_logprobs_K`` if there are several optimizer steps per batch of
+        rollouts.
+        """
         return self.correction is not None
 
     @property
@@ -97,7 +99,7 @@ class Clipped:
         return self.entropy_coef != 0
 
     def __call__(self, batch: LossInputs) -> LossOutput:
-        """Returns this micro-batch's share of the update's loss.
+        """Returns what this micro-batch contributes to the loss of the update, and its metrics.
 
         Raises:
             ValueError: old log-probs, advantages, or tensors that ``kl_beta`` or ``entropy_coef`` need are missing.

@@ -1,10 +1,10 @@
-"""Corrects for samples that were drawn from another policy: truncated importance weights and masked sequences.
+"""Corrects for samples that were drawn from another policy, by truncated importance weights and by masking sequences.
 
-An engine computes slightly different log-probs than the trainer for the same weights, and a stale policy has other
-weights. In both cases the samples are off-policy with the ratio pi(y) / pi_sampler(y). Without a correction,
-:class:`turnwise.algo.losses.clipped.Clipped` puts this ratio inside its clip. With a correction, the clip is around the
-trainer's own policy before its first step on the samples, and the ratio of that policy to the sampler's is a weight
-(decoupled PPO, arXiv:2110.00641).
+A sampling engine computes slightly different log-probs than the trainer for the same weights, and a stale sampling
+policy has other weights. In both cases the samples are off-policy with the ratio pi(y) / pi_sampler(y). Without a
+correction, :class:`turnwise.algo.losses.clipped.Clipped` clips this ratio. With a correction, it clips the ratio of pi
+to the trainer's own policy before its first optimizer step on the samples. The ratio of that policy to the sampling
+policy is then a constant weight of the loss (decoupled PPO, arXiv:2110.00641).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LOG_LIMIT = 20.0  # limit of a log ratio, because a product over a long action 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Constant weights of the tokens of a micro-batch, (K,) each."""
+    """Constant weights of the tokens of a micro-batch. Each tensor has shape (K,)."""
 
     weight_K: Tensor  # at most the cap; 1 if there is no cap
-    kept_K: Tensor  # bool; False in a sequence that is masked
-    capped_K: Tensor  # bool; True if the cap has cut the ratio
+    kept_K: Tensor  # bool; False for the tokens of a masked sequence
+    capped_K: Tensor  # bool; True if the ratio was above the cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Correction:
     """Truncated importance sampling and sequence masking.
 
     The weight is min(pi(y) / pi_sampler(y), ``cap``), where the ratio is that of each token, or its product over the
-    turn (``action``) or over the sample (``sequence``). The truncation is that of Ionides, "Truncated importance
-    sampling" (2008). At the token level with a cap of 2, trainers of language models use it against the mismatch of
-    engines (verl, SkyRL, TRL).
+    turn (``action``) or over the sample (``sequence``).
+
+    The truncation is that of Ionides, "Truncated importance sampling" (2008). verl, SkyRL and TRL use it at the token
+    level with a cap of 2, against the mismatch between the log-probs of engine and trainer.
 
     The mask keeps a sample only if the geometric mean of its token ratios lies in [``mask_low``, ``mask_high``]. The
-    defaults are SkyRL's 0.99 and 1.01; verl suggests 0.999 and 1.001 for long outputs. A masked sample stays in the
-    denominators of the loss, like a sample without a gradient (as in DeepSeek-V3.2, arXiv:2512.02556, section 3.1).
-
-    Weight and mask are each switched off by null.
+    defaults are SkyRL's 0.99 and 1.01; verl suggests 0.999 and 1.001 for long outputs. A masked sample has no gradient
+    but still counts in the denominators of the loss (as in DeepSeek-V3.2, arXiv:2512.02556, section 3.1). A cap of None
+    switches the weight off, and a mask limit of None switches that limit off.
     """
 
     cap: float | None = 2.0
@@ -68,7 +68,7 @@ class Correction:
         """Returns the weights of a micro-batch.
 
         Args:
-            batch: trained tokens only.
+            batch: the micro-batch, with trained tokens only.
             old_K: log-probs that the sampler recorded.
             near_K: log-probs of the policy around which the ratio is clipped.
         """

@@ -1,7 +1,4 @@
-"""The inputs and outputs of every loss. The losses of the micro-batches of an update add up to the loss of the update.
-
-``K`` is the flat axis of the trained tokens. The policy (or the expert) wrote these tokens; observations are left out.
-"""
+"""The inputs and outputs of every loss. The losses of the micro-batches of an update add up to the loss of the update."""
 
 from __future__ import annotations
 
@@ -22,7 +19,8 @@ AGGREGATIONS: tuple[str, ...] = get_args(Aggregation)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Denominators over the WHOLE update (all micro-batches, all ranks); they count only what has a weight above 0.
+    """The denominators of the loss: numbers of tokens, sequences and turns with a weight above 0 in the WHOLE update
+    (all micro-batches, all ranks).
 
     A trainer whose ranks average their gradients multiplies the loss by the number of ranks.
     """
@@ -33,19 +31,20 @@ class Counts:
 
     @classmethod
     def of(cls, weight_K: Tensor, sequence_K: Tensor, turn_K: Tensor) -> Counts:
-        """Returns the counts of a whole update from its token weights and ids."""
+        """Returns the counts of a whole update, given the weight, sequence id and turn id of each of its tokens."""
         kept = weight_K > 0
         return cls(float(kept.sum()), float(sequence_K[kept].unique().numel()), float(turn_K[kept].unique().numel()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """The trained tokens of one micro-batch. Every tensor is (K,).
+    """The trained tokens of one micro-batch. Every tensor has shape (K,), where K is the number of these tokens. The
+    policy (or the expert) wrote them; tokens of observations are left out.
 
-    Ids are unique within the whole update, and no turn or sequence is split over two micro-batches. In a flat tree a
-    sequence is a leaf's path. In a branching tree every token is stored once. A turn that several leaves share counts
-    in the sequence of the first leaf below it, unless its credit names another sample (``Credit.sample``). A turn's
-    advantage already includes the contributions of all its branches.
+    Turn and sequence ids are unique within the whole update, and no turn or sequence is split over two micro-batches.
+    In a flat tree a sequence is a leaf's path. In a branching tree every token is stored once. A turn that several
+    leaves share counts in the sequence of the first leaf below it, unless its credit names another sample
+    (``Credit.sample``). A turn's advantage already includes the contributions of all its branches.
     """
 
     logprobs_K: Tensor  # log pi, with gradient, at the sampling temperature
@@ -56,10 +55,10 @@ class LossInputs:
     share_K: Tensor | None = None  # weight of the token's sample if all trees weigh the same (see token_scale)
     advantage_K: Tensor | None = None
     old_logprobs_K: Tensor | None = None  # log-probs of the policy that sampled
-    near_logprobs_K: Tensor | None = None  # log-probs of the trainer's policy before its first step on the collection
+    near_logprobs_K: Tensor | None = None  # log-probs of the trainer's policy before its first step on these rollouts
     ref_logprobs_K: Tensor | None = None  # log-probs of the reference policy pi_0
     entropy_K: Tensor | None = None  # entropy of pi at the position that wrote the token, with gradient, in nats
-    clip_low_K: Tensor | None = None  # overrides the loss's own range; NaN if a token has no override
+    clip_low_K: Tensor | None = None  # overrides the loss's own clip range; NaN if a token has no override
     clip_high_K: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +80,7 @@ class LossInputs:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A metric that is a mean. Micro-batches and ranks add their totals and counts."""
+    """A metric that is a mean, kept as total and count, so that the values of micro-batches and ranks can be added."""
 
     total: float
     count: float
@@ -96,7 +95,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Max:
-    """A metric that is a maximum."""
+    """A metric that is a maximum. Adding two such metrics gives the larger one."""
 
     value: float
 
@@ -108,7 +107,9 @@ Metrics = Mapping[str, Mean | Max]
 
 
 def merge_metrics(parts: Iterable[Metrics]) -> dict[str, Mean | Max]:
-    """Returns the metrics of an update from those of its micro-batches; a key may be missing from some of them."""
+    """Returns the metrics of an update, merged from the metrics of its micro-batches. A metric may be missing from some
+    micro-batches.
+    """
     merged: dict[str, Mean | Max] = {}
     for part in parts:
         for name, metric in part.items():
@@ -118,7 +119,9 @@ def merge_metrics(parts: Iterable[Metrics]) -> dict[str, Mean | Max]:
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """A micro-batch's share of the update's loss, and its metrics. The shares must be summed, not averaged."""
+    """What one micro-batch contributes to the loss of the update, and its metrics. The contributions must be summed,
+    not averaged.
+    """
 
     loss: Tensor
     metrics: Metrics
@@ -139,17 +142,18 @@ class Loss(Protocol):
 
 
 def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: float | None = None) -> Tensor:
-    """Returns the factor of each token's loss before all are summed, (K,). ``batch`` holds trained tokens only.
+    """Returns the factor by which each token's loss is multiplied before the sum over tokens, shape (K,). ``batch``
+    holds trained tokens only.
 
     - ``seq_mean_token_mean``: mean over the tokens of each sequence, then over the sequences of the update (GRPO);
-    - ``tree_mean_seq_mean_token_mean``: the same within each tree, then the mean over trees, so that a prompt with ten
-      samples weighs as much as one with two (TRACE Eqs. 43 and 47). This aggregation reads ``share_K``, 1 / (trees x
-      samples of the token's tree);
-    - ``turn_mean_token_mean``: as the first, with turns in place of sequences (one sequence per turn: PivotRL Eq. 7);
+    - ``tree_mean_seq_mean_token_mean``: the same mean within each tree, then the mean over trees, so that a prompt with
+      ten samples weighs as much as one with two (TRACE Eqs. 43 and 47). This aggregation reads ``share_K``, 1 / (trees
+      x samples of the token's tree);
+    - ``turn_mean_token_mean``: mean over the tokens of each turn, then over the turns of the update (PivotRL Eq. 7);
     - ``token_mean``: mean over all tokens of the update (DAPO);
     - ``constant``: sum over tokens divided by (sequences x ``constant_length``), free of length bias (Dr.GRPO).
 
-    A weight scales its tokens' loss but no denominator: tokens of weight 1/2 count as whole tokens.
+    A token's weight scales its loss but does not change a denominator: a token of weight 1/2 counts as a whole token.
 
     Raises:
         ValueError: ``aggregation`` is the mean over trees, and there is no ``share_K``.

@@ -10,10 +10,11 @@ from turnwise.algo.losses.loss import LossInputs, LossOutput, Mean, token_scale
 
 @dataclass(frozen=True, slots=True)
 class Nll:
-    """Computes -log pi(a*|s), averaged over all demonstrated tokens of the update or over turns (PivotRL section 2).
+    """Computes -log pi(a*|s), averaged over all demonstrated tokens of the update, or within each turn and then over
+    turns (PivotRL section 2).
 
-    ``token_mean`` gives every token the same weight, ``turn_mean_token_mean`` every turn. The metrics are ``nll`` (nats
-    per token) and, if it was computed, ``entropy``. Both are unweighted means over tokens.
+    ``token_mean`` gives every token the same weight; ``turn_mean_token_mean`` gives every turn the same weight. The
+    metrics are ``nll`` (nats per token) and, if it was computed, ``entropy``. Both are unweighted means over tokens.
     """
 
     aggregation: Literal["token_mean", "turn_mean_token_mean"] = "token_mean"

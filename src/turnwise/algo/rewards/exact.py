@@ -11,7 +11,9 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Returns ``strict``: 1[a = a*(s)] (PivotRL Eq. 2), which the rollout recorded in ``turn.info["strict"]``."""
+    """Returns the reward ``strict``: 1[a = a*(s)] (PivotRL Eq. 2). The value was recorded in ``turn.info["strict"]``
+    when the action was sampled.
+    """
 
     most: ClassVar[float] = 1.0
 

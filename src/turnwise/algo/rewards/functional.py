@@ -11,7 +11,9 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Functional:
-    """Returns ``functional``: 1[a in M(s)] (PivotRL Eq. 6), the verdict in ``turn.info["functional"]``."""
+    """Returns the reward ``functional``: 1[a in M(s)] (PivotRL Eq. 6). The value was recorded in
+    ``turn.info["functional"]`` when the action was sampled.
+    """
 
     most: ClassVar[float] = 1.0
 

@@ -29,8 +29,8 @@ class Graded:
     no call was expected. ``outcome`` and ``total`` are the sum of both.
 
     Attributes:
-        format: how calls are written, in the policy's actions and in the demonstrations. With None, the run sets the
-            format of the environment or the policy (``training.call_format``) before any tree is rewarded.
+        format: the text format of tool calls, in the policy's actions and in the demonstrations. With None, the run
+            uses the format of the environment or the policy (``training.call_format``) before any tree is rewarded.
     """
 
     format: Format | None = "hermes"
@@ -41,10 +41,10 @@ class Graded:
             raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Returns the rewards of a tree of depth one.
+        """Returns the rewards of a tree whose rollouts have one turn each.
 
         Raises:
-            ValueError: the tree is deeper, or its state has no demonstrated action.
+            ValueError: a rollout has more than one turn, or the state has no demonstrated action.
             InputError: the demonstrated action is not in this format.
         """
         expected = self._expected(tree.state)
@@ -77,7 +77,8 @@ class Graded:
 
 
 def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> float:
-    """Returns S_exec in [0, 1] (Eqs. 13-16).
+    """Returns S_exec in [0, 1] (AWPO, arXiv:2512.19126, Eqs. 13-16): how well the made calls agree with the expected
+    calls.
 
     The score is exactly 1 if every expected call was made with its arguments and no other tool was called. The score is
     the sum of
@@ -89,9 +90,9 @@ def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> f
 
     divided by 1 + number of expected calls + number of their parameters.
 
-    A call can only match an expected call of the same tool, each at most once. The matching maximises r_para + r_value
-    (the paper has one call per tool). If no call is expected, the score is 1 without calls and 0 with any. As in the
-    paper, a surplus call of a tool that is expected anyway costs nothing.
+    A call can only match an expected call of the same tool, and each call is matched at most once. The matching
+    maximises r_para + r_value (the paper has one call per tool). If no call is expected, the score is 1 if no call was
+    made, else 0. As in the paper, one call too many of an expected tool does not lower the score.
     """
     if not expected and not made:
         return 1.0

@@ -12,7 +12,7 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Returns ``outcome`` of each leaf.
+    """Returns the reward ``outcome`` of each leaf, which is also its ``total``.
 
     With ``of=won`` the outcome is 1 if the environment reported the episode as won, else 0. With ``of=return`` the
     outcome is the sum of the environment's rewards along the path.
@@ -33,7 +33,8 @@ class Outcome:
         """Returns the rewards of ``tree``.
 
         Raises:
-            ValueError: with ``of=won``, if a valid leaf does not record whether its episode was won.
+            ValueError: with ``of=won``, a leaf does not record whether its episode was won although its environment did
+                not fail.
         """
         if self.of == "won":
             values = recorded(tree, "won", "Environments report it with every step; reward.of=return does without it")

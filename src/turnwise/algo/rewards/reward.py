@@ -1,4 +1,6 @@
-"""The interface of a reward, and functions that read verdicts which the rollout recorded on its turns."""
+"""The interface of a reward, and functions that read verdicts (such as ``functional``) recorded on the turns of a
+rollout.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,20 @@ from turnwise.types import Rewards, RolloutTree
 
 
 class Reward(Protocol):
-    """Returns named rewards per leaf, among them ``total``.
+    """A reward: called with a tree, it returns named rewards for each leaf. One of them is ``total``.
 
     Leaves in ``tree.invalid`` (whose environment failed) get NaN. A bounded reward has an attribute ``most``: the
-    greatest ``total`` that a rollout can earn.
+    greatest possible ``total`` of a rollout.
     """
 
     def __call__(self, tree: RolloutTree) -> Rewards: ...
 
 
 def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
-    """Returns ``info[key]`` of every leaf as a number, and NaN for invalid leaves.
+    """Returns ``info[key]`` of every leaf as a number, or NaN for a leaf whose environment failed.
 
     Raises:
-        ValueError: a valid leaf has no such key; the message ends with ``remedy``.
+        ValueError: a leaf whose environment did not fail has no such key; the message ends with ``remedy``.
     """
     values = []
     for leaf in tree.leaves():
@@ -36,10 +38,11 @@ def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
 
 
 def single_actions(tree: RolloutTree, reward: str) -> list[int]:
-    """Returns the leaves of a tree of depth one, for a reward that compares one action with the demonstrated one.
+    """Returns the leaves of a tree, after checking that each of its rollouts has only one turn. Rewards that compare
+    one action with the demonstrated action need this.
 
     Raises:
-        ValueError: the tree is deeper.
+        ValueError: a rollout has more than one turn.
     """
     deep = next((i for i, turn in enumerate(tree.turns) if turn.parent >= 0), None)
     if deep is not None:
@@ -52,10 +55,11 @@ def single_actions(tree: RolloutTree, reward: str) -> list[int]:
 
 
 def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
-    """Returns the rewards of a tree of depth one from the verdict ``key`` recorded on each action.
+    """Returns the rewards of a tree whose rollouts have one turn each: the verdict recorded on each action as
+    ``info[key]``.
 
     Raises:
-        ValueError: the tree is deeper, or a valid leaf has no verdict.
+        ValueError: a rollout has more than one turn, or a leaf has no verdict although its environment did not fail.
     """
     single_actions(tree, reward)
     remedy = f"reward={reward} needs states with a demonstrated action: use states=expert_turns or pivots"

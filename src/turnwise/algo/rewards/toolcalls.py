@@ -1,4 +1,4 @@
-"""The functional reward of one step with tool calls, for dialogues without an environment."""
+"""The reward of one step with tool calls: compares them with the demonstrated calls, without an environment."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class ToolCalls:
 
     ``format`` is 1 if the action can be parsed and was not cut off. ``functional`` matches calls one to one
     (:func:`turnwise.data.toolcalls.match.equivalent`). ``strict`` requires the same calls in the same order. If
-    ``functional`` is 1 and ``strict`` is 0, an exact match would have missed an acceptable action. An action that
+    ``functional`` is 1 and ``strict`` is 0, the action is acceptable although it does not match exactly. An action that
     cannot be parsed or was cut off gets 0 for both. If no call was demonstrated, an action must make none.
 
     Attributes:
-        format: how calls are written, in the policy's actions and in the demonstrations. With None, the run sets the
-            format of the environment or the policy (``training.call_format``) before any tree is rewarded.
+        format: the text format of tool calls, in the policy's actions and in the demonstrations. With None, the run
+            uses the format of the environment or the policy (``training.call_format``) before any tree is rewarded.
         exact: whether ``total`` is ``strict`` (True) or ``functional`` (False).
     """
 
@@ -38,10 +38,10 @@ class ToolCalls:
             raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Returns the rewards of a tree of depth one.
+        """Returns the rewards of a tree whose rollouts have one turn each.
 
         Raises:
-            ValueError: the tree is deeper, or its state has no demonstrated action.
+            ValueError: a rollout has more than one turn, or the state has no demonstrated action.
             InputError: the demonstrated action is not in this format.
         """
         expected = self._expected(tree.state)

@@ -1,4 +1,6 @@
-"""Chooses the states of each iteration from seed and iteration alone, so a resumed run needs no stored position."""
+"""Chooses the states of each iteration. The choice depends only on the seed and the iteration, so a resumed run needs
+no stored position.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ from turnwise.types import State
 
 @dataclass(slots=True)
 class Batches:
-    """Returns the states of an iteration.
+    """Returns the batch of states of an iteration.
 
-    Iterations go through epochs, and within an epoch no state comes twice. An epoch has as many full batches as the
-    number of states allows. The remaining states are left out, different ones in each epoch. If there are fewer states
-    than a batch needs, one batch holds all of them. States of one trajectory are placed next to each other in the order
-    of their turns, because they share tokens.
+    Iterations go through the states in epochs, and within an epoch no state occurs twice. An epoch has as many full
+    batches as the number of states allows. The remaining states are left out, different ones in each epoch. If there
+    are fewer states than a batch needs, one batch holds all of them. States of one trajectory are placed next to each
+    other in the order of their turns, because they share tokens.
 
-    The order of the last epoch is cached; this takes sixteen bytes per state and eight more per trajectory.
+    The order of the last epoch is cached, which takes 16 bytes per state and 8 bytes per trajectory.
 
     Args:
-        states: must be the same, in the same order, in every start of a run.
-        seed: of the order; a different set of states needs a different seed.
-        states_per_batch: greatest number of states of a batch.
-        trajectories_per_batch: spreads a batch over about this many trajectories; None uses whole trajectories. With
-            fewer trajectories, more tokens are shared; with more, the states are more diverse.
+        states: all states of the run. They must be the same, in the same order, whenever the run is started or resumed.
+        seed: seed of the random order. A different set of states needs a different seed.
+        states_per_batch: greatest number of states in a batch.
+        trajectories_per_batch: approximate number of trajectories in a batch. None uses whole trajectories. With fewer
+            trajectories, more tokens are shared; with more, the states are more diverse.
         first: the iteration with which the first epoch begins.
 
     Raises:
@@ -77,7 +79,9 @@ class Batches:
 
 
 def _groups(states: Sequence[State]) -> NDArray[np.int64]:
-    """Returns a number for each state, (S,): the same for states of one trajectory, in order of appearance."""
+    """Returns a group number for each state, shape (S,). States of one trajectory have the same number. Numbers are
+    given in order of first appearance.
+    """
     if isinstance(states, LazyStates):
         found = states.groups()
         _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
@@ -88,7 +92,9 @@ def _groups(states: Sequence[State]) -> NDArray[np.int64]:
 
 
 def _order(groups_S: NDArray[np.int64], rng: random.Random, chunk: int) -> NDArray[np.int64]:
-    """Returns an order of the states, (S,): random pieces of at most ``chunk`` states of a trajectory, shuffled."""
+    """Returns a random order of the states, shape (S,). Each trajectory's states are split at random into pieces of at
+    most ``chunk`` states, and all pieces are shuffled.
+    """
     by_group_S = np.argsort(groups_S, kind="stable")
     ends = np.cumsum(np.bincount(groups_S)).tolist()
     begins = array("q")

@@ -1,4 +1,4 @@
-"""Turns every assistant turn of an expert trajectory into a state to act in."""
+"""Makes a state, in which the policy can act, of every assistant turn of an expert trajectory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ class SpineLike(Protocol):
 def expert_turns(
     trajectory: Trajectory, spines: Sequence[SpineLike], decode: Callable[[Sequence[int]], str]
 ) -> list[State]:
-    """Returns the candidates (s_t, a*_t) of one trajectory, in order (PivotRL, arXiv:2603.21383, Eq. 3).
+    """Returns a state for each assistant turn of one trajectory, in order, with the expert's action (s_t and a*_t of
+    PivotRL, arXiv:2603.21383, Eq. 3).
 
     Args:
-        trajectory: its id names the states: the id of turn t is ``{trajectory.id}#t{t}``.
-        spines: its tokens; more than one spine if the chat template shortens the history that later turns see.
-        decode: returns the text that the environment reads, given an action's ids.
+        trajectory: the expert trajectory. The state of turn t gets the id ``{trajectory.id}#t{t}``.
+        spines: the tokens of the trajectory. There is more than one spine if the chat template shortens the history
+            that later turns see.
+        decode: a function that turns the token ids of an action into the text that the environment reads.
 
     A trajectory without a task gets a new task that has no environment and whose data are the tools of the dialogue.
     Actions in its states can be imitated or compared with the demonstrated action, but they cannot be executed.
@@ -61,12 +63,12 @@ def expert_turns(
 
 @dataclass(frozen=True, slots=True)
 class ExpertTurns:
-    """Uses every expert turn, without a profile and without a filter."""
+    """Trains on every expert turn, without sampling at the turns first and without a filter."""
 
     source: ClassVar[Literal["expert"]] = "expert"
     k: ClassVar[int] = 0
     reprofile: ClassVar[None] = None
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns all states."""
+        """Returns all states unchanged."""
         return states

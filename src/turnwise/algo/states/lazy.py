@@ -13,11 +13,13 @@ from turnwise.types import State
 
 
 class LazyStates(Sequence[State]):
-    """A sequence of states by place. Questions about all states at once are answered without building them."""
+    """A sequence whose states are built when they are indexed. Ids, groups and lengths of all states are known without
+    building the states.
+    """
 
     @abstractmethod
     def at(self, place: int) -> State:
-        """Returns the state at a place from 0 to the length."""
+        """Returns the state with index ``place``, from 0 to the length minus 1."""
 
     @abstractmethod
     def ids(self) -> Iterator[str]:
@@ -25,18 +27,18 @@ class LazyStates(Sequence[State]):
 
     @abstractmethod
     def place(self, state_id: str) -> int | None:
-        """Returns the place of the state with that id; None if there is none."""
+        """Returns the index of the state with this id, or None if there is no such state."""
 
     @abstractmethod
     def groups(self) -> NDArray[np.int64]:
-        """Returns a number for each state, which is the same for states of one trajectory, (S,)."""
+        """Returns a group number for each state, shape (S,). States of one trajectory have the same number."""
 
     @abstractmethod
     def lengths(self) -> NDArray[np.uint32]:
-        """Returns the number of tokens of each state's history, (S,)."""
+        """Returns the number of tokens of each state's history, shape (S,)."""
 
     def ends(self) -> NDArray[np.uint32]:
-        """Returns the number of tokens of each state's history and demonstrated action together, (S,)."""
+        """Returns the number of tokens of each state's history and demonstrated action together, shape (S,)."""
         return np.fromiter((len(state.ids) + len(state.expert_ids) for state in self), np.uint32, len(self))
 
     @overload
@@ -50,7 +52,9 @@ class LazyStates(Sequence[State]):
 
 
 class Chosen(LazyStates):
-    """A subset of a lazy sequence: the states at ``places_S``, which ascend. The subset takes eight bytes per state."""
+    """A subset of a lazy sequence: the states whose indices are in ``places_S``, in ascending order. It takes 8 bytes
+    per state.
+    """
 
     def __init__(self, states: LazyStates, places_S: NDArray[np.int64]) -> None:
         self.states, self.places_S = states, places_S
@@ -84,34 +88,34 @@ class Chosen(LazyStates):
 
 
 def ids_of(states: Sequence[State]) -> Iterable[str]:
-    """Returns the ids of any sequence of states, in order."""
+    """Returns the ids of all states of a sequence, lazy or not, in order."""
     return states.ids() if isinstance(states, LazyStates) else (state.id for state in states)
 
 
 def lengths_of(states: Sequence[State]) -> NDArray[np.uint32]:
-    """Returns the number of tokens of each state's history, (S,)."""
+    """Returns the number of tokens of each state's history, shape (S,)."""
     return states.lengths() if isinstance(states, LazyStates) else np.array([len(s.ids) for s in states], np.uint32)
 
 
 def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:
-    """Returns the states at these ascending places, lazily if ``states`` are lazy."""
+    """Returns the states with these indices, which must ascend. The result is lazy if ``states`` is lazy."""
     if isinstance(states, LazyStates):
         return Chosen(states, np.fromiter(places, np.int64))
     return [states[place] for place in places]
 
 
 def finder(states: Sequence[State]) -> Callable[[str], int | None]:
-    """Returns a function from a state's id to its place; the function returns None for an unknown id."""
+    """Returns a function that maps a state's id to the state's index in ``states``, or to None if the id is unknown."""
     if isinstance(states, LazyStates):
         return states.place
     return {state.id: place for place, state in enumerate(states)}.get
 
 
 def places_of(states: Sequence[State], some: Sequence[State]) -> NDArray[np.int64]:
-    """Returns the places of ``some`` within ``states``, (S,); this is the inverse of :func:`chosen`.
+    """Returns the indices in ``states`` of the states ``some``, shape (S,). This is the inverse of :func:`chosen`.
 
     Raises:
-        KeyError: one of them is not among the states.
+        KeyError: a state of ``some`` is not in ``states``.
     """
     find = finder(states)
 

@@ -20,12 +20,14 @@ Keep = Literal["adv", "mixed", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Pivots:
-    """Chooses the profiled turns to train on.
+    """Chooses the expert turns to train on by their profiles. The profile of a turn holds the rewards of actions that
+    were sampled there.
 
-    ``adv`` keeps mixed turns whose mean is below ``lambda_diff`` (Eq. 5), ``mixed`` keeps every mixed turn, and ``all``
-    every candidate (the paper's random turns). ``k`` is the number of samples per state; the paper gives neither ``k``
-    nor ``lambda_diff``. ``refresh`` and its three numbers are not in the paper. They decide when the turns are profiled
-    and chosen again (:class:`Refresh`); None: never.
+    A turn is mixed if these rewards differ. ``adv`` keeps mixed turns whose mean reward is below ``lambda_diff`` (Eq.
+    5), ``mixed`` keeps every mixed turn, and ``all`` keeps every candidate (the paper's random turns). ``k`` is the
+    number of samples per state; the paper gives neither ``k`` nor ``lambda_diff``. ``refresh``, ``refresh_window``,
+    ``refresh_gap`` and ``refresh_most`` are not in the paper. They decide when the turns are profiled and chosen again
+    (:class:`Refresh`). With ``refresh=None`` this never happens.
 
     Raises:
         ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a number of ``refresh``
@@ -55,7 +57,7 @@ class Pivots:
 
     @property
     def reprofile(self) -> Refresh | None:
-        """Returns when to profile and choose again; None: never."""
+        """Returns the rule that decides when to profile and choose turns again, or None if this never happens."""
         if self.refresh is None:
             return None
         return Refresh(self.refresh, self.refresh_window, self.refresh_gap, self.refresh_most)
@@ -67,7 +69,7 @@ class Pivots:
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns the states that are kept, in their order. ``profiles`` are by state id.
+        """Returns the states that are kept, in their order. ``profiles`` maps a state's id to its profile.
 
         Raises:
             KeyError: a state has no profile.
@@ -80,11 +82,11 @@ class Pivots:
 
 @dataclass(frozen=True, slots=True)
 class ProfileSummary:
-    """A summary of the profile before training. Shares are in [0, 1]."""
+    """A summary of the profiles of all candidate states before training. Fractions are in [0, 1]."""
 
     states: int
-    zero_signal: float  # share of states whose samples all have the same reward
-    solved: float  # share of states that every sample solved (the greatest reward, 1)
+    zero_signal: float  # fraction of states whose samples all have the same reward
+    solved: float  # fraction of states at which every sample has the greatest reward, 1
     miss_rate: float | None  # Pr[strict = 0 | functional = 1] over samples; None if no sample was functional
     yield_curve: tuple[tuple[float, int], ...]  # pairs of lambda_diff and the number of states that ``adv`` then keeps
 
@@ -95,10 +97,11 @@ class ProfileSummary:
 
 
 def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = None) -> ProfileSummary:
-    """Returns the yield curve, the share of turns without signal and the miss rate of the strict rule.
+    """Returns a summary of the profiles: how many states each ``lambda_diff`` keeps, how many have no signal, and how
+    often exact matching rejects an action that is functionally correct.
 
     Args:
-        profiles: one per state.
+        profiles: one profile per state.
         lambdas: values of ``lambda_diff`` for the yield curve; 0.1, 0.2 ... 1.0 by default.
 
     Raises:

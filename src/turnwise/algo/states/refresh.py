@@ -1,8 +1,9 @@
-"""Decides when to profile again: when fewer groups have mixed outcomes than after the last profile.
+"""Decides when to profile the candidate states again: when fewer groups have mixed outcomes than after the last
+profile.
 
-This goes beyond PivotRL (arXiv:2603.21383), which profiles once, under the frozen base policy. Its pivots are the turns
-at which that policy's outcomes disagree (Eq. 5). A policy that has learned these turns always succeeds at them, and a
-group without variance has no advantage (Proposition 3.1).
+This goes beyond PivotRL (arXiv:2603.21383), which profiles once, under the frozen base policy. The pivots of PivotRL
+are the turns at which outcomes of that policy disagree (Eq. 5). A policy that has learned these turns always succeeds
+at them, and a group without variance has no advantage (Proposition 3.1).
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Decides that the candidates are profiled again when the share of mixed groups has fallen far enough.
+    """Decides when to profile the candidate states again: when the fraction of groups with mixed outcomes has fallen
+    far enough.
 
     Attributes:
-        share: a new profile is due when the share of mixed groups is below ``share`` times its value right after the
-            previous profile. Both values are means over ``window`` iterations: the newest ones, and the first ones
-            after that profile.
+        share: a new profile is due when the fraction of mixed groups is below ``share`` times its value right after the
+            previous profile. The current value is the mean over the newest ``window`` iterations. The earlier value is
+            the mean over the first ``window`` iterations after that profile.
         window: number of iterations of each mean.
-        gap: least number of iterations between two profiles; two windows if that is more.
-        most: greatest number of profiles of a run, including the base policy's.
+        gap: least number of iterations between two profiles. Twice ``window`` is used if that is more.
+        most: greatest number of times that a run profiles, including the first profile, under the base policy.
 
     Raises:
         ValueError: a number is out of range.
@@ -45,12 +47,12 @@ class Refresh:
             )
 
     def decay(self, history: Sequence[float]) -> float | None:
-        """Returns the mean over the last window divided by the mean over the first window.
+        """Returns the mean of ``history`` over its last window divided by the mean over its first window.
 
         Args:
-            history: the share of mixed groups at each iteration since the last profile, at least 0.
+            history: the fraction of groups with mixed outcomes at each iteration since the last profile.
 
-        The result is None as long as the windows overlap, and if the first mean is 0.
+        The result is None if the two windows overlap or if the first mean is 0.
         """
         if len(history) < 2 * self.window:
             return None
@@ -58,9 +60,11 @@ class Refresh:
         return last / first if first > 0 else None
 
     def due(self, history: Sequence[float], profiles: int) -> bool:
-        """Returns whether to profile now, given the number of profiles so far and a ``history`` as in :meth:`decay`.
+        """Returns whether to profile again now.
 
-        The history starts empty after each profile.
+        Args:
+            history: the fraction of mixed groups at each iteration since the last profile.
+            profiles: the number of profiles so far.
         """
         left = self.decay(history)
         return profiles < self.most and len(history) >= self.gap and left is not None and left < self.share

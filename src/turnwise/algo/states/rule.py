@@ -14,12 +14,13 @@ STD_TOLERANCE = 1e-6  # rewards closer than this count as equal, because float s
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The rewards of K samples of one state under the frozen base policy, by the functional and the strict rule.
+    """The rewards of K actions that the frozen base policy sampled at one state, by the functional and by the strict
+    rule. The functional rule accepts every equivalent action, the strict rule only exactly the demonstrated one.
 
-    ``strict`` is empty if the rewards come from a pass rate in a file, because the strict rule was not applied there.
+    ``strict`` is empty if the rewards were read from a file that gives only a pass rate.
 
     Raises:
-        ValueError: there is no sample, or the two rules judged different numbers of them.
+        ValueError: there is no sample, or the two rules have different numbers of rewards.
     """
 
     functional: tuple[float, ...]
@@ -47,35 +48,42 @@ class Profile:
 
     @property
     def mixed(self) -> bool:
-        """Returns whether the samples' outcomes disagree."""
+        """Returns whether the samples have different functional rewards."""
         return self.variance > STD_TOLERANCE**2
 
 
 class StateRule(Protocol):
     """Chooses the states to train on.
 
-    The caller supplies the candidates (``source``) and, if ``k`` > 0, their profiles.
+    The caller supplies the candidate states (``source`` says which) and, if ``k`` > 0, their profiles.
     """
 
     @property
     def source(self) -> Literal["expert", "tasks"]:
-        """Returns what the candidates are: assistant turns of expert trajectories, or the openings of tasks."""
+        """Returns the kind of the candidate states: assistant turns of expert trajectories, or the first prompts of
+        tasks.
+        """
         ...
 
     @property
     def k(self) -> int:
-        """Returns the number of samples to draw at each candidate before training; 0: no profile is needed."""
+        """Returns the number of actions to sample at each candidate state before training, or 0 if no profile is
+        needed.
+        """
         ...
 
     @property
     def reprofile(self) -> Refresh | None:
-        """Returns when to profile again under the current policy and choose new states; None: never."""
+        """Returns the rule that decides when to profile under the current policy and choose states again, or None for
+        never.
+        """
         ...
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns the states to train on, in their order. ``profiles`` are by state id and are not read if ``k`` is 0.
+        """Returns the states to train on, in their order. ``profiles`` maps a state's id to its profile; it is not read
+        if ``k`` is 0.
 
-        States and profiles may be more than fit into memory (``states.lazy``). A rule that reads only ids and returns
-        the result of :func:`turnwise.algo.states.lazy.chosen` does not build any state.
+        All states and profiles together may be too large for memory (``states.lazy``). A rule that reads only ids and
+        returns the result of :func:`turnwise.algo.states.lazy.chosen` does not build any state.
         """
         ...

@@ -1,4 +1,4 @@
-"""The openings of tasks as states, where end-to-end training starts."""
+"""Makes a state of each task's first prompt, where end-to-end training starts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from turnwise.types import State, Task
 
 
 def task_starts(tasks: Iterable[Task], opening: Callable[[Task], Sequence[int]]) -> list[State]:
-    """Returns one state for each task, before its first action.
+    """Returns one state for each task: the state before the first action.
 
     Args:
-        tasks: a task that occurs twice gives two states with the same id, which the caller must not put into one batch.
-        opening: returns the ids of a task's first messages, up to where the policy writes.
+        tasks: the tasks. A task that occurs twice gives two states with the same id, which must not be in one batch.
+        opening: a function that returns the token ids of a task's first messages, up to where the policy writes.
     """
     return [State(id=f"{task.env}/{task.id}#t0", task=task, ids=tuple(opening(task))) for task in tasks]
 
@@ -25,10 +25,10 @@ _MOST = 10**6
 
 @dataclass(frozen=True, slots=True)
 class TaskStarts:
-    """Uses the openings of the first ``count`` training tasks.
+    """Trains on the first prompts of the first ``count`` training tasks.
 
     Raises:
-        ValueError: ``count`` is below 1, or more than can be drawn before a run begins.
+        ValueError: ``count`` is below 1 or above one million.
     """
 
     source: ClassVar[Literal["tasks"]] = "tasks"

@@ -1,4 +1,6 @@
-"""Converts trajectories of other programs to this project's format. ``scripts/prepare_data.py`` is the command line."""
+"""Converts trajectories in the formats of other programs to this project's format. ``scripts/prepare_data.py`` is the
+command-line program for it.
+"""
 
 from turnwise.data.foreign.convert import KEYS, Calls, Importer, converted, structured_text
 

@@ -1,4 +1,4 @@
-"""Converts a record of another program to a Trajectory: its turns, its tools and its calls."""
+"""Converts a trajectory in another program's format to a Trajectory: its turns, its tools and its tool calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from turnwise.data.trajectories import BadTrajectory, used_twice
 from turnwise.types import Trajectory
 
 Calls = Literal["auto", "none", "hermes", "qwen_xml", "llama_json", "bfcl_python"]
-"""How calls are written in the text of assistant turns. ``auto`` detects the format, ``none`` leaves the text unchanged."""
+"""The format of tool calls in the text of assistant turns. ``auto`` detects the format, ``none`` leaves the text
+unchanged.
+"""
 
 KEYS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")  # keys of imported messages
 
@@ -33,20 +35,21 @@ _TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
 
 
 def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool = False) -> Trajectory:
-    """Converts a record to a Trajectory.
+    """Returns a record of a trajectory file as a Trajectory.
 
-    A record with a ``task`` is in this project's format: the environment reads its text, so ``auto`` leaves it unchanged.
+    A record with a ``task`` is in this project's format: the environment reads the text of its replies, so ``auto``
+    leaves this text unchanged.
 
     Args:
-        record: a record with OpenAI's or ShareGPT's keys, a pivot row, or the UnusableError of an unreadable one, which is
-            raised.
-        source: ``file:line``, which becomes the id of a record without one.
-        calls: how calls are written in text.
+        record: a record with OpenAI's or ShareGPT's keys, or a pivot row. If the record could not be read, this is the
+            UnusableError that says why; it is raised.
+        source: ``file:line``. A record without an id gets an id made from it.
+        calls: the format of tool calls in the text of replies.
         keep_system: whether to keep the system message that lists the tools. The chat template shows the tools itself in the
             policy's own format, so the message would list them twice and teach another format.
 
     Raises:
-        UnusableError: the first mistake.
+        UnusableError: the record has a mistake; the error describes the first one.
     """
     if isinstance(record, UnusableError):
         raise record
@@ -83,7 +86,9 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
 
 
 def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | Literal["none"]:
-    """Returns the format of the calls in a conversation's text, or ``none`` if there are none or they are ``tool_calls``."""
+    """Returns the format of the tool calls in the text of a conversation. Returns ``none`` if there are no calls, or if
+    they are given as ``tool_calls``.
+    """
     if any(message.get("tool_calls") for message in messages):
         return "none"
     said = [
@@ -98,11 +103,11 @@ def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Form
 
 @dataclass(slots=True)
 class Importer:
-    """Reads the trajectories of files one at a time, and logs and counts unusable records.
+    """Reads the trajectories of files one at a time, counts records and lists the problems of unusable ones.
 
     Attributes:
-        calls, keep_system: see :func:`converted`.
-        read: number of records so far.
+        calls, keep_system: the arguments of :func:`converted` with these names.
+        read: number of records read so far.
         problems: the problems of unusable records, in order.
     """
 
@@ -110,7 +115,7 @@ class Importer:
     keep_system: bool = False
     read: int = 0
     problems: list[BadTrajectory] = field(default_factory=list)
-    _seen: dict[str, str] = field(default_factory=dict)  # id -> its place
+    _seen: dict[str, str] = field(default_factory=dict)  # id of a trajectory -> file and line where it was read
 
     def __post_init__(self) -> None:
         if self.calls not in get_args(Calls):
@@ -137,7 +142,8 @@ class Importer:
 
 
 def structured_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> tuple[Mapping[str, Any], ...]:
-    """Returns a conversation with the calls that stand in the text of its replies as ``tool_calls``, in whatever form they are.
+    """Returns a conversation in which the tool calls in the text of its replies are moved to ``tool_calls``. The format
+    of the calls is detected.
 
     Raises:
         UnusableError: a call cannot be read.
@@ -147,7 +153,9 @@ def structured_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any])
 
 
 def _structured(messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: Format) -> Iterator[dict[str, Any]]:
-    """Yields the messages with text calls as ``tool_calls`` and one tool message for each answer."""
+    """Yields the messages with calls in text moved to ``tool_calls``, and with one tool message for each answer of a
+    tool.
+    """
     called = 0
     for place, message in enumerate(messages):
         if message["role"] == "assistant":
@@ -183,7 +191,7 @@ def _reply(message: Mapping[str, Any], tools: Sequence[Any], form: Format, place
 
 
 def _json_calls(text: str) -> str:
-    """Rewrites Hermes calls that hold Python literals between the tags, as some data sets do, as JSON."""
+    """Rewrites Hermes calls as JSON if they have Python literals between the tags, as in some data sets."""
 
     def rewritten(found: re.Match[str]) -> str:
         try:
@@ -199,7 +207,9 @@ def _json_calls(text: str) -> str:
 
 
 def _with_names(text: str, tools: Sequence[Any]) -> Reply:
-    """Parses Python calls of tools whose names are not Python names ("Market Trends API") under substitute names."""
+    """Parses calls in Python syntax. Tool names that are not Python identifiers ("Market Trends API") are replaced by
+    substitute names for parsing.
+    """
     names = {str(function_of(tool).get("name")) for tool in tools if isinstance(tool, Mapping)}
     odd = sorted((name for name in names if not all(map(str.isidentifier, name.split(".")))), key=len, reverse=True)
     if not odd:
@@ -213,7 +223,9 @@ def _with_names(text: str, tools: Sequence[Any]) -> Reply:
 
 
 def _answers(message: Mapping[str, Any], called: int) -> list[str]:
-    """Returns the answers in a message to ``called`` calls; empty if the message should stay unchanged."""
+    """Returns the answers of tools in a message that follows ``called`` calls, or an empty list if the message should
+    stay unchanged.
+    """
     text = message["content"].strip()
     if found := _tagged(text):
         return found
@@ -229,7 +241,7 @@ def _answers(message: Mapping[str, Any], called: int) -> list[str]:
 
 
 def _tagged(text: str) -> list[str]:
-    """Returns the texts between the tags of answers, or nothing if there is text outside of them."""
+    """Returns the texts between ``<tool_response>`` tags, or an empty list if there is text outside the tags."""
     found, at = [], 0
     try:
         while at < len(text):
@@ -237,11 +249,11 @@ def _tagged(text: str) -> list[str]:
             stop = text.index(_RESPONSE[1], start)
             found.append(text[start:stop].strip())
             at = skip_space(text, stop + len(_RESPONSE[1]))
-    except ValueError:  # no tag where one belongs
+    except ValueError:  # a tag is missing
         return []
     return found
 
 
 def _is_list(text: str) -> bool:
-    """Returns whether a reply looks like ``[f(a=1), g()]``."""
+    """Returns whether a reply looks like a list of calls in Python syntax: ``[f(a=1), g()]``."""
     return text.startswith("[") and text.endswith("]") and "(" in text

@@ -1,4 +1,4 @@
-"""Finds tool definitions in a system prompt, and converts them to one form."""
+"""Finds tool definitions in a system prompt, and converts tool definitions to OpenAI's form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = {"string", "integer", "number", "boolean", "object", "array"}  # types 
 def tools_in(prompt: str) -> list[Any]:
     """Returns the tools that a system prompt lists between ``<tools>`` tags (Hermes, Qwen) or as a JSON array (ToolACE).
 
-    Nothing is evaluated. The result is empty if no tools can be read.
+    No code in the prompt is evaluated. The result is empty if no tools can be read.
     """
     for found in _TAGGED.finditer(prompt):  # the text before the list may mention the tags too
         if tools := [tool for tool in _values(found[1]) if check_tool(tool) is None]:
@@ -44,7 +44,7 @@ def openai_tool(tool: Any) -> Any:
         return tool
     function = dict(function_of(tool))
     if function is not tool.get("function"):
-        function.pop("type", None)  # of the flat form
+        function.pop("type", None)  # "type": "function" of the flat form
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     return {"type": "function", "function": {**function, "parameters": _schema(parameters)}}
 
@@ -56,7 +56,9 @@ def _renamed(tool: Any) -> Any:
 
 
 def _named(tool: Any) -> Any:
-    """Wraps parameters that are listed only by name in a schema. Other tools are returned unchanged."""
+    """Returns a tool whose parameters are a plain mapping of names (as in xLAM) with a JSON schema of these parameters.
+    Other tools are returned unchanged.
+    """
     listed = tool.get("parameters") if isinstance(tool, Mapping) else None
     if not isinstance(listed, Mapping) or not listed or isinstance(listed.get("type"), str):
         return tool
@@ -74,7 +76,9 @@ def _named(tool: Any) -> Any:
 
 
 def _schema(node: Any) -> Any:
-    """Returns a schema with JSON Schema's types, and without values of ``required`` that are not lists of names."""
+    """Returns a schema in which types have their names in JSON Schema, and ``required`` is dropped where it is not a
+    list of names.
+    """
     if isinstance(node, list):
         return [_schema(item) for item in node]
     if not isinstance(node, Mapping):
@@ -85,12 +89,14 @@ def _schema(node: Any) -> Any:
         if found["type"] == "any":
             del found["type"]
     if "required" in node and not isinstance(node["required"], list | Mapping):
-        del found["required"]  # null in ToolACE; in other data sets a flag at each parameter
+        del found["required"]  # it is null in ToolACE, and a flag at each parameter in other data sets
     return found
 
 
 def _values(text: str) -> list[Any]:
-    """Returns the consecutive JSON values in a text, or its Python literal, with the items of lists in place of the lists."""
+    """Returns the JSON values that follow each other in a text, or the value of a Python literal. A list is replaced by
+    its items.
+    """
     found: list[Any] = []
     at = skip_space(text, 0)
     try:

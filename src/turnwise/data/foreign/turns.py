@@ -20,12 +20,13 @@ ROLES = {
     **dict.fromkeys(("assistant", "gpt", "chatgpt", "model", "function_call", "tool_call"), "assistant"),
     **dict.fromkeys(("tool", "function", "observation", "function_response", "tool_response", "ipython"), "tool"),
 }
-_CALLS = ("function_call", "tool_call")  # roles whose text is a call
+_CALLS = ("function_call", "tool_call")  # roles whose text is a tool call
 _KEPT = ("tool_calls", "tool_call_id", "name")
 
 
 def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the messages of a record with this project's roles and keys; a top-level ``system`` text comes first.
+    """Returns the messages of a record with this project's roles and keys. A top-level ``system`` text becomes the
+    first message.
 
     Raises:
         UnusableError: there is no conversation, or a turn is not usable.
@@ -48,7 +49,7 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tools_of_record(record: Mapping[str, Any]) -> list[Any]:
-    """Returns the tools of a record in their original form; empty if it lists none.
+    """Returns the tools of a record in their original form, or an empty list if the record lists no tools.
 
     Raises:
         UnusableError: the tools are not a list.
@@ -86,7 +87,9 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
 
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Reads xLAM's record: one request and the calls that answer it, as a list or as JSON text."""
+    """Returns the messages of an xLAM record, which holds one request and the tool calls that answer it (a list or JSON
+    text).
+    """
     answers = record["answers"]
     calls = _calls(answers if isinstance(answers, str) else json.dumps(answers), "answers")
     assistant: dict[str, Any] = {"role": "assistant", "content": ""} | ({"tool_calls": calls} if calls else {})
@@ -105,7 +108,7 @@ def _text(content: Any, where: str) -> str:
 
 
 def _calls(text: str, where: str) -> list[dict[str, Any]]:
-    """Parses a call or a list of calls as JSON, as in ShareGPT's turns of calls."""
+    """Parses the JSON text of a tool call or of a list of calls, as in ShareGPT's ``function_call`` turns."""
     try:
         value, end = decode_json(text, 0)
         if text[end:].strip():

@@ -1,3 +1,3 @@
-"""Pivot rows of NeMo Gym: each line is one place to act, in the terms of the Responses API. ``rules`` holds the rules
-for such rows, ``read`` and ``write`` convert them from and to chat messages.
+"""Reads and writes pivot rows of NeMo Gym. Each row describes one place where a policy acts, in the format of the
+Responses API. ``rules`` holds the rules for such rows; ``read`` and ``write`` convert them from and to chat messages.
 """

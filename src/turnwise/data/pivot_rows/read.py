@@ -1,4 +1,4 @@
-"""Converts a pivot row to a record of chat messages: its input, then its expected action as the last reply."""
+"""Converts a pivot row of NeMo Gym to chat messages: the row's input, then its expected action as the last reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 
 def is_row(record: Any) -> bool:
-    """Returns whether a record is a pivot row."""
+    """Returns whether a record is a pivot row, that is, has the key ``responses_create_params``."""
     return isinstance(record, Mapping) and PARAMS in record
 
 
@@ -24,13 +24,13 @@ def name_of(source: str) -> str:
 
 
 def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Returns the row as a record of docs/data.md, with ``pivot`` and its pass rate.
+    """Returns a pivot row as a record in the format of docs/data.md, with the row's pass rate under ``pivot``.
 
     Everything that the policy wrote between two observations becomes one assistant message: its reasoning, text and
-    calls. Keys of the row that have no meaning here are left out.
+    calls. Keys of the row that this project does not use are left out.
 
     Raises:
-        UnusableError: the row cannot become a candidate.
+        UnusableError: the row breaks a rule without which it cannot be converted.
     """
     check_row(row, to_read=True)
     params, action = row[PARAMS], row[ACTION]
@@ -50,7 +50,7 @@ def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, An
     """Returns the instructions and the input of a request of the Responses API as chat messages.
 
     Args:
-        where: text before ``input`` in error messages.
+        where: the text that precedes ``input`` in error messages.
 
     Raises:
         UnusableError: an item has an unknown role or kind, or holds no text.
@@ -65,11 +65,11 @@ def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, An
 
 
 def pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
-    """Returns how many of how many samples were accepted, from ``pass_rate_passed`` and ``pass_rate_total``; None if
-    one is missing.
+    """Returns the counts ``passed`` (accepted samples) and ``total`` (all samples) of a row, from its keys
+    ``pass_rate_passed`` and ``pass_rate_total``. The result is empty if one of them is missing.
 
     Raises:
-        UnusableError: the values are not such counts.
+        UnusableError: the values are not counts, or ``passed`` exceeds ``total``.
     """
     passed, total = row.get("pass_rate_passed"), row.get("pass_rate_total")
     if passed is None or total is None:
@@ -88,7 +88,7 @@ def _count(value: Any) -> bool:
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[Any, str], where: str) -> None:
-    """Adds an item of the input to the messages; ``names`` are the tools by the ids of their calls."""
+    """Adds an item of a row's input to ``messages``. ``names`` maps the id of a call to the name of its tool."""
     kind = item.get("type", "message")
     if kind == "message":
         role = _ROLES.get(str(item.get("role")))
@@ -118,7 +118,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
 
 
 def _speaking(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the assistant message that the policy is writing, which is a new one after an observation."""
+    """Returns the assistant message to which the next item belongs. After an observation, a new message is added."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
@@ -130,7 +130,7 @@ def _speak(messages: list[dict[str, Any]], key: str, text: str) -> None:
 
 
 def _text(content: Any, where: str) -> str:
-    """Returns a text, or the joined texts of a list of parts."""
+    """Returns the text of a content: the text itself, or the joined texts of a list of parts."""
     if isinstance(content, str):
         return content
     parts: Sequence[Any] = content if isinstance(content, list) else [None]
@@ -149,7 +149,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(tool: Any) -> Any:
-    """Returns a flat tool in the nested form that chat templates show."""
+    """Returns a tool as ``{"type": "function", "function": {...}}``, the nested form that chat templates show."""
     if not isinstance(tool, Mapping) or "function" in tool:
         return tool
     return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}

@@ -1,5 +1,5 @@
-"""The rules for pivot rows: those that NVIDIA-NeMo/Gym documents (``nemo-gym-pivot-datasets``, its row contract) and
-that it parses in its resource server for single steps of tool use.
+"""The rules for pivot rows of NVIDIA-NeMo/Gym. They come from its documentation (the row contract in
+``nemo-gym-pivot-datasets``) and from what its resource server for single steps of tool use parses.
 
 A row holds ``responses_create_params`` (a request of the Responses API: the input before the action, and the tools),
 ``expected_action`` (a function call, several of them, or a message) and ``agent_ref``.
@@ -24,11 +24,12 @@ class Rule:
     """One rule for pivot rows.
 
     Attributes:
-        reason: the mistake in a few words, the same for all rows with it.
-        says: the rule, as the end of a message.
+        reason: the mistake in a few words, the same for all rows that break this rule.
+        says: the rule in words, as the end of an error message.
         remedy: how a row is corrected.
-        holds: returns whether a row keeps the rule; it is only called for rows that keep all rules before it.
-        to_read: whether a row that breaks the rule cannot become a candidate. Other rows are read nevertheless.
+        holds: a function that returns whether a row keeps the rule. It is only called for rows that keep all earlier
+            rules.
+        to_read: whether a row must keep the rule to be read. If False, rows that break the rule are read nevertheless.
     """
 
     reason: str
@@ -39,10 +40,10 @@ class Rule:
 
 
 def check_row(row: Mapping[str, Any], to_read: bool = False) -> None:
-    """Checks a row against the rules, or only against those without which it cannot be read.
+    """Checks a row against all rules, or, if ``to_read``, only against the rules that a row must keep to be read.
 
     Raises:
-        UnusableError: the first rule that the row breaks.
+        UnusableError: the row breaks a rule; the error describes the first one.
     """
     for rule in RULES:
         if (rule.to_read or not to_read) and not rule.holds(row):
@@ -50,7 +51,7 @@ def check_row(row: Mapping[str, Any], to_read: bool = False) -> None:
 
 
 def calls_of(action: Mapping[str, Any]) -> list[Any]:
-    """Returns the calls of an expected action; empty for a message."""
+    """Returns the tool calls of an expected action, or an empty list if the action is a message."""
     if action["type"] == "function_call_batch":
         return list(action["calls"])
     return [action] if action["type"] == "function_call" else []
@@ -76,7 +77,7 @@ def _named(row: Mapping[str, Any]) -> bool:
 
 
 def _answered(row: Mapping[str, Any]) -> bool:
-    """Returns whether each answer in the input follows the call that it names."""
+    """Returns whether each tool answer in the input comes after the call whose id it names."""
     called: set[Any] = set()
     for item in row[PARAMS]["input"]:
         if item.get("type") == "function_call":

@@ -1,4 +1,4 @@
-"""Writes the turns of a trajectory as pivot rows, the inverse of ``read``."""
+"""Writes the turns of a trajectory as pivot rows of NeMo Gym. This is the inverse of ``read``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
     """Returns one demonstrated turn as a pivot row.
 
     Args:
-        step: the turn. The thinking of earlier turns becomes reasoning items; its own thinking is left out.
-        trajectory: the source of the row, named under ``provenance``.
-        agent: name of the agent that plays the row.
-        rate: pass rate of this turn; None: there are no samples.
+        step: the turn. The thinking of earlier turns becomes reasoning items; the thinking of this turn is left out.
+        trajectory: the trajectory of the turn. Its task and success are written under ``provenance``.
+        agent: name of the NeMo Gym agent that uses the row.
+        rate: pass rate of this turn, or None if nothing was sampled there.
 
     Raises:
         UnusableError: the turn has several calls, but a row has one action.
@@ -49,12 +49,14 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
 
 
 def agent_ref(name: str) -> dict[str, str]:
-    """Returns the reference to an agent."""
+    """Returns the value of ``agent_ref``, which refers to an agent of NeMo Gym by its name."""
     return {"type": "responses_api_agents", "name": name}
 
 
 def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
-    """Returns a pass rate under the keys of published pivot data; empty if there are no samples."""
+    """Returns a pass rate as the keys and values of published pivot data, or an empty dictionary if there are no
+    samples.
+    """
     if rate is None or not rate.total:
         return {}
     return {
@@ -65,11 +67,12 @@ def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
 
 
 def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict[str, Any]:
-    """Returns a row as it was read, but without nulls in its request, with a pass rate and with an agent.
+    """Returns a copy of a pivot row with a pass rate and an agent, and without keys that hold null in its request.
 
     Args:
-        agent: replaces the row's own agent. None: only a row without an agent gets ``AGENT_NAME``.
-        rate: None: the row's own pass rate is kept.
+        agent: name of an agent that replaces the row's own agent. With None, only a row without an agent gets
+            ``AGENT_NAME``.
+        rate: the new pass rate. With None, the row's own pass rate is kept.
     """
     request = {key: value for key, value in row[PARAMS].items() if value is not None}
     named = agent_ref(agent or AGENT_NAME)
@@ -77,7 +80,9 @@ def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict
 
 
 def _items(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """Yields chat messages as items of the Responses API. Answers of tools belong to the preceding calls in order."""
+    """Yields chat messages as items of the Responses API. A tool message without a known call id answers the first
+    preceding call that has no answer yet.
+    """
     open_calls: list[str] = []
     for place, message in enumerate(messages):
         role, text = message["role"], str(message.get("content") or "")

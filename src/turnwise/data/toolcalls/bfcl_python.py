@@ -1,4 +1,6 @@
-"""Parses the format of BFCL and Llama: calls written as Python, read as a syntax tree and never evaluated."""
+"""Parses the format of BFCL and Llama, where tool calls are written as Python. The text is parsed to a syntax tree and
+never evaluated.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,12 @@ _NAMES = {"true": True, "false": False, "null": None}
 def bfcl_python(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     """Parses ``[f(a=1, b="x"), g.h()]`` or a single ``f(a=1)``.
 
-    Arguments are named literals; tuples become lists, and JSON's ``true``, ``false`` and ``null`` are accepted. A reply that
-    begins with neither ``[`` nor a name and ``(`` is prose. Python literals have types, so ``tools`` is not used.
+    Each argument has a name and a literal as its value. Tuples become lists, and JSON's ``true``, ``false`` and
+    ``null`` are accepted. A reply that begins with neither ``[`` nor a name and ``(`` is prose. Python literals have
+    types, so ``tools`` is not used.
 
     Raises:
-        ToolCallError: a reply begins like a call but is not one, or an argument has no name or is not a literal.
+        ToolCallError: the reply begins like a call but is not one, or an argument has no name or is not a literal.
     """
     thinking, rest = split_thinking(text)
     if not _BEGINS.match(rest):
@@ -44,7 +47,7 @@ def python_literal(text: str) -> Any:
     """Returns the JSON value of a Python literal such as ``{'a': [1, True]}`` without evaluating it.
 
     Raises:
-        ToolCallError: the text is not such a literal, or is longer than ``MAX_CHARS``.
+        ToolCallError: the text is not a Python literal of JSON values, or is longer than ``MAX_CHARS`` characters.
     """
     if len(text) > MAX_CHARS:
         raise ToolCallError(f"the literal has {len(text)} characters, more than {MAX_CHARS}")
@@ -56,8 +59,8 @@ def _parsed(text: str) -> ast.expr:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings about invalid escapes in the policy's text
             return ast.parse(text, mode="eval").body
-    # The interpreter limits the nesting of brackets, its parser's stack and the depth of the tree, with these exceptions;
-    # SystemError is what Python 3.11 raises in a thread.
+    # The interpreter raises these exceptions when brackets are nested too deeply, its parser's stack is full, or the
+    # syntax tree is too deep. Python 3.11 raises SystemError in a thread.
     except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError) as error:
         raise ToolCallError(f"no Python expression: {error}") from error
 

@@ -1,4 +1,6 @@
-"""Detects the format in which a chat template writes tool calls: it renders a conversation and tries each parser on it."""
+"""Detects the format in which a chat template writes tool calls. It renders a test conversation and tries each parser
+on the text.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PROBE_CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
 
 
 def asking(count: int = 1) -> list[Message]:
-    """Returns a user's request and one assistant turn that answers it with ``count`` calls of :data:`PROBE_CALL`."""
+    """Returns a test conversation: a user message, then an assistant message with ``count`` times the call
+    :data:`PROBE_CALL`.
+    """
     calls = [
         {
             "id": f"probecal{number}",
@@ -40,8 +44,8 @@ def asking(count: int = 1) -> list[Message]:
 def format_of(chat: ChatTokens) -> Format | None:
     """Returns the format in which the chat template of ``chat`` writes tool calls.
 
-    None means that no parser can read them: the template leaves ``tool_calls`` out, refuses them, or writes another
-    form.
+    The result is None if no parser can read the calls: the template leaves ``tool_calls`` out, refuses them, or writes
+    an unknown format.
     """
     try:
         (spine,) = chat.spines(asking(), PROBE_TOOLS)

@@ -1,4 +1,6 @@
-"""Lists the formats of tool calls by name. A new format needs a file in this folder and a line here."""
+"""Lists the text formats of tool calls by name, with their parsers. A new format needs a file in this folder and a line
+here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ PARSERS: Mapping[str, Parser] = {
 
 
 def parser_of(form: Format | None) -> Parser:
-    """Returns the parser of a format.
+    """Returns the parser of a tool-call format.
 
     Raises:
         ValueError: ``form`` is None.

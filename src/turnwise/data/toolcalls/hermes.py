@@ -21,11 +21,11 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 def hermes(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     """Parses any number of ``<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`` with prose around them.
 
-    The object holds exactly these two keys. It ends where its JSON ends, so a closing tag inside a text argument has no effect.
-    JSON values have types, so ``tools`` is not used.
+    The JSON object has exactly these two keys. Its end is found by parsing the JSON, so a closing tag inside a text
+    argument has no effect. JSON values have types, so ``tools`` is not used.
 
     Raises:
-        ToolCallError: a call is broken, or a tag has no counterpart.
+        ToolCallError: a call cannot be parsed, or an opening or closing tag has no counterpart.
     """
     thinking, rest = split_thinking(text)
     prose, calls, at = [], [], 0

@@ -1,4 +1,4 @@
-"""Parses the format of Llama 3: the whole reply is one or more JSON objects, or it is prose."""
+"""Parses the tool-call format of Llama 3: the whole reply is either one or more JSON objects, or prose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def llama_json(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     that begins with neither the tag nor ``{`` is prose. JSON values have types, so ``tools`` is not used.
 
     Raises:
-        ToolCallError: a reply begins like a call but is not one.
+        ToolCallError: the reply begins like a call but is not one.
     """
     thinking, rest = split_thinking(text)
     for end in _ENDS:

@@ -1,4 +1,4 @@
-"""Compares tool calls with demonstrated ones: whether they are equally good, and whether they are identical."""
+"""Compares tool calls with demonstrated ones: whether they are equivalent, and whether they are identical."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from turnwise.types import ToolCall
 
 
 def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-    """Applies the functional rule for tool calls (PivotRL, arXiv:2603.21383, Appendix A.2): schema, name, acceptable arguments.
+    """Returns whether calls are equivalent to the expected ones by the functional rule (PivotRL, arXiv:2603.21383,
+    Appendix A.2).
 
-    The calls of one turn run in parallel, so their order is free: each expected call is matched to one made call and no call is
-    left over. Two calls match if they name the same tool and their values are equal in a normal form: an argument with a default
-    may be left out, numbers are compared as numbers, and the outer whitespace of text is ignored. With ``tools``, a made call
-    must also fit the schema of its tool. Two empty sequences match.
+    The calls of one turn run in parallel, so their order does not matter. Each expected call is matched to one made
+    call, and no call may be left over. Two calls match if they name the same tool and their values are equal in a
+    normal form: an argument with a default may be left out, numbers are compared as numbers, and the outer whitespace
+    of text is ignored. With ``tools``, a made call must also fit the schema of its tool. Two empty sequences match.
     """
     if len(made) != len(expected):
         return False
@@ -34,7 +35,9 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
 
 
 def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
-    """Applies the strict rule: the same calls in the same order with exactly the same arguments."""
+    """Returns whether calls are equal to the expected ones by the strict rule: the same calls in the same order with
+    exactly the same arguments.
+    """
     return len(made) == len(expected) and all(
         call.name == true.name and same_value(dict(call.arguments), dict(true.arguments))
         for call, true in zip(made, expected, strict=True)
@@ -42,13 +45,17 @@ def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
 
 
 def miss_rate(functional: Sequence[bool], strict: Sequence[bool]) -> float | None:
-    """Returns Pr[strict = 0 | functional = 1], the share that an exact match misses, or None if nothing was acceptable."""
+    """Returns Pr[strict = 0 | functional = 1]: the fraction of functionally correct actions that an exact match
+    rejects. The result is None if no action was functionally correct.
+    """
     missed = [not exact for good, exact in zip(functional, strict, strict=True) if good]
     return sum(missed) / len(missed) if missed else None
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Compares JSON values: 1 equals 1.0, because JSON has one kind of number, but True does not equal 1 as in Python."""
+    """Returns whether two JSON values are equal. 1 equals 1.0, because JSON has one kind of number. True does not equal
+    1, unlike in Python.
+    """
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -59,7 +66,7 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _defaults(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns optional parameters with the values that they have if a call leaves them out."""
+    """Returns the default value of each optional parameter of a tool that has one."""
     schema = function_of(tool).get("parameters") or {}
     required = schema.get("required") or ()
     properties = schema.get("properties") or {}

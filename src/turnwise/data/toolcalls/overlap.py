@@ -1,6 +1,7 @@
-"""Compares a reply with a demonstrated one by the argument comparison of NeMo Gym, the rule under which pivot rows are verified.
+"""Compares a reply with a demonstrated one by the rule with which NeMo Gym verifies pivot rows.
 
-The rule is that of ``resources_servers/single_step_tool_use_with_argument_comparison`` of NVIDIA-NeMo/Gym, with its defaults.
+The rule is that of ``resources_servers/single_step_tool_use_with_argument_comparison`` of NVIDIA-NeMo/Gym, with its
+defaults.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from typing import Any
 from turnwise.data.toolcalls.reply import Reply
 from turnwise.types import ToolCall
 
-MOST = 0.5  # overlap of two texts with the same words, which is the largest possible
+MOST = 0.5  # largest possible overlap, which two texts with the same words have
 _NEAR = 1e-6  # floats that differ by less than this are equal
 
 
 def accepts(made: Reply, expected: Reply, least: float) -> bool:
-    """Returns whether a reply is equivalent to the demonstrated one.
+    """Returns whether a reply is equivalent to the demonstrated reply.
 
     If the demonstrated reply calls tools, each of its calls must be matched to a different made call
-    (:func:`same_call`); additional calls are allowed. If it is text, any text without a call is accepted.
+    (:func:`same_call`); additional calls are allowed. If the demonstrated reply is text, any text without a call is
+    accepted.
 
     Args:
-        least: smallest overlap of words (:func:`overlap`) with which two texts of arguments count as equal, in [0,
-            ``MOST``].
+        least: smallest word overlap (:func:`overlap`) at which two text arguments count as equal, in [0, ``MOST``].
     """
     if not expected.calls:
         return bool(made.content) and not made.calls
@@ -36,14 +37,15 @@ def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
     """Returns whether two calls name the same tool and have equal arguments.
 
     Objects need the same keys, lists the same length, and values the same type: 1 does not equal 1.0. Floats are equal
-    if they differ by less than 1e-6. If one of two texts has fewer than two words, they must be the same; otherwise
-    their overlap must be at least ``least``.
+    if they differ by less than 1e-6. Two texts must be identical if one of them has fewer than two words; otherwise
+    their word overlap must be at least ``least``.
     """
     return made.name == expected.name and _same(dict(made.arguments), dict(expected.arguments), least)
 
 
 def overlap(made: str, expected: str) -> float:
-    """Returns the number of words that two texts share, divided by the number of words of both together, in [0, 0.5].
+    """Returns the word overlap of two texts in [0, 0.5]: the number of words that they share, divided by the sum of
+    their numbers of words.
 
     Letter case and order are ignored, and a word counts as often as it occurs. Two empty texts have no overlap.
     """
@@ -67,11 +69,10 @@ def _same(made: Any, expected: Any, least: float) -> bool:
 
 
 def _all_matched(fits: Sequence[Sequence[int]]) -> bool:
-    """Returns whether each expected call can be matched to a different made call; ``fits`` are the made calls that each
-    accepts.
+    """Returns whether each expected call can be matched to a different made call (bipartite matching by augmenting
+    paths).
 
-    A made call that is already matched is given to another expected call if its present partner finds a further one (an
-    augmenting path).
+    ``fits`` lists, for each expected call, the indices of the made calls that it accepts.
     """
     taken: dict[int, int] = {}
 

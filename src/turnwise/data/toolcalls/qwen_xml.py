@@ -1,4 +1,6 @@
-"""Parses the format of Qwen3-Coder: a call is written as tags, its values as text between them."""
+"""Parses the tool-call format of Qwen3-Coder, where a call is written in tags and each argument is text between two
+tags.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,13 @@ _NAME = re.compile(r"[^<>\n]{1,256}(?=>)")
 def qwen_xml(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
     """Parses ``<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`` with whitespace between the tags.
 
-    A value is the text between its tags without one newline at either end. Its type comes from the tool's schema: text if the
-    schema says string, else JSON (also ``True``, ``False`` and ``None``) if it is valid JSON, else text. A parameter without a
-    schema in ``tools`` is read as JSON if it is valid JSON.
+    An argument's value is the text between its tags, without one newline at either end. If the tool's schema in
+    ``tools`` says string, the value stays text. Otherwise, also without a schema, it is read as JSON if it is valid
+    JSON (or ``True``, ``False`` or ``None``), else it stays text.
 
     Raises:
-        ToolCallError: a call is broken, a parameter is repeated, or a tag has no counterpart.
+        ToolCallError: a call cannot be parsed, a parameter is repeated, or an opening or closing tag has no
+            counterpart.
     """
     thinking, rest = split_thinking(text)
     prose, calls, at = [], [], 0
@@ -72,7 +75,7 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _types(name: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the ``type`` of each parameter that has one in the schema."""
+    """Returns the ``type`` of each parameter of the tool ``name``, as its schema in ``tools`` gives it."""
     for tool in tools:
         function = function_of(tool)
         if function.get("name") == name:

@@ -1,4 +1,4 @@
-"""Splits a reply into thinking, prose and tool calls, and holds what all formats share.
+"""The parts of a reply (thinking, prose and tool calls), and functions that the parsers of all formats share.
 
 A reply is untrusted text of a model. It is never evaluated; its size, its number of calls and the depth of its arguments are
 limited; and every mistake in it raises :class:`ToolCallError`.
@@ -15,21 +15,21 @@ from typing import Any, Protocol
 from turnwise.text import once
 from turnwise.types import ToolCall
 
-MAX_CHARS = 65_536  # most characters of a reply
+MAX_CHARS = 65_536  # largest length of a reply in characters
 MAX_CALLS = 64
-MAX_DEPTH = 32  # most levels of nested lists and objects in the arguments
-MAX_NAME = 256  # most characters of the name of a tool or of a parameter
+MAX_DEPTH = 32  # largest number of levels of nested lists and objects in the arguments
+MAX_NAME = 256  # largest length in characters of the name of a tool or of a parameter
 
 OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 
 
 class ToolCallError(ValueError):
-    """The reply does not follow its format. Parsers raise no other exception."""
+    """A reply does not follow its tool-call format. Parsers raise no other exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The parts of a reply. Calls inside the thinking do not count as calls."""
+    """The parts of a reply. Tool calls inside the thinking are not parsed."""
 
     thinking: str
     content: str  # the text outside the calls, without outer whitespace
@@ -37,9 +37,10 @@ class Reply:
 
 
 class Parser(Protocol):
-    """Parses text of one format into its parts.
+    """Parses a reply whose tool calls are in one format, and returns its parts.
 
-    ``tools`` are the definitions that the policy saw; formats without typed values take the types from them.
+    ``tools`` are the tool definitions that the policy saw. Formats that write all values as text take the types of
+    values from them.
 
     Raises:
         ToolCallError: the text does not follow the format.
@@ -49,7 +50,7 @@ class Parser(Protocol):
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """Returns the thinking and the text after it, both without outer whitespace.
+    """Returns the thinking of a reply and the text after it, both without outer whitespace.
 
     Thinking is all text up to the last ``</think>``, as in :meth:`turnwise.data.chat.ChatTokens.decode`.
 
@@ -81,10 +82,10 @@ def checked_call(name: Any, arguments: Any) -> ToolCall:
 
 
 def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """Returns the calls of a reply as a tuple.
+    """Returns the calls of a reply as a tuple, after checking their number.
 
     Raises:
-        ToolCallError: there are more than ``MAX_CALLS``.
+        ToolCallError: there are more than ``MAX_CALLS`` calls.
     """
     if len(calls) > MAX_CALLS:
         raise ToolCallError(f"the reply has {len(calls)} calls, more than {MAX_CALLS}")
@@ -92,7 +93,7 @@ def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def decode_json(text: str, start: int) -> tuple[Any, int]:
-    """Returns the JSON value that begins at ``start``, after whitespace, and the place after the value.
+    """Returns the JSON value that begins at index ``start`` (after whitespace), and the index after the value.
 
     Raises:
         ToolCallError: there is no JSON value, it repeats a key of an object, or it holds NaN or an infinity.
@@ -102,19 +103,19 @@ def decode_json(text: str, start: int) -> tuple[Any, int]:
         return _DECODER.raw_decode(text, start)
     except RecursionError as error:
         raise ToolCallError("JSON nested too deeply") from error
-    except ValueError as error:  # JSONDecodeError, and what the hooks below refuse
+    except ValueError as error:  # JSONDecodeError, or an error that the hooks of _DECODER raise
         raise ToolCallError(f"broken JSON at character {start}: {error}") from error
 
 
 def skip_space(text: str, at: int) -> int:
-    """Returns the place of the first character from ``at`` on that is not whitespace."""
+    """Returns the index of the first character from index ``at`` on that is not whitespace."""
     while at < len(text) and text[at].isspace():
         at += 1
     return at
 
 
 def expect(text: str, at: int, token: str) -> int:
-    """Returns the place after ``token``, which must come next, after whitespace.
+    """Returns the index after ``token``, which must come next in the text after whitespace.
 
     Raises:
         ToolCallError: other text comes next.

@@ -1,4 +1,4 @@
-"""Writes tool calls as the text of a format, the inverse of its parser."""
+"""Writes tool calls as text in a given format. This is the inverse of the format's parser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.types import ToolCall
 
 
 def write_calls(calls: Sequence[ToolCall], form: Format) -> str:
-    """Returns the calls as text in ``form``; ``PARSERS[form]`` reads the same calls from it.
+    """Returns the calls as text in the format ``form``. ``PARSERS[form]`` parses the text to the same calls.
 
     Raises:
         ValueError: there is no call to write.

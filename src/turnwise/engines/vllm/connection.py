@@ -1,4 +1,4 @@
-"""The HTTP interface of one vLLM server: single requests, whose failures are raised as :class:`Fault`."""
+"""Sends HTTP requests to one vLLM server. Every failure is raised as :class:`Fault`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from turnwise.engines.vllm.faults import Fault
 from turnwise.text import said
 
 MAX_BODY = 64 * 2**20  # greatest size of an answer in bytes
-_TOLD = 300  # number of characters of a server's own explanation that messages quote
+_TOLD = 300  # greatest number of characters of a server's error message that our messages quote
 
 
 class Connection:
     """A connection to one server.
 
     Args:
-        url: root of the server, such as ``http://127.0.0.1:8000``.
-        key: the server's token, or None.
-        key_variable: name of the environment variable in which users set the token, for messages.
-        connections: greatest number of requests at once.
+        url: root URL of the server, such as ``http://127.0.0.1:8000``.
+        key: the server's access token; None: no token.
+        key_variable: name of the environment variable in which users set the token; error messages name it.
+        connections: greatest number of requests at the same time.
     """
 
     def __init__(self, url: str, key: str | None, key_variable: str, connections: int) -> None:
@@ -32,26 +32,26 @@ class Connection:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, body: Any, limit: float) -> bytes:
-        """Sends a POST request and returns the body of the answer, whose status is 200.
+        """Sends a POST request and returns the body of the answer.
+
+        Cancelling the caller closes the connection, which cancels the request at the server.
 
         Args:
-            path: the path of the request.
-            body: is sent as JSON.
+            path: path of the URL, such as ``/v1/completions``.
+            body: content of the request, which is sent as JSON.
             limit: time limit in seconds.
 
         Raises:
-            Fault: any other outcome.
-
-        Cancelling the caller closes the connection, which cancels the request at the server.
+            Fault: the request failed, or the answer's status is not 200.
         """
         return await self._ask("POST", path, body, limit)
 
     async def get(self, path: str, limit: float) -> bytes:
-        """Sends a GET request, otherwise as :meth:`post`."""
+        """Sends a GET request and returns the body of the answer. Errors and ``limit`` are as in :meth:`post`."""
         return await self._ask("GET", path, None, limit)
 
     async def get_json(self, path: str, limit: float) -> Any:
-        """Does the same as :meth:`get` and parses the answer as JSON."""
+        """Sends a GET request (see :meth:`get`) and returns the answer, parsed as JSON."""
         return parsed(await self.get(path, limit), path)
 
     async def close(self) -> None:
@@ -80,7 +80,7 @@ class Connection:
             raise Fault("unreachable", type(error).__name__) from None
         except TooLargeError as error:
             raise Fault("garbage", str(error)) from None
-        except aiohttp.ClientError as error:  # for example a broken status line or header
+        except aiohttp.ClientError as error:  # for example, an invalid status line or header
             raise Fault("garbage", type(error).__name__) from None
 
     def _refusal(self, response: aiohttp.ClientResponse, answer: bytes) -> Fault:
@@ -98,10 +98,10 @@ class Connection:
 
 
 def parsed(answer: bytes, path: str) -> Any:
-    """Returns the JSON of an answer.
+    """Parses an answer as JSON; ``path`` is the request's path, for the error message.
 
     Raises:
-        Fault: of kind ``garbage``, if the answer is not JSON.
+        Fault: the answer is not JSON; the kind is ``garbage``.
     """
     try:
         return json.loads(answer)

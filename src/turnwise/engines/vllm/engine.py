@@ -1,12 +1,12 @@
 """Samples from vLLM servers over HTTP (``engine=vllm``). The servers run in a separate Python environment.
 
-A node is a list of token ids and the policy version under which it was opened. Keys and values are kept by the server,
-whose prefix cache finds a node's history again. All rollouts of a state go to one server, so that they share its cache.
+In this engine, a node is a list of token ids. The server keeps keys and values, and its prefix cache finds those of a
+node's history again. All rollouts of one initial state go to the same server, so that they share its prefix cache.
 
-Weights are loaded under a name that contains the version and a digest. Adapters are loaded by vLLM's call for adapters,
-full weights by a reload from a folder. ``load_weights`` and ``sample`` exclude each other, and ``load_weights`` closes
-every node, so that no text written under one version is continued under the next. ``allow_stale`` keeps the nodes. A
-view (:meth:`VllmEngine.held`) keeps using the adapter with which it began.
+Each version of the weights has a unique name, which contains the version and a digest. LoRA adapters are loaded with
+vLLM's adapter call, and full weights are reloaded from a folder. ``load_weights`` and ``sample`` never run at the same
+time. ``load_weights`` closes all nodes, so that no history is continued by newer weights; ``allow_stale`` keeps the
+nodes instead. A view of the engine (:meth:`VllmEngine.held`) keeps using the adapter that was loaded when it was made.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class VllmEngine:
 
     Args:
         end_ids: tokens that end an action.
-        model: folder or id of the base policy, for servers that the engine starts.
-        folder: where weights are written for the servers, and where servers of this machine write their logs. Every
-            server must see the folder under the same path.
-        say: is called with one line of information for the user.
+        model: folder or id of the base model, for servers that the engine starts.
+        folder: folder for the weights that servers read, and for the logs of servers on this machine. Every server must
+            have access to the folder under the same path.
+        say: callback for messages to the user, one line each.
+        local: settings for servers that the engine starts on this machine.
+        patience: time limits and numbers of attempts of requests.
         urls: addresses of running servers; if empty, the engine starts servers on this machine.
-        local: how the engine starts servers.
-        patience: time limits and numbers of attempts.
-        max_length: greatest number of tokens of a history with its action.
-        allow_stale: whether a history may be continued under other weights than those that began it. Its tokens keep
-            the log-probs under which they were drawn.
-        key_variable: environment variable that holds the servers' token. If it is unset, servers that the engine starts
-            get a random token.
-        schedule: ``free``, or ``rounds`` (``engines.schedule``).
+        max_length: greatest number of tokens of a history including its last action.
+        allow_stale: whether a history may be continued with other weights than those that began it. Earlier tokens keep
+            the log-probs with which they were sampled.
+        key_variable: environment variable that holds the servers' access token. If it is unset, servers that the engine
+            starts get a random token.
+        schedule: ``free`` or ``rounds`` (see ``engines.schedule``).
     """
 
     served = True
@@ -87,11 +87,11 @@ class VllmEngine:
         self.version = -1
         self.servers: list[Server] = []
         self._snapshot: Snapshot | None = None
-        self._staged: list[Snapshot] = []  # snapshots that are written and not loaded yet
-        self._held: list[Snapshot] = []  # snapshots from which views sample
-        self._folders = threading.Lock()  # guards both lists: one thread may load while another writes
+        self._staged: list[Snapshot] = []  # snapshots of weights that are written but not loaded yet
+        self._held: list[Snapshot] = []  # snapshots of weights that views sample with
+        self._folders = threading.Lock()  # guards the folders of weights: one thread may load while another writes
         self._background: Background | None = None
-        self._tasks: dict[int, asyncio.Task[Sample]] = {}  # by node; used only in the event loop's thread
+        self._tasks: dict[int, asyncio.Task[Sample]] = {}  # running request by node (event loop's thread only)
         self._nodes = Histories()
         self._busy = threading.Lock()
 
@@ -107,10 +107,7 @@ class VllmEngine:
         self._nodes[node].ids.extend(ids)
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Closes nodes and cancels their requests, whose samples are then empty and truncated.
-
-        Any thread may call it.
-        """
+        """Closes nodes and cancels their running requests, which return empty samples. Any thread may call this."""
         self._nodes.close(nodes)
         if self._background is not None:
             self._background.submit(self._cancel(list(nodes))).result()
@@ -118,10 +115,12 @@ class VllmEngine:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     def load_weights(self, model: Any, version: int) -> None:
-        """Sets the weights to sample from. Starts the servers at the first call; waits for a batch that is running.
+        """Sets the weights to sample from.
+
+        The first call also starts the servers. If a batch is being sampled, the call waits until it is complete.
 
         Raises:
-            ServerError: a server does not start, is unreachable for too long or cannot load these weights.
+            ServerError: a server does not start, is unreachable for too long, or cannot load the weights.
             OSError: the weights cannot be written.
         """
         self.stage(model, version)()
@@ -139,7 +138,7 @@ class VllmEngine:
 
     def _load(self, snapshot: Snapshot) -> None:
         with self._busy:
-            before, self._snapshot = self._snapshot, None  # if a server fails now, only some have the new weights
+            before, self._snapshot = self._snapshot, None  # None until all servers have the new weights
             background = self._started(snapshot)
             beside = [other for other in dict.fromkeys(self._held) if other != snapshot]
             background.submit(_all([server.load(snapshot, beside) for server in self.servers])).result()
@@ -152,7 +151,7 @@ class VllmEngine:
 
     @contextmanager
     def held(self) -> Iterator[VllmEngine]:
-        """Yields a view with nodes of its own, which keeps its adapter whatever is loaded during the block."""
+        """Yields a view with its own nodes that keeps the current adapter even if other weights are loaded later."""
         snapshot = self._snapshot
         assert snapshot is not None and snapshot.adapter
         view = copy(self)
@@ -200,10 +199,7 @@ class VllmEngine:
         return background
 
     def shutdown(self) -> None:
-        """Disconnects from the servers and ends those that the engine started.
-
-        The engine can be used again afterwards.
-        """
+        """Disconnects from all servers and ends those that the engine started. ``load_weights`` starts them again."""
         self._nodes.clear()
         if self._background is not None:
             self._background.close(_all([server.close() for server in self.servers]))
@@ -211,7 +207,7 @@ class VllmEngine:
             forget(self.folder / "weights")
 
     def report(self) -> dict[str, float]:
-        """Returns counts: answered ``requests``, ``retries``, ``restarts`` of servers and ``faults/<kind>``."""
+        """Returns counts: answered ``requests``, ``retries``, server ``restarts``, and failed attempts by kind."""
         total: Counter[str] = Counter()
         for server in self.servers:
             total.update(server.tally)
@@ -222,7 +218,7 @@ class VllmEngine:
     def sample(
         self, nodes: Sequence[int], sampling: Sampling, seeds: Sequence[int], on_sample: Told | None = None
     ) -> list[Sample]:
-        """Samples as :class:`turnwise.engines.engine.Engine` says; any error cancels all requests.
+        """Samples one action per node (see :class:`turnwise.engines.engine.Engine`). An error cancels all requests.
 
         Raises:
             ServerError: no server can answer.
@@ -242,7 +238,7 @@ class VllmEngine:
                     place, ended = done.get()
                     sample = None if ended.cancelled() else ended.result()
                     if sample is None or nodes[place] not in self._nodes:
-                        continue  # the node was closed meanwhile
+                        continue  # the node was closed while its action was sampled
                     samples[place] = sample
                     self._nodes[nodes[place]].ids.extend(sample.ids)
                     if on_sample is not None:
@@ -293,7 +289,7 @@ class VllmEngine:
 
 
 async def _all(work: Sequence[Any]) -> None:
-    """Runs all coroutines concurrently and raises the first error when all have ended."""
+    """Runs all coroutines concurrently. When all have ended, it raises the error of the first that failed, if any."""
     for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

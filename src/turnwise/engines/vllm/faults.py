@@ -1,4 +1,4 @@
-"""The errors between the engine and its servers."""
+"""Defines the errors that arise between the engine and its vLLM servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ Kind = Literal["unreachable", "timeout", "rate_limited", "server_error", "missin
 
 
 class Fault(Exception):
-    """A request without a usable answer. ``after`` is the number of seconds that the server asks clients to wait."""
+    """Raised when a request gets no usable answer.
+
+    ``after`` is the number of seconds that the server asks clients to wait before the next attempt, or None.
+    """
 
     def __init__(self, kind: Kind, detail: str, after: float | None = None) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -18,4 +21,7 @@ class Fault(Exception):
 
 
 class ServerError(InputError):
-    """An error that repeating would not solve: no server can do what the run needs. The message says what to do."""
+    """Raised when servers cannot do what the run needs and another attempt would not help.
+
+    The message tells the user what to do.
+    """

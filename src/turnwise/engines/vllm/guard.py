@@ -1,8 +1,8 @@
-"""Runs a server and ends it together with the process that asked for it: ``python guard.py -- command``.
+"""Runs a server and ends it when the process that started the guard ends: ``python guard.py -- command``.
 
-The guard watches its standard input. When that closes, because the owner has ended or was killed, the guard ends the
-server's whole process group. The group is also ended when the server ends by itself or when the guard is killed. The
-exit status is the server's.
+The guard (this process) watches its standard input, which closes when its parent process ends or is killed. The guard
+then ends the server's whole process group. The group is also ended when the server exits by itself and when the guard
+is killed. The guard's exit status is that of the server.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import sys
 import threading
 from contextlib import suppress
 
-GRACE = 5.0  # seconds between asking the server to end and killing it
+GRACE = 5.0  # seconds between asking the server to end (SIGTERM) and killing it (SIGKILL)
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
-    """Runs the guard. It raises no error: in every case the server's process group has ended when this process ends."""
+    """Runs the server until it ends, and makes sure that its whole process group has ended too."""
     library = ctypes.CDLL(None)
     server = subprocess.Popen(
         sys.argv[sys.argv.index("--") + 1 :],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        # so that the kernel kills the server at once if the guard is killed before anybody watches; no thread exists
-        # yet
+        # The kernel kills the server if the guard is killed before the watching process exists. `preexec_fn` is safe
+        # here, because there are no threads yet.
         preexec_fn=lambda: library.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
     )
     watched = _watched(server.pid)
@@ -41,9 +41,9 @@ def main() -> None:
 
 
 def _watched(group: int) -> int:
-    """Forks a process that kills the group once the returned descriptor is closed.
+    """Forks a process that kills the process group ``group`` when the guard ends in any way.
 
-    Only the guard holds the descriptor.
+    It returns the descriptor of a pipe, which only the guard keeps open. The forked process waits until it is closed.
     """
     read, write = os.pipe()
     if os.fork() == 0:

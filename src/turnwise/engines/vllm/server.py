@@ -1,4 +1,4 @@
-"""One vLLM server from the engine's view: loads weights, sends requests, and restarts or waits after failures."""
+"""Controls one vLLM server: loads weights, sends requests, and after failures restarts the server or waits for it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from turnwise.engines.vllm.weights import Snapshot
 from turnwise.engines.vllm.wire import sample_of
 
 Say = Callable[[str], None]
-POLL = 0.5  # seconds between two checks of a server that is starting
-TELL = 30.0  # seconds between two messages about such a server
+POLL = 0.5  # seconds between two health checks of a server that is starting
+TELL = 30.0  # seconds between two messages to the user about a server that is starting
 _MUST_RUN = "Start it with scripts/serve.py, which sets all options that a run needs"
 
 
 class Server:
-    """One server, which must be used by only one event loop.
+    """Controls one vLLM server. It must be used in only one event loop.
 
-    ``incarnation`` counts how often weights had to be loaded again because the server had lost them. An answer is
-    accepted only if the count is the same before and after the request, so that no action is sampled from other weights
-    than recorded.
+    ``incarnation`` is incremented whenever weights are loaded into the server, for example after a restart. With full
+    weights, an answer is accepted only if the number is the same before and after the request. So no action is sampled
+    with other weights than those recorded for it.
 
     Args:
-        connection: to the server.
-        process: the server's process if this engine started it, else None.
-        patience: time limits and numbers of attempts.
-        max_length: greatest number of tokens of a history with its action.
-        say: is called with one line of information for the user.
+        connection: HTTP connection to the server.
+        process: the server's process if this engine started the server, otherwise None.
+        patience: time limits and numbers of attempts of requests.
+        max_length: greatest number of tokens of a history including its last action.
+        say: callback for messages to the user, one line each.
     """
 
     def __init__(
@@ -44,23 +44,25 @@ class Server:
         self.connection, self.process, self.patience = connection, process, patience
         self.holding = Holding(connection, patience.health_limit, patience.attempt_limit)
         self.max_length, self.say = max_length, say
-        self.snapshot: Snapshot | None = None  # the last snapshot that was loaded
-        self.holds: list[Snapshot] = []  # the adapters that are sampled from, or the full weights
+        self.snapshot: Snapshot | None = None  # the newest weights
+        self.holds: list[Snapshot] = []  # weights that the server must have: adapters, or one set of full weights
         self.base, self.root = SERVED, ""  # the base model's served name, and the path of its weights
         self.incarnation = 0
         self.tally: Counter[str] = Counter()
-        self._restarts = 0  # number of restarts in a row
+        self._restarts = 0  # number of restarts since the last answered request
         self._restoring = asyncio.Lock()
         self._places = asyncio.Semaphore(patience.concurrency)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def model(self, snapshot: Snapshot) -> str:
-        """Returns the name under which these weights are served."""
+        """Returns the model name that selects the weights ``snapshot`` in a request."""
         return snapshot.name if snapshot.adapter else self.base
 
     async def complete(self, request: dict[str, Any]) -> Sample:
-        """Returns the action for a request. If the server dies, the request is repeated with the same seed and weights.
+        """Sends a completion request and returns the sampled action.
+
+        If the server dies, the request is repeated with the same seed and weights.
 
         Raises:
             ServerError: all attempts failed, or the server refuses the request.
@@ -83,16 +85,19 @@ class Server:
                     return sample
 
     async def _still_holds(self, incarnation: int) -> bool:
-        """Returns whether the server still has the weights.
+        """Returns whether the server still has the weights that it had when a request was sent.
 
-        Only full weights need a question to the server; adapters have names.
+        Only for full weights the server is asked. An adapter is selected by its name in the request itself.
         """
         if self.snapshot is None or self.snapshot.adapter:
             return True
         return await self.holding.has(self.snapshot) and incarnation == self.incarnation
 
     async def _recover(self, fault: Fault, attempt: int, incarnation: int) -> None:
-        """Waits, or restores the server, and returns if another attempt makes sense."""
+        """Pauses after a failed attempt and restores the server if needed.
+
+        It returns normally if another attempt makes sense, and raises ServerError otherwise.
+        """
         self.tally[f"faults/{fault.kind}"] += 1
         if fault.kind == "rejected":
             raise ServerError(f"vLLM at {self.connection.url} refuses a request ({fault})") from None
@@ -108,10 +113,10 @@ class Server:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Starts the server if it is ours, waits until it answers, and checks that a run can use it.
+        """Starts the server if the engine owns it, waits until it answers, and checks that a run can use it.
 
         Raises:
-            ServerError: the server does not start, does not answer, or does not have what a run needs.
+            ServerError: the server does not start, does not answer, or does not meet the run's requirements.
         """
         if self.process is not None:
             self.process.start()
@@ -128,14 +133,14 @@ class Server:
                         f"vLLM at {self.connection.url} does not meet the requirements of a run: {fault}. {_MUST_RUN}"
                     ) from None
                 await asyncio.sleep(self.patience.pause(attempt, fault.after))
-                if fault.kind == "unreachable":  # the server went away during the check
+                if fault.kind == "unreachable":  # the server stopped answering during the check
                     if self.process is None:
                         await self._back(self.patience.away_limit)
                     elif not self.process.alive():
                         await self._restart()
 
     async def close(self) -> None:
-        """Ends the server if it is ours; otherwise unloads our adapters from it."""
+        """Ends the server if the engine started it. Otherwise it only unloads the engine's adapters from the server."""
         if self.process is not None:
             self.process.stop()
         else:
@@ -145,10 +150,13 @@ class Server:
         await self.connection.close()
 
     async def restore(self, incarnation: int) -> None:
-        """Makes the server answer again with the weights that it must have, once for all requests that ask for it.
+        """Waits for the server or restarts it, and loads the weights that it must have.
+
+        Several requests may call this at the same time after one failure; the work is done only once. ``incarnation``
+        is the value that the caller read before its failed request.
 
         Raises:
-            ServerError: the server does not come back.
+            ServerError: the server does not answer again.
         """
         async with self._restoring:
             if incarnation != self.incarnation:
@@ -163,11 +171,11 @@ class Server:
                     await self._restart()
             try:
                 await self._ensure()
-            except Fault as fault:  # the server went away again; the caller's next attempt restores it
+            except Fault as fault:  # the server failed again; the caller's next attempt restores it
                 self.tally[f"faults/{fault.kind}"] += 1
 
     async def _restart(self) -> None:
-        """Starts the server again, several times if needed: a dead process's GPU memory is freed with a delay."""
+        """Starts the server again. Several tries may be needed, because a dead process's GPU memory is freed late."""
         assert self.process is not None
         while True:
             self._restarts += 1
@@ -186,7 +194,7 @@ class Server:
                 await asyncio.sleep(self.patience.pause(self._restarts, None))
 
     async def _started(self) -> None:
-        """Waits for a process of ours that has just been started."""
+        """Waits until a server that the engine has just started answers."""
         assert self.process is not None
         began = told = time.monotonic()
         while not await self._healthy():
@@ -205,7 +213,7 @@ class Server:
             await asyncio.sleep(POLL)
 
     async def _back(self, limit: float) -> None:
-        """Waits for a server that somebody else runs."""
+        """Waits at most ``limit`` seconds until a server that the engine did not start answers."""
         began, attempt = time.monotonic(), 0
         while not await self._healthy():
             attempt += 1
@@ -217,7 +225,10 @@ class Server:
             await asyncio.sleep(min(self.patience.pause(attempt, None), 5.0))
 
     async def _well_soon(self) -> bool:
-        """Returns whether a living process answers within the limit; on a busy machine it may be slow."""
+        """Returns whether the server's process, which is alive, passes a health check within ``health_limit`` seconds.
+
+        On a busy machine, a healthy server may be slow to answer.
+        """
         until = time.monotonic() + self.patience.health_limit
         while time.monotonic() < until and self.process is not None and self.process.alive():
             if await self._healthy():
@@ -241,14 +252,14 @@ class Server:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     async def load(self, snapshot: Snapshot, beside: Sequence[Snapshot] = ()) -> None:
-        """Loads these weights; the adapters ``beside`` them are kept, and all other earlier ones are unloaded.
+        """Loads the weights ``snapshot``. The adapters in ``beside`` are kept, and all other earlier ones are unloaded.
 
         Raises:
-            ServerError: the server cannot load them, or does not come back.
+            ServerError: the server cannot load the weights, or does not answer again after a failure.
         """
         before, self.holds, self.snapshot = self.holds, [*beside, snapshot], snapshot
         if self.process is not None and not snapshot.adapter:
-            self.process.model = str(snapshot.folder)  # the weights that a restart loads
+            self.process.model = str(snapshot.folder)  # a restart loads these weights
         attempt = 0
         while True:
             attempt += 1
@@ -271,5 +282,5 @@ class Server:
     async def _drop(self, snapshot: Snapshot) -> None:
         try:
             await self.holding.drop(snapshot)
-        except Fault:  # the adapter is gone if the server died; an adapter that stays costs little memory
+        except Fault:  # if the server died, the adapter is gone; an adapter that stays costs little memory
             self.tally["not_unloaded"] += 1

@@ -1,4 +1,4 @@
-"""Calls that ask which weights a server has and that change them."""
+"""Asks a vLLM server which weights it has, and changes them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from turnwise.engines.vllm.faults import Fault
 from turnwise.engines.vllm.weights import Snapshot
 from turnwise.text import said
 
-_NAME = re.compile(r"[\x20-\x7e]{1,500}")  # valid names of a served model, because messages print the name
+_NAME = re.compile(r"[\x20-\x7e]{1,500}")  # accepted names of served models: printable ASCII, as messages print them
 _PROBE = {"max_tokens": 1, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
 _NO_RELOAD = "it cannot reload weights, which policy.lora.r=0 needs: start it with scripts/serve.py --full-weights"
 
 
 class Holding:
-    """Asks a server for its weights and changes them.
+    """Asks a vLLM server which weights it has, and changes them.
 
-    Every method raises :class:`Fault` if the server fails; its kind is ``rejected`` if the server cannot do what is
-    asked.
+    Every method raises :class:`Fault` if the server fails. The fault's kind is ``rejected`` if the server does not
+    support the request.
 
     Args:
-        connection: to the server.
-        quick, long: time limits in seconds for questions and for changes.
+        connection: HTTP connection to the server.
+        quick: time limit in seconds for requests that only read.
+        long: time limit in seconds for requests that load weights or sample.
     """
 
     def __init__(self, connection: Connection, quick: float, long: float) -> None:
         self.connection, self.quick, self.long = connection, quick, long
 
     async def models(self) -> list[dict[str, Any]]:
-        """Returns the served models, the base model first."""
+        """Returns the server's descriptions of its models; the base model is the first."""
         return cards_of(await self.connection.get_json("/v1/models", self.quick))
 
     async def has(self, snapshot: Snapshot) -> bool:
-        """Returns whether the server can answer with these weights now."""
+        """Returns whether the server has the weights ``snapshot`` loaded."""
         if snapshot.adapter:
             return snapshot.name in {card["id"] for card in await self.models()}
         try:
@@ -47,10 +48,10 @@ class Holding:
         return isinstance(found, dict) and found.get("weight_version") == snapshot.name
 
     async def put(self, snapshot: Snapshot) -> None:
-        """Loads weights that the server does not have.
+        """Loads the weights ``snapshot`` into the server.
 
         Raises:
-            Fault: of kind ``garbage``, if the server reports that it has loaded them but does not have them.
+            Fault: the kind is ``garbage`` if the server reports success but does not list the weights afterwards.
         """
         if snapshot.adapter:
             await self._load_adapter(snapshot)
@@ -60,16 +61,16 @@ class Holding:
             raise Fault("garbage", f"it answers that it has loaded {snapshot.name}, but does not list it")
 
     async def drop(self, snapshot: Snapshot) -> None:
-        """Unloads an adapter. For full weights it does nothing, because they cannot be unloaded."""
+        """Unloads an adapter from the server. Does nothing for full weights, which cannot be unloaded."""
         if snapshot.adapter:
             await self.connection.post("/v1/unload_lora_adapter", {"lora_name": snapshot.name}, self.quick)
 
     async def examine(self, max_length: int) -> tuple[str, str]:
-        """Returns the served name of the base model and the path of its weights, if a run can use this server.
+        """Checks that a run can use the server, and returns the base model's served name and the path of its weights.
 
-        The server must accept histories of ``max_length`` tokens. The server's log-probs must be those of the
-        distribution that is sampled from. To test this, a request allows only one token, whose log-prob must then be 0.
-        Two different tokens are tested, because the distribution over all tokens cannot give both a log-prob of 0.
+        The server must accept histories of ``max_length`` tokens, and its log-probs must be those of the distribution
+        that it samples from. To test the log-probs, a request allows only one token, whose log-prob must then be 0. Two
+        tokens are tested in turn, because unrestricted log-probs cannot be 0 for both tokens.
         """
         card = (await self.models())[0]
         longest = card.get("max_model_len")
@@ -96,9 +97,10 @@ class Holding:
             raise Fault("rejected", f"it takes no adapter, or cannot see {snapshot.folder}: {fault}") from None
 
     async def _reload(self, snapshot: Snapshot) -> None:
-        """Reloads all weights from a folder.
+        """Makes the server reload all weights from the folder of ``snapshot``.
 
-        The version is cleared first, so that a half-loaded model never has one.
+        The version that the server reports is first set to ``loading``, so that a partly loaded model never has the
+        name of a snapshot.
         """
         for path, body in (
             ("/update_weight_version", {"new_version": "loading"}),
@@ -111,10 +113,10 @@ class Holding:
 
 
 def cards_of(found: Any) -> list[dict[str, Any]]:
-    """Returns the models that ``/v1/models`` lists, each with an ``id``.
+    """Returns the models with a valid ``id`` in an answer of ``/v1/models``.
 
     Raises:
-        Fault: of kind ``garbage``, if it lists none.
+        Fault: the answer lists no such model; the kind is ``garbage``.
     """
     try:
         cards = [card for card in found["data"] if isinstance(card["id"], str) and _NAME.fullmatch(card["id"])]
@@ -126,7 +128,7 @@ def cards_of(found: Any) -> list[dict[str, Any]]:
 
 
 def names_errors(answer: bytes) -> bool:
-    """Returns whether an answer, or one of its workers' ``results``, contains an error."""
+    """Returns whether a server's answer contains an error, itself or in its list ``results`` (one entry per worker)."""
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):
@@ -137,10 +139,10 @@ def names_errors(answer: bytes) -> bool:
 
 
 def first_logprob(answer: bytes) -> float:
-    """Returns the log-prob of a completion's first token, in nats.
+    """Returns the natural log-prob of the first token of a completion.
 
     Raises:
-        Fault: of kind ``garbage``, if there is none.
+        Fault: the answer contains no log-prob; the kind is ``garbage``.
     """
     try:
         found = json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][0]

@@ -1,4 +1,4 @@
-"""Writes a policy's weights into a folder that servers read, under a name that no other weights ever have."""
+"""Writes a policy's weights into a folder from which vLLM servers load them, under a unique name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Weights on disk. ``name`` contains the version and a digest: equal names mean equal weights in the same place.
+    """Weights on disk.
 
-    The name must be unique because a server may read an adapter's folder again after it has dropped the adapter from
-    memory (without the folder the server would crash). The server must not find another run's weights there.
+    ``name`` contains the version and a digest of the weights and their folder, so different weights never have the same
+    name. This is needed because a server may drop an adapter from memory and read its folder again later. It must then
+    find the same weights there, not those of another run.
     """
 
     name: str
@@ -36,11 +37,11 @@ class Snapshot:
 def save(model: Any, version: int, root: Path) -> Snapshot:
     """Writes the adapter of ``model``, or all weights if it has no adapter, in Hugging Face's format.
 
-    A head that is tied to the embedding is written as separate weights, because vLLM's reload on CPUs does not update a
-    tied head, of which it keeps a packed copy.
+    An output head that is tied to the embedding is written as a separate weight. Otherwise vLLM on CPUs would not
+    update the head when it reloads weights, because it keeps a packed copy of a tied head.
 
     Raises:
-        OSError: the weights cannot be written; ``filename`` names the folder.
+        OSError: the weights cannot be written; ``filename`` is the folder's path.
     """
     adapter = hasattr(model, "get_base_model")
     part = root / "unfinished"
@@ -65,7 +66,7 @@ def save(model: Any, version: int, root: Path) -> Snapshot:
 
 
 def _untie(model: Any, folder: Path) -> None:
-    """Adds the head to saved weights and enters it in their index and configuration."""
+    """Adds the output head to saved weights as a separate weight, and updates their index and configuration."""
     head = model.get_output_embeddings().weight.detach().clone().cpu()
     save_file({"lm_head.weight": head}, folder / _HEAD, metadata={"format": "pt"})
     index = folder / _INDEX
@@ -83,7 +84,7 @@ def _untie(model: Any, folder: Path) -> None:
 
 
 def forget(root: Path, *kept: Snapshot | None) -> None:
-    """Removes the folders of all other snapshots, including those of killed processes."""
+    """Removes all snapshots' folders in ``root`` except those of ``kept``, including leftovers of killed processes."""
     names = {snapshot.name for snapshot in kept if snapshot is not None}
     for folder in root.glob("v*-*"):
         if folder.name not in names:

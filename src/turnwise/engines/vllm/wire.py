@@ -1,7 +1,7 @@
-"""Completion requests with token ids: builds the body of a request and checks the answer.
+"""Builds the bodies of completion requests with token ids, and checks the answers.
 
-The format is that of vLLM's ``/v1/completions``, an extension of OpenAI's: the prompt is a list of token ids,
-``return_token_ids`` adds the ids of the sampled tokens, and ``logprobs: 0`` their log-probs.
+The format is that of vLLM's ``/v1/completions``, which extends OpenAI's format. The prompt is a list of token ids. The
+field ``return_token_ids`` requests the ids of the sampled tokens, and ``logprobs: 0`` requests their log-probs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turnwise.engines.vllm.faults import Fault
 
 TEMPERATURES = (0.01, 2.0)  # vLLM raises lower temperatures to the first value and refuses those above the second
 _SEEDS = 2**63  # vLLM's seeds are signed 64-bit integers
-_LEAST = -105.0  # nats; a token with a lower log-prob has probability 0 in float32, so it cannot be sampled
+_LEAST = -105.0  # natural log-prob; a token with a lower one has probability 0 in float32, so it cannot be sampled
 
 
 def body_of(
@@ -24,15 +24,17 @@ def body_of(
     """Returns the body of the request for one action.
 
     Args:
-        ids: the whole history.
+        ids: token ids of the whole history.
         sampling: the sampling settings.
-        seed: alone decides the draw.
-        end_ids: tokens that end an action; the model's own end-of-sequence token counts only if it is among them.
+        seed: random seed of the action.
+        end_ids: ids of the tokens that end an action. The model's own end-of-sequence token ends an action only if it
+            is listed here.
         model: served name of the base model or of an adapter.
-        salt: separates cached keys and values from those of other weights.
+        salt: text that is unique for the weights. The server's prefix cache reuses keys and values only between
+            requests with the same salt.
 
     Raises:
-        ValueError: vLLM would change or refuse the temperature.
+        ValueError: the temperature is one that vLLM would change or refuse.
     """
     least, most = TEMPERATURES
     if sampling.temperature and not least <= sampling.temperature <= most:
@@ -48,26 +50,31 @@ def body_of(
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,  # overrides the model's generation config, as do the next two
+        "repetition_penalty": 1.0,  # this and the next two penalties override the model's generation config
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "seed": seed % _SEEDS,
         "stop_token_ids": sorted(end_ids),
         "ignore_eos": True,
-        "logprobs": 0,  # 0: only the log-prob of the sampled token
+        "logprobs": 0,  # 0: only the log-prob of each sampled token
         "return_token_ids": True,
-        "return_tokens_as_token_ids": True,  # so that bytes that are not valid text are kept
+        "return_tokens_as_token_ids": True,  # tokens as "token_id:<id>", since a token may not be valid text
         "skip_special_tokens": False,
         "cache_salt": salt,
     }
 
 
 def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample:
-    """Returns the action in an answer; all its tokens must be below ``vocabulary``.
+    """Reads the action from a server's answer and checks it against the request.
+
+    Args:
+        answer: the body of the answer.
+        request: the body of the request.
+        vocabulary: size of the vocabulary; all token ids must be below it.
 
     Raises:
-        Fault: of kind ``garbage``, if any part does not fit the request: invalid token ids, log-probs that are invalid
-            or belong to other tokens, another prompt than the one sent, or an action that goes on after its end.
+        Fault: the answer does not fit the request; the kind is ``garbage``. Examples are invalid token ids, invalid
+            log-probs or log-probs of other tokens, another prompt than the one sent, and tokens after the action's end.
     """
     try:
         found = json.loads(answer)
@@ -100,5 +107,5 @@ def _are_ids(value: Any, vocabulary: int) -> bool:
 
 
 def _are_logprobs(value: Any) -> bool:
-    """Returns whether these are log-probs of sampled tokens: at most 0 up to rounding, and above ``_LEAST``."""
+    """Returns whether ``value`` is a list of valid log-probs: at most 0 up to rounding, and above ``_LEAST``."""
     return isinstance(value, list) and all(type(x) in (int, float) and _LEAST < x < 1e-3 for x in value)

@@ -1,4 +1,7 @@
-"""OpenAI's interface for chat completions (``POST /v1/chat/completions``), limited to text and functions."""
+"""Reads and answers requests of OpenAI's Chat Completions API, limited to text and functions.
+
+The path of these requests is ``POST /v1/chat/completions``.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ MODEL = "policy"
 
 
 def read(body: Mapping[str, Any]) -> Conversation:
-    """Returns the conversation of a request. Sampling settings such as temperature are ignored, because the run decides
-    them.
+    """Returns the conversation of a request.
+
+    The request's sampling settings, such as the temperature, are ignored; the run's own settings apply.
 
     Raises:
         RequestError: the request needs something that the policy cannot do.
@@ -39,7 +43,7 @@ def read(body: Mapping[str, Any]) -> Conversation:
 
 
 def text_of(content: Any, where: str) -> str:
-    """Returns a message's text; the texts of a message with several parts are joined.
+    """Returns the text of a message. If the message has several parts, their texts are joined.
 
     Raises:
         RequestError: a part is not text.
@@ -55,9 +59,10 @@ def text_of(content: Any, where: str) -> str:
 
 
 def written(reply: Message, name: str) -> dict[str, Any]:
-    """Returns the HTTP answer to a request without streaming.
+    """Returns the body of the HTTP answer to a request without streaming.
 
     Args:
+        reply: the policy's reply.
         name: the id of the answer.
     """
     message: dict[str, Any] = {"role": "assistant", "content": reply["content"] or None, "refusal": None}
@@ -68,9 +73,9 @@ def written(reply: Message, name: str) -> dict[str, Any]:
 
 
 def events(reply: Message, name: str) -> Iterator[str]:
-    """Yields the events that answer a request with streaming.
+    """Yields the server-sent events that answer a request with streaming.
 
-    A reply is complete when it arrives, so each part is one event.
+    The policy's reply is complete before streaming begins, so its text and each of its calls are sent in one piece.
     """
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     if reply["content"]:

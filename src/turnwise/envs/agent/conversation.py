@@ -1,4 +1,4 @@
-"""The conversation that an agent sends, the policy's reply to it, and whether the next request continues it."""
+"""Represents the conversation in an agent's request, and decides whether the agent's next request continues it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.types import Message
 
-ANSWERS = ("tool", "user")  # roles of messages that may follow a reply
+ANSWERS = ("tool", "user")  # roles of the messages that may follow the policy's reply
 
 
 class RequestError(ValueError):
@@ -20,8 +20,9 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The content of a request: messages and tools as chat templates expect them, with the arguments of calls as
-    objects.
+    """The content of an agent's request: messages and tools in the form that chat templates expect.
+
+    The arguments of tool calls are JSON objects, not text.
     """
 
     messages: tuple[Message, ...]
@@ -33,8 +34,11 @@ def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: 
     """Returns the policy's text as an assistant message. A text whose calls cannot be parsed is kept as plain text.
 
     Args:
-        number: the reply's number in its episode. The ids of the calls contain it, so that every repetition gives the
-            same ids.
+        text: the policy's text.
+        tools: the tools that the request offers.
+        form: the format in which the policy writes calls.
+        number: the reply's number in its episode. The ids of the calls contain it, so that a repetition of the episode
+            gives the same ids.
     """
     try:
         reply = PARSERS[form](text, tools)
@@ -54,10 +58,11 @@ def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: 
 
 
 def continuation(before: Conversation, reply: Message, after: Conversation) -> tuple[Message, ...] | None:
-    """Returns the messages that ``after`` adds to ``before`` and its reply; None if it does not continue them.
+    """Returns the messages that the request ``after`` adds to the request ``before`` and its reply.
 
-    Only the tokens of these new messages are appended to the rollout. The request must therefore repeat all earlier
-    messages and tools unchanged, and every message that an agent adds must be an answer of a tool or of a user.
+    Returns None if ``after`` does not continue this conversation. Only the tokens of the new messages are appended to
+    the rollout. The request must therefore repeat all earlier messages and tools unchanged, and each message that it
+    adds must have the role "tool" or "user".
     """
     known = [*before.messages, reply]
     if before.tools != after.tools or len(after.messages) <= len(known):
@@ -75,7 +80,7 @@ def _same(one: Message, other: Message) -> bool:
 def _said(message: Message) -> tuple[Any, ...]:
     """Returns the parts of a message that must not change when a client repeats it.
 
-    Clients drop outer spaces and empty fields of a reply when they repeat it, but must keep everything else.
+    When clients repeat a reply, they may drop spaces at its ends and empty fields. They must keep everything else.
     """
     content = str(message.get("content") or "")
     if message["role"] != "assistant":

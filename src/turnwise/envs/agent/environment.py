@@ -1,4 +1,4 @@
-"""``env=agent``: a user's agent program as an environment. Each request for a reply is one turn of the policy."""
+"""``env=agent``: a user's agent program as an environment. Each request to the model is one turn of the policy."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ from turnwise.types import Task, Trajectory
 
 
 class AgentEnv(ReplayedEnv):
-    """See ``turnwise.envs.environment.Environment``.
+    """An environment in which a user's agent program asks the policy for replies.
 
-    The program runs in the sandbox, in a folder with its code, the task's files and ``task.json``. The variables
-    ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` lead it to the gateway; it can reach no other network address. A request
-    that does not continue the one before it begins a new conversation in the same rollout.
+    See ``turnwise.envs.environment.Environment``. The program runs in the sandbox, in a folder that holds its code, the
+    task's files and ``task.json``. The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` hold the
+    address of the gateway and the token of the episode. The program can reach no other network address. A request that
+    does not continue the previous request begins a new conversation in the same rollout.
 
     Args:
         command: a line of bash that runs the agent.
-        code: a folder whose files are copied into the agent's folder; None means no files.
+        code: path of a folder whose files are copied into the agent's folder. None means that no files are copied.
         tasks_file: a file of JSON lines (``envs.agent.tasks.Row``).
-        score: a line of bash that computes the reward in the folder that the agent left. Before it runs, the files of
-            ``code`` and the task's hidden files are restored. The last line of its output is the reward. If the agent
-            fails and leaves nothing to score, the reward is 0.
-        threshold: minimum reward of a won episode.
+        score: a line of bash that computes the reward. It runs in the agent's folder after the agent has ended. Before
+            that, the files of ``code`` and the task's hidden files are written into the folder. The last line of the
+            output is the reward. If the agent failed and no reward can be computed, the reward is 0.
+        threshold: minimum reward at which an episode counts as won.
         horizon: maximum number of turns of an episode.
         format: the format in which the policy writes calls.
         variables: further environment variables of the program.
-        together: maximum number of programs that run at once; a larger group of rollouts still runs as a whole.
-        box: the sandbox, with its limits, interpreter and folders.
+        together: maximum number of agent programs that run at once. A larger group of rollouts still runs as a whole.
+        box: the sandbox. It defines the resource limits, the Python interpreter and the readable folders.
 
     Raises:
         InputError: a file or folder cannot be used.
@@ -84,7 +85,7 @@ class AgentEnv(ReplayedEnv):
         self._code: Tree = read_folder(Path(code), "env.code") if code else {}
         self._box = box or Box()
         self._gateway = Gateway()
-        self._first: dict[str, Opening] = {}  # task -> the messages and tools of its first request
+        self._first: dict[str, Opening] = {}  # task id -> the messages and tools of its first request
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """Returns ``count`` different tasks of the file.
@@ -106,7 +107,7 @@ class AgentEnv(ReplayedEnv):
     def reset(self, task: Task) -> ReplayedSession:
         """Opens a session.
 
-        If the task was opened before, its program starts only when the session takes its first action.
+        If the task was opened before, the agent program starts only when the session takes its first action.
         """
         check_task(task, self.name)
         return self.begin(task)
@@ -126,8 +127,9 @@ class AgentEnv(ReplayedEnv):
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
 
     def prepare(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
-        """Starts the agent on several tasks at once to learn their first requests. Tasks with a known first request are
-        skipped.
+        """Starts the agent on several tasks at once, to learn its first request for each task.
+
+        Tasks whose first request is already known are skipped.
 
         Raises:
             EnvironmentFault: an agent ended before it asked for a reply.
@@ -159,7 +161,7 @@ class AgentEnv(ReplayedEnv):
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether both texts make the same calls or, if the expert makes none, say the same."""
+        """Returns whether both texts make the same tool calls. If ``expert`` makes none, the texts are compared."""
         calls = read_calls(expert, self.format, session.tools)
         return read_calls(action, self.format, session.tools) == calls if calls else same_text(action, expert)
 

@@ -1,6 +1,7 @@
-"""A running episode of an agent.
+"""A running episode of an agent program.
 
-Each request of the agent is a turn of the policy; the score is the reward of the last turn.
+Each request of the agent is one turn of the policy. When the agent has ended, its result is scored, and the score is
+the reward of the last turn.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from turnwise.sandbox.folder_value import Tree, laid_over
 from turnwise.sandbox.sandbox import Sandbox, SandboxFault
 from turnwise.types import Message
 
-SECONDS = 120  # time limit of computing a score
-_SHOWN = 600  # maximum number of characters of a program's output in a message
+SECONDS = 120  # time limit for computing a score, in seconds
+_SHOWN = 600  # maximum number of characters of a program's output in an error message
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How the reward of an episode is computed.
+    """Defines how the reward of an episode is computed.
 
     Attributes:
-        command: bash that runs in the folder that the agent left. The last line of its output is the reward.
-        files: files that are written into the folder first. They replace what the agent may have written in their
-            place.
-        threshold: minimum reward of a won episode.
+        command: a line of bash that runs in the agent's folder after the agent has ended. The last line of its output
+            is the reward.
+        files: files that are written into the folder before the command runs. They replace files of the same path that
+            the agent may have changed.
+        threshold: minimum reward at which an episode counts as won.
     """
 
     command: str
@@ -42,11 +44,12 @@ class Scoring:
 
 
 class AgentEpisode:
-    """See ``turnwise.envs.replay.Episode``.
+    """A running episode of an agent program. See ``turnwise.envs.live.Episode``.
 
     Args:
         program: the agent's program, which has just started.
         sandbox: the sandbox in which the score is computed.
+        scoring: defines how the score is computed.
         form: the format in which the policy writes calls.
         place: the task's name, for error messages.
     """
@@ -59,7 +62,7 @@ class AgentEpisode:
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """Returns the tools of the request that waits for a reply."""
+        """Returns the tools that the waiting request of the agent offers; empty if no request waits."""
         return self._asked.conversation.tools if self._asked else ()
 
     def opening(self) -> list[Message]:
@@ -76,8 +79,10 @@ class AgentEpisode:
         return list(self._asked.conversation.messages)
 
     def act(self, text: str) -> Step:
-        """Answers the waiting request. Returns what the next request adds to it or, if the program has ended, the
-        score.
+        """Answers the agent's waiting request with the policy's text and waits for the next request.
+
+        The returned step holds the messages that the next request adds or, if it continues nothing, all its messages.
+        If the program has ended, the step is the last one, and its reward is the score.
 
         Raises:
             EnvironmentFault: the sandbox failed, or the program ended while the policy was writing.
@@ -91,7 +96,7 @@ class AgentEpisode:
         taken = asked.answer(reply)
         following = self.program.desk.next()
         while not taken and following is not None and following.conversation == before:
-            # the agent disconnected and repeated its request, so the repeated request gets this reply
+            # The agent disconnected and sent its request again, so the repeated request gets this reply.
             taken = following.answer(reply)
             following = self.program.desk.next()
         if not taken and following is None:

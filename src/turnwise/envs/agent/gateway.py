@@ -1,4 +1,4 @@
-"""The gateway: an HTTP server that holds each request of an agent until the rollout has sampled its reply.
+"""The gateway: an HTTP server that holds each request of an agent until the rollout has sampled the reply to it.
 
     agent's program  --request-->  gateway  --Asked-->  Desk  -->  the rollout's thread
                      <--answer---           <--reply--
@@ -38,7 +38,7 @@ CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request that waits for its reply."""
+    """A request of an agent that waits for the policy's reply."""
 
     conversation: Conversation
     reply: Future[Message] = field(default_factory=Future)
@@ -57,7 +57,7 @@ class Desk:
 
     Attributes:
         token: the token that every request must carry.
-        earlier: answer id -> the messages up to that answer, for the Responses API.
+        earlier: id of an earlier answer -> the messages up to and including it. The Responses API needs them.
         refused: number of requests refused so far.
     """
 
@@ -70,10 +70,10 @@ class Desk:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, asked: Asked) -> bool:
-        """Adds a request. Returns False if the episode is over.
+        """Adds a request to the queue. Returns False if the episode is over, and adds nothing then.
 
         Raises:
-            RequestError: too many requests of this episode already wait.
+            RequestError: the maximum number of requests of this episode already wait.
         """
         with self._lock:
             if len(self._open) >= WAITING:
@@ -84,18 +84,18 @@ class Desk:
             return not self._ended
 
     def done(self, asked: Asked) -> None:
-        """Removes a request that was answered."""
+        """Removes a request that no longer waits, because it was answered or withdrawn."""
         with self._lock:
             self._open.discard(asked)
 
     def next(self) -> Asked | None:
-        """Waits for the next request that was not withdrawn and returns it; None if the episode has ended."""
+        """Waits for the next request that was not withdrawn, and returns it. Returns None if the episode has ended."""
         while (asked := self._waiting.get()) is not None and asked.reply.cancelled():
             pass
         return asked
 
     def end(self) -> None:
-        """Ends the episode and refuses the requests that wait."""
+        """Ends the episode and refuses all requests that still wait."""
         with self._lock:
             self._ended = True
             left, self._open = self._open, set()
@@ -105,7 +105,10 @@ class Desk:
 
 
 class Gateway:
-    """Serves the desks of all episodes. Its thread starts with the first desk and ends with the process."""
+    """Serves the desks (queues of requests) of all episodes, in one thread.
+
+    The thread starts with the first desk and ends with the process.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,14 +116,14 @@ class Gateway:
         self._serving: dict[Desk, asyncio.Task[web.AppRunner]] = {}  # used only by the event loop's thread
 
     def serve(self, listener: socket.socket, desk: Desk) -> None:
-        """Starts to serve a desk on a listening socket, until :meth:`leave`. It returns at once.
+        """Starts to serve a desk on a listening socket and returns at once. :meth:`leave` ends the service.
 
-        The gateway owns the socket from then on.
+        The gateway owns the socket from this call on.
         """
         self._do(self._serve(listener, desk))
 
     def leave(self, desk: Desk) -> None:
-        """Ends a desk and closes its socket. It does not wait until both are done."""
+        """Ends a desk and starts to close its socket. It does not wait until the socket is closed."""
         desk.end()
         self._do(self._leave(desk))
 
@@ -153,7 +156,7 @@ async def _runner(listener: socket.socket, desk: Desk) -> web.AppRunner:
     app.router.add_post(CHAT, _chat)
     app.router.add_post(RESPONSES, _responses)
     app.router.add_get("/v1/models", _models)
-    # A client that disconnects withdraws its request. Mistakes of the client are kept out of the run's log.
+    # A client that disconnects withdraws its request. The client's errors are kept out of the run's log.
     runner = web.AppRunner(app, access_log=None, logger=_SILENT, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
@@ -167,7 +170,7 @@ _SILENT.disabled = True
 
 @web.middleware
 async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Checks the token, and turns errors into answers in OpenAI's error format."""
+    """Checks the token of a request, and turns errors into HTTP answers in OpenAI's error format."""
     desk = request.app[_DESK]
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(given.encode(errors="replace"), desk.token.encode()):

@@ -1,4 +1,4 @@
-"""Runs an agent's program in the sandbox, in a thread of its own."""
+"""Runs an agent's program in the sandbox. Each program has a separate thread."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ def with_variables(command: str, variables: Mapping[str, str]) -> str:
 
 
 class Program:
-    """A running agent program. ``OPENAI_BASE_URL`` gives it the gateway's address, ``OPENAI_API_KEY`` its token.
+    """A running agent program.
+
+    The environment variable ``OPENAI_BASE_URL`` gives it the gateway's address, and ``OPENAI_API_KEY`` the token of its
+    episode.
 
     Args:
-        command: a line of bash.
-        tree: the content of the work folder.
+        gateway: the server that answers the program's requests.
+        sandbox: the sandbox in which the program runs.
+        command: a line of bash that starts the program.
+        tree: the initial content of the program's folder.
         variables: further environment variables.
     """
 
@@ -53,7 +58,7 @@ class Program:
     def _run(self, sandbox: Sandbox, script: str, tree: Tree) -> None:
         try:
             self.result.set_result(sandbox.shell(script, tree, Door(PORT, self._opened)))
-        except BaseException as error:  # kept, and raised again where the result is read
+        except BaseException as error:  # the error is stored and raised where the result is read
             self.result.set_exception(error)
         finally:
             with self._lock:

@@ -1,4 +1,4 @@
-"""OpenAI's interface for responses (``POST /v1/responses``), limited to text and functions."""
+"""Reads and answers requests of OpenAI's Responses API (``POST /v1/responses``), limited to text and functions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from turnwise.types import Message
 
 
 def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> Conversation:
-    """Returns the conversation of a request. Sampling settings are ignored, because the run decides them.
+    """Returns the conversation of a request. Its sampling settings are ignored; the run's own settings apply.
 
     Args:
-        earlier: answer id -> the messages up to that answer, for ``previous_response_id``.
+        body: the body of the request.
+        earlier: id of an earlier answer -> the messages up to and including it. The request's ``previous_response_id``
+            is such an id.
 
     Raises:
         RequestError: the request needs something that the policy cannot do.
@@ -52,11 +54,12 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
 
 
 def written(reply: Message, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the HTTP answer to a request without streaming.
+    """Returns the body of the HTTP answer to a request without streaming.
 
     Args:
+        reply: the policy's reply.
         name: the id of the answer.
-        body: the request's body; the answer repeats parts of it.
+        body: the body of the request. The answer repeats parts of it.
     """
     return {
         "id": name,
@@ -80,9 +83,9 @@ def written(reply: Message, name: str, body: Mapping[str, Any]) -> dict[str, Any
 
 
 def events(reply: Message, name: str, body: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the events that answer a request with streaming.
+    """Yields the server-sent events that answer a request with streaming.
 
-    A reply is complete when it arrives, so each part is one event.
+    The policy's reply is complete before streaming begins, so each text and each call is sent in one piece.
     """
     whole = written(reply, name, body)
     begun = {**whole, "status": "in_progress", "output": []}
@@ -139,7 +142,7 @@ def _items(reply: Message, name: str) -> list[dict[str, Any]]:
 
 
 def _normal(message: Message) -> Message:
-    """Returns the message with the arguments of its calls as objects."""
+    """Returns the message with the arguments of its tool calls as JSON objects instead of text."""
     if not message.get("tool_calls"):
         return message
     calls = [

@@ -15,7 +15,7 @@ from turnwise.sandbox.folder_value import File, Tree, tree_of
 from turnwise.types import Task
 
 TASK = "task.json"
-"""The name of the file in which an agent finds its task."""
+"""The name of the file in which an agent program finds its task."""
 
 
 class Row(BaseModel):
@@ -65,13 +65,13 @@ def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
 
 
 def folder_of(task: Task) -> Tree:
-    """Returns the task's files and ``task.json``, without the hidden files."""
+    """Returns the content of the agent's folder: the task's files and ``task.json``, without the hidden files."""
     told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
     return {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
 
 
 def hidden_of(task: Task) -> Tree:
-    """Returns the hidden files, which the score needs."""
+    """Returns the task's hidden files, which are needed to compute the score."""
     return tree_of(task.data.get("hidden") or {})
 
 

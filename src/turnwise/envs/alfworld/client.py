@@ -1,4 +1,4 @@
-"""Worker processes that run the ALFWorld engine, and the errors raised if one dies or is too slow."""
+"""Starts worker processes that run the ALFWorld engine, and raises an error if one dies or is too slow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class MissingEngineError(InputError):
 
 
 class Worker:
-    """One engine process. A lock allows one call at a time. A worker that died or timed out is never used again."""
+    """One process that runs the engine. A lock allows only one call at a time.
+
+    A worker that has died or timed out is never used again.
+    """
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (the file lives as long as the worker)
@@ -45,7 +48,7 @@ class Worker:
                 stderr=self._log,
                 env=environment,
                 bufsize=0,
-                start_new_session=True,  # so that Ctrl-C reaches only the trainer, which may want to finish its turn
+                start_new_session=True,  # so that Ctrl-C interrupts only the trainer, which may still need the worker
             )
         except OSError as error:
             raise MissingEngineError(f"python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
@@ -88,7 +91,10 @@ class Worker:
         return reply
 
     def free(self, session: int) -> None:
-        """Tells the worker to forget a session. The note is sent with the next call, so this is safe in a finalizer."""
+        """Tells the worker to forget a session.
+
+        The message is sent with the next call, so that a finalizer can use this method safely.
+        """
         self._freed.append(session)
 
     def close(self) -> None:
@@ -130,10 +136,12 @@ def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 class Pool:
-    """A pool of ``workers`` engine processes. They start when first needed, and the next episode replaces a broken one.
+    """A pool of at most ``workers`` processes that run the engine.
+
+    A process starts when an episode first needs it. A process that failed is replaced when it is next needed.
 
     Raises:
-        ValueError: there is fewer than one worker, or the time-out is 0 s or less.
+        ValueError: ``workers`` is below 1, or ``timeout`` is 0 seconds or less.
     """
 
     def __init__(self, workers: int = 1, timeout: float = 60.0, python: str | None = None, slow: bool = False) -> None:
@@ -148,8 +156,9 @@ class Pool:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns what pickling needs to build an empty pool, because a copy in another process starts its own
-        workers.
+        """Returns the arguments from which pickling builds an empty pool.
+
+        A copy of the pool in another process starts its own workers.
         """
         return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 

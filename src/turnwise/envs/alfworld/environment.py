@@ -20,15 +20,18 @@ _CASES = Path(household.__file__).with_name("checks.yaml")
 
 
 class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
-    """ALFWorld's six task types (arXiv:2010.03768) in TextWorld. See ``turnwise.envs.environment.Environment``.
+    """An environment with ALFWorld's six task types (arXiv:2010.03768), played as text games in TextWorld.
+
+    See ``turnwise.envs.environment.Environment``.
 
     Args:
         games: the ``json_2.1.1`` folder of the official games. None means the rooms and tasks of ``env=household``.
         horizon: maximum number of turns of an episode; ALFWorld's own limit is 50.
-        workers: number of engine processes. New sessions are given to them in round-robin order; a fork stays in
-            the process of its parent.
-        timeout: seconds after which a worker that does not answer is given up.
-        python: the interpreter that has alfworld and textworld installed; None is this one.
+        workers: number of processes that run the engine. New sessions are assigned to them in round-robin order. A fork
+            stays in the process of its parent.
+        timeout: maximum time in seconds that a worker may take to answer. A worker that takes longer is ended.
+        python: the Python interpreter that has alfworld and textworld installed. None means the interpreter of this
+            process.
 
     Raises:
         ValueError: a number is below 1, or the folder holds no games.
@@ -47,7 +50,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     ) -> None:
         self.horizon = check_horizon(horizon)
         self.games = GeneratedGames(horizon) if games is None else OfficialGames(Path(games))
-        # the same rooms and tasks as env=household, drawn by the same rule
+        # The generated games have the rooms and tasks of env=household, so its test cases of the verifier apply here.
         self.cases = _CASES if games is None else None
         self.pool = Pool(workers, timeout, python)
 
@@ -55,7 +58,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return [replace(task, env=self.name) for task in self.games.tasks(split, count, seed)]
 
     def begin(self, task: Task) -> AlfworldSession:
-        """Opens an episode in a worker.
+        """Opens an episode in a worker process.
 
         Raises:
             MissingEngineError: the workers' interpreter lacks the engine.
@@ -67,7 +70,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert's episode in the ALFWorld engine and returns it with its last observation.
+        """Runs an expert's episode in the ALFWorld engine. Returns it as a trajectory that ends with an observation.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -80,11 +83,11 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
         """Returns the verdict of the functional verifier.
 
-        Generated games use the exact rule of ``env=household``; official games use the planner
-        (``OfficialGames.accepts``).
+        For generated games, this is the exact rule of ``env=household``. For official games, it is a rule that uses the
+        planner (``OfficialGames.accepts``).
         """
         return self.games.accepts(session, action, expert)
 
     def close(self) -> None:
-        """Ends the workers. If it is not called, they end with this process."""
+        """Ends the worker processes. If this method is not called, they end with this process."""
         self.pool.close()

@@ -1,8 +1,9 @@
 """Writes a room and a goal as a game of the ALFWorld engine: a PDDL problem for the domain of the alfworld package.
 
-The engine lists things in the order of their PDDL ids. Its demangler numbers the things of one type by taking numbers
-from the highest down, so the first id in that order gets the highest number. ``pddl_id`` therefore counts backwards.
-Then the engine and the scene use the same names, and every list is sorted by type and then by falling number.
+The engine lists things in the order of their PDDL ids. Its demangler numbers the things of one type from the highest
+number down, so the first id in this order gets the highest number. The ids that ``pddl_id`` makes therefore count
+backwards. As a result, the engine and the scene use the same names, and the engine lists things sorted by type and then
+by descending number.
 """
 
 from __future__ import annotations
@@ -37,21 +38,25 @@ LIMIT = 999  # maximum number of instances of one type, because ids have three d
 
 @dataclass(frozen=True)
 class Scene:
-    """The content of a game. A name has the engine's form: a lower-case type, a space, and a number. Numbers start at 1
-    without gaps.
+    """The content of a game: receptacles, objects and a goal.
+
+    A name has the engine's form: a lower-case type, a space, and a number. The numbers of a type start at 1 and have no
+    gaps.
 
     Raises:
         ValueError: a name has another form, the numbers of a type have gaps, an object lies in a receptacle that the
-            scene does not have, or a sentence or goal contains other characters than plain words. The last check is
-            needed because the engine's grammar evaluates text in braces as Python.
+            scene does not have, or the sentence or the goal contains characters other than lower-case letters (and
+            single spaces in the sentence). This last check is needed because the engine's grammar evaluates text in
+            braces as Python.
     """
 
     receptacles: tuple[str, ...]
     objects: Mapping[str, str]  # object -> the receptacle in which it lies
     kind: Kind
-    # the types "object" and "receptacle"; look_at_obj_in_light has "lamp" instead of "receptacle"
+    # the types of the goal's object (key "object") and receptacle (key "receptacle"); look_at_obj_in_light has the key
+    # "lamp" instead of "receptacle"
     goal: Mapping[str, str]
-    sentence: str  # the task in words, as it follows "Your task is to: ", without the full stop
+    sentence: str  # the task in words, as it stands after "Your task is to: ", without a full stop
     affords: Mapping[str, frozenset[str]]  # receptacle type -> object types it may hold
     openable: frozenset[str] = frozenset()  # types of receptacles that can be opened and closed
     opened: frozenset[str] = frozenset()  # receptacles that are open at the start
@@ -83,17 +88,20 @@ class Scene:
 
 
 def type_of(name: str) -> str:
-    """Returns the type in a name, for example ``cabinet`` for ``cabinet 2``."""
+    """Returns the type of the thing that a name denotes, for example ``cabinet`` for ``cabinet 2``."""
     return name.split(" ", 1)[0]
 
 
 def counts(names: Any) -> Counter[str]:
-    """Returns the number of instances of each type."""
+    """Returns the number of names of each type: type -> number."""
     return Counter(type_of(name) for name in names)
 
 
 def pddl_id(name: str, count: int) -> str:
-    """Returns the PDDL id that the engine displays as ``name``. ``count`` is the number of instances of its type."""
+    """Returns the PDDL id that the engine displays as ``name``.
+
+    ``count`` is the number of things in the scene that have the type of ``name``.
+    """
     kind, number = name.split(" ")
     order = f"{count - int(number):03d}"
     if kind.endswith("basin"):  # the demangler appends "basin" itself
@@ -137,7 +145,7 @@ def problem(scene: Scene) -> str:
         if kind in scene.affords.get(place, frozenset())
     ]
     lines = "\n    ".join
-    # No (:metric ...) before (:init ...): the translator would reject the problem.
+    # There must be no (:metric ...) before (:init ...), because the translator would reject the problem.
     return (
         f"(define (problem household)\n  (:domain alfred)\n  (:objects\n    {lines(objects)})\n"
         f"  (:init\n    {lines(init)})\n  (:goal {goal(scene)}))\n"

@@ -1,4 +1,7 @@
-"""Tasks of ``env=household`` as games of the ALFWorld engine, with the same rooms, experts and verifier."""
+"""Turns the tasks of ``env=household`` into games of the ALFWorld engine.
+
+The rooms, the experts and the verifier are those of ``env=household``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from turnwise.types import Task
 
 
 def scene(data: Mapping[str, Any]) -> Scene:
-    """Returns the scene that a household task's data describes."""
+    """Returns the scene that the data of a task of ``env=household`` describes."""
     goal = {"object": data["goal"]["object"]}
     if data["goal"]["toggle"]:
         goal["lamp"] = data["goal"]["toggle"]
@@ -52,10 +55,10 @@ class GeneratedGames:
         return self._household.tasks(split, count, seed)
 
     def game(self, task: Task) -> dict[str, str]:
-        """Returns what the worker needs to build the game.
+        """Returns the PDDL problem and the task in words, from which the worker builds the game.
 
         Raises:
-            ValueError: the task's data does not describe a household task.
+            ValueError: the task's data does not describe a task of ``env=household``.
         """
         try:
             built = scene(task.data)
@@ -64,12 +67,15 @@ class GeneratedGames:
         return {"problem": problem(built), "sentence": built.sentence}
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
-        """Returns the actions of the expert of ``env=household``."""
+        """Returns the actions with which the expert of ``env=household`` solves the same task."""
         shown = self._household.demonstrate(_household(session.task), quality, seed)
         return [message["content"] for message in shown.messages if message["role"] == "assistant"]
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Returns the verdict of household's verifier, at the same position in household's own engine."""
+        """Returns the verdict of the verifier of ``env=household``.
+
+        The verifier needs an episode of ``env=household``, so the session's actions are first repeated there.
+        """
         twin = self._household.replay(_household(session.task), session.actions)
         return self._household.accepts(twin, action, expert)
 

@@ -1,4 +1,4 @@
-"""The official ALFWorld games, which the user downloads."""
+"""Provides the official ALFWorld games, which the user has to download."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ DETOUR = 0.3  # probability that the clumsy expert takes a detour before a walk
 
 
 class OfficialGames:
-    """The games in the folders train, valid_seen and valid_unseen of ``folder``.
+    """Provides the games in the subfolders train, valid_seen and valid_unseen of ``folder``.
 
     Raises:
-        ValueError: the folder is missing or has none of the three.
+        ValueError: the folder is missing, or it contains none of these subfolders.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,10 +34,10 @@ class OfficialGames:
         self._found: dict[str, list[str]] = {}
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` solvable games of a split in the seed's order.
+        """Returns ``count`` solvable games of a split, in an order that depends on the seed.
 
         Raises:
-            ValueError: there is no split of this name, or the split has fewer games.
+            InputError: the split has fewer solvable games.
         """
         paths = self._paths(split)
         random.Random(f"alfworld {split} {seed}").shuffle(paths)
@@ -47,7 +47,8 @@ class OfficialGames:
                 break
             if self._read(path).get("solvable", True):
                 folder = Path(path).parent
-                # the part before the hyphen in, for example, "pick_and_place_simple-Mug-None-Desk-308"
+                # the task type: the part of the folder's name before the first hyphen, as in
+                # "pick_and_place_simple-Mug-None-Desk-308"
                 kind = folder.parent.name.partition("-")[0]
                 chosen.append(Task("alfworld", str(folder), split, {"game": path}, kind))
         if len(chosen) < count:
@@ -66,9 +67,10 @@ class OfficialGames:
         return str(self._file(str(task.data.get("game"))))
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
-        """Returns the actions of the game file's walkthrough or, if that does not win, the planner's actions.
+        """Returns the actions of the walkthrough in the game file or, if they do not win, the planner's actions.
 
-        Before some walks, the clumsy expert looks around or walks to places where it has nothing to do.
+        Before some walks, the clumsy expert looks around, checks its inventory or walks to a place that it does not
+        need.
         """
         walk = list(self._read(session.task.data["game"]).get("walkthrough") or [])
         if not walk or not _wins(session.fork(), walk):
@@ -86,11 +88,10 @@ class OfficialGames:
         return actions
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Returns whether ``action`` shortens the planner's plan as much as the expert's action does, or explores as it
-        does.
+        """Returns whether ``action`` shortens the planner's plan at least as much as the expert's action does.
 
-        If the expert's action does not shorten the plan, two kinds of action are accepted: one that shortens the plan,
-        and one that shows the inside of a receptacle for the first time. The planner is not optimal, so this measure is
+        If the expert's action does not shorten the plan, an action is accepted if it shortens the plan or shows the
+        inside of a receptacle for the first time. The planner's plans are not always the shortest, so this measure is
         approximate.
         """
         if action.strip() not in session.admissible():
@@ -107,8 +108,7 @@ class OfficialGames:
     def _paths(self, split: str) -> list[str]:
         if split not in self._found:
             found = (path.relative_to(self.folder).as_posix() for path in (self.folder / FOLDERS[split]).rglob(GAME))
-            # ALFWorld's own loader skips these too: games with movable receptacles or slices are not part of the
-            # benchmark.
+            # Games with movable receptacles or slices are not part of the benchmark. ALFWorld's own loader skips them.
             self._found[split] = sorted(path for path in found if "movable" not in path and "Sliced" not in path)
         return list(self._found[split])
 
@@ -152,7 +152,7 @@ def _distance(session: AlfworldSession, action: str | None = None) -> int | None
 
 
 def _shows_new(session: AlfworldSession, action: str) -> bool:
-    """Returns whether the action shows the inside of a receptacle that no earlier action showed."""
+    """Returns whether the action shows the inside of a receptacle that no earlier action has shown."""
     if session.done:
         return False
     twin = session.fork()

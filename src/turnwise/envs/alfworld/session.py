@@ -14,10 +14,14 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class AlfworldSession:
-    """See ``turnwise.envs.environment.Session``. The session counts turns itself, because the engine has no horizon.
+    """A running episode of the ALFWorld engine. See ``turnwise.envs.environment.Session``.
 
-    ``actions`` lists the actions taken so far, including those without effect. An action that is not admissible gets
-    the answer "Nothing happens.". ``seen`` holds the receptacles whose inside a walk or an opening has shown.
+    The session counts turns itself, because the engine has no horizon. An action that is not admissible gets the answer
+    "Nothing happens.".
+
+    Attributes:
+        actions: the actions taken so far, including those without effect.
+        seen: the receptacles whose inside the policy has seen, by walking to them or opening them.
     """
 
     def __init__(self, task: Task, horizon: int, worker: Worker, reply: Mapping[str, Any]) -> None:
@@ -36,7 +40,7 @@ class AlfworldSession:
         weakref.finalize(self, worker.free, self._at)
 
     def opening(self) -> list[Message]:
-        """Returns one user message with the room, a blank line and the task."""
+        """Returns one user message: a description of the room, a blank line and the task."""
         return [{"role": "user", "content": self._intro}]
 
     def step(self, action: str) -> Step:
@@ -58,8 +62,9 @@ class AlfworldSession:
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """Returns an independent copy in the same worker. Actions are replayed only when the engine has to switch its
-        position.
+        """Returns an independent copy in the same worker process.
+
+        The worker replays actions only when its engine has to switch from one session to another.
 
         Raises:
             EnvironmentFault: the worker died or timed out.
@@ -76,9 +81,9 @@ class AlfworldSession:
         return list(self._admissible)
 
     def plan(self) -> list[str]:
-        """Returns the planner's commands from here to the goal, which are not always the fewest.
+        """Returns the commands of the planner's plan from the current state to the goal.
 
-        The list is empty if the goal is reached or no plan is found.
+        The plan is not always the shortest. The list is empty if the goal is already reached or no plan is found.
 
         Raises:
             EnvironmentFault: the worker died or timed out.

@@ -1,13 +1,13 @@
-"""The worker process that holds the ALFWorld engine. Any interpreter that has alfworld and textworld can run it as a
-script.
+"""Runs the ALFWorld engine in a worker process. Any interpreter that has alfworld and textworld can run this script.
 
-The worker reads one JSON object a line from standard input. It writes one JSON object a line to the file that was
+The worker reads one JSON object per line from standard input. It writes one JSON object per line to the file that was
 standard output when the worker started. The engine overwrites ``sys.argv``, replaces ``sys.stdout`` and is not
 thread-safe. This does no harm here, because this file imports nothing of turnwise and the process runs nothing else.
 
 Requests: ``{"op": "open", "game": path or {"problem", "sentence"}}``, ``{"op": "step", "at": id, "action": text}``,
-``{"op": "fork", "at": id}``, ``{"op": "plan", "at": id}``. Each may also have ``"free": [ids]``, the sessions to
-forget. Replies: ``{"id", "observation", "won", "admissible"}``, ``{"plan": [...]}`` or ``{"error": text}``.
+``{"op": "fork", "at": id}``, ``{"op": "plan", "at": id}``. A request may also contain ``"free": [ids]``; the worker
+then forgets these sessions. Replies: ``{"id", "observation", "won", "admissible"}``, ``{"plan": [...]}`` or
+``{"error": text}``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def speed_up() -> None:
     """Makes the engine about ten times faster without changing its texts.
 
     The engine parses the same few dozen text templates again for every command of every step, and deep-copies
-    dictionaries whose values it only reads. With this, each grammar string is parsed once, dictionaries are copied
-    shallowly, and a problem is translated once instead of twice.
+    dictionaries although it only reads their values. After this call, each grammar string is parsed once, dictionaries
+    are copied shallowly, and a problem is translated once instead of twice.
     """
     parse = functools.cache(textgen._parse_and_convert)
 
@@ -59,7 +59,7 @@ def speed_up() -> None:
 
 @dataclass
 class Position:
-    """The state of one episode. The engine can be restored from it."""
+    """The state of one episode, from which the engine can be restored."""
 
     logic: Any
     entities: dict[str, Any]
@@ -68,7 +68,7 @@ class Position:
     operators: tuple[tuple[int, int], ...] = ()  # (id, number of effects) of each operator applied since the start
 
     def branch(self) -> Position:
-        """Returns an independent copy. Only the fact sets and the variable counts change in place."""
+        """Returns an independent copy. Only the facts and variables are copied; nothing else changes in place."""
         world = copy.copy(self.world)
         world._facts = defaultdict(set, {sign: set(facts) for sign, facts in world._facts.items()})
         world._vars_by_name = dict(world._vars_by_name)
@@ -78,18 +78,19 @@ class Position:
 
 
 class Engine(PddlEnv):
-    """ALFWorld's PddlEnv for many positions at once.
+    """ALFWorld's PddlEnv, extended to hold many positions (states of episodes) at once.
 
-    The planner library holds only one state. ``_enter`` switches to another position by replaying its operators.
+    The planner library holds only one state. ``_enter`` switches to another position by replaying the operators that
+    led to it.
     """
 
     def __init__(self) -> None:
         super().__init__(textworld.EnvInfos(admissible_commands=True))
         self._positions: dict[int, Position] = {}
-        # games opened before, because a group of rollouts opens one game many times
+        # start positions of games, cached because a group of rollouts opens the same game many times
         self._starts: OrderedDict[str, Position] = OrderedDict()
         self._next = 0
-        self._here: int | None = None  # id of the position whose state the library holds now
+        self._here: int | None = None  # id of the position that the planner library holds now
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Returns the reply to one request."""
@@ -162,8 +163,10 @@ class Engine(PddlEnv):
 
 
 def _content(game: str | dict[str, str]) -> dict[str, Any]:
-    """Returns the content of a game: that of a file, or of a PDDL problem together with the domain and grammar that the
-    alfworld package ships.
+    """Returns the content of a game.
+
+    If ``game`` is a path, the content is read from this file. Otherwise ``game`` holds a PDDL problem and the task in
+    words; the content consists of both and of the domain and grammar that the alfworld package contains.
     """
     if isinstance(game, str):
         return json.loads(Path(game).read_text(encoding="utf-8"))
@@ -178,7 +181,7 @@ def _content(game: str | dict[str, str]) -> dict[str, Any]:
 def main() -> None:
     """Serves requests until standard input ends, which also happens when the parent process dies."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # sends whatever the engine prints to the log
+    os.dup2(2, 1)  # redirects everything that the engine prints to the log
     if "--slow" not in sys.argv:
         speed_up()
     engine = Engine()
@@ -186,7 +189,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             reply = engine.answer(json.loads(line))
-        except Exception as error:  # the parent handles a failed engine, and later requests may still work
+        except Exception as error:  # the parent process handles the error, and later requests may still work
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), file=replies, flush=True)

@@ -1,4 +1,8 @@
-"""API-Bank's three levels (arXiv:2304.08244): call a given API; find an API first; plan calls of several APIs."""
+"""The benchmark API-Bank (arXiv:2304.08244) as an environment with three levels.
+
+At level 1, the policy calls a given API. At level 2, it has to find the API first. At level 3, it plans calls of
+several APIs.
+"""
 
 from turnwise.envs.apibank.environment import ApiBankEnv
 from turnwise.envs.apibank.metric import call_accuracy

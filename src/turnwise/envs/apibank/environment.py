@@ -13,20 +13,23 @@ from turnwise.envs.environment import Verifier
 
 
 class ApiBankEnv(DialogueEnv):
-    """Dialogues at three levels. Level 1 calls a given API, level 2 has to find an API first, level 3 plans calls of
-    several APIs. See ``turnwise.envs.environment.Environment``.
+    """Dialogues at three levels. See ``turnwise.envs.environment.Environment``.
+
+    At level 1, the policy calls a given API. At level 2, it has to find the API first. At level 3, it plans calls of
+    several APIs.
 
     Args:
-        data: the folder of the public files (``json_test_data``). None means generated tasks of a small office.
+        data: path of API-Bank's folder ``json_test_data``. None means that tasks of a small office are generated.
         levels: the levels to use, out of 1, 2 and 3.
         horizon: maximum number of turns of an episode.
         steps: maximum number of replies with calls to one user message.
-        format: the format of calls; ``bfcl_python`` is API-Bank's ``[Name(key='value')]``.
+        format: the format of tool calls. ``bfcl_python`` is API-Bank's own format, ``[Name(key='value')]``.
         mistakes: probabilities of the clumsy expert's mistakes.
-        kept: number of tasks whose ground truths are kept in memory.
-        thinks: whether the experts state before each reply which calls are left to make.
-        muddle: probability that the clumsy expert makes a wrong statement of this kind before a right reply.
-        verifier: ``oracle`` (``dialogues.verifier``) or ``demonstrated`` (``dialogues.demonstrated``).
+        kept: maximum number of tasks whose ground truths are kept in memory.
+        thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
+        muddle: probability that the clumsy expert writes a wrong list before a correct reply, if ``thinks`` is true.
+        verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
+            ``dialogues.demonstrated``).
 
     Raises:
         InputError: the public files cannot be read.

@@ -1,4 +1,4 @@
-"""Generates tasks of API-Bank's three levels, with requests to the APIs of a small office."""
+"""Generates tasks at API-Bank's three levels. In each task, a user makes a request to the APIs of a small office."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnwise.envs.apibank.library import APIS, SEARCHER, Office, tools_named
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, part_of, turns_data, turns_from
 from turnwise.types import Task, ToolCall
 
-OTHERS = 2  # number of APIs that level 1 shows besides the needed ones
+OTHERS = 2  # number of APIs that a task of level 1 shows in addition to those it needs
 
 Names = Mapping[str, Sequence[str]]
 TRAINING: Names = {
@@ -45,7 +45,7 @@ HELD_OUT: Names = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One request of a user, and the calls that fulfil it."""
+    """One request of a user (``text``), and the calls that fulfil it."""
 
     text: str
     calls: tuple[ToolCall, ...]
@@ -67,7 +67,7 @@ def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str
 
 
 def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
-    """Returns a kind of request that asks for one value by its key."""
+    """Returns a function that draws a request for one value of a table, given by its key."""
 
     def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
         keys = rng.sample(names[name], 3)
@@ -163,8 +163,9 @@ class OfficeTasks:
     ``unseen`` uses names that occur in no training task.
 
     Args:
-        levels: the levels to use.
-        names: draws the names for a training task. By default all training tasks share one set of names.
+        levels: the levels to use, out of 1, 2 and 3.
+        names: function that draws the names for one task of ``train`` or ``seen``. None means that all these tasks use
+            the same set of names.
 
     Raises:
         ValueError: ``levels`` is empty or holds an unknown level.
@@ -178,17 +179,13 @@ class OfficeTasks:
             raise ValueError(f"levels: name some of 1, 2 and 3, each once, got {list(self.levels)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks, with the levels in rotation.
-
-        Raises:
-            ValueError: there is no split of this name.
-        """
+        """Returns ``count`` tasks of a split. The levels take turns from task to task."""
         return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
         """Returns the problem that a task's data describes.
 
-        At levels 2 and 3 only the search API is shown, and its answers describe the other APIs.
+        At levels 2 and 3, only the search API is shown at the start. The other APIs are described by its answers.
         """
         data = task.data
         shown = tools_named(data["apis"])
@@ -209,8 +206,9 @@ class OfficeTasks:
 def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
     """Returns the data of a random task.
 
-    Level 1 asks for one value or one plan and shows the APIs. Level 2 asks for one value whose API must be found first.
-    Level 3 is a plan of two such requests.
+    A task of level 1 needs one call or a plan of two calls, and their APIs are shown. A task of level 2 needs one call,
+    and its API must be searched first. A task of level 3 needs a plan of two calls, and both APIs must be searched
+    first.
     """
     tables: dict[str, Any] = {}
     kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS

@@ -1,4 +1,4 @@
-"""The APIs of the generated office: their names, parameters, and effects on the tables of a small office."""
+"""Defines the APIs of the generated office: their names, their parameters, and their effects on the office's tables."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ Tables = dict[str, Any]
 
 
 class Refused(Exception):
-    """Raised by an API that refuses a call. Its text is the answer to the call."""
+    """An API refuses a call. The error's text is the answer to the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its name, its parameters (name -> JSON type, all required) and the function that runs it."""
+    """One API.
+
+    Attributes:
+        name: the name of the API.
+        about: the description of the API.
+        parameters: name of a parameter -> its JSON type. All parameters are required.
+        run: the function that runs the API on the tables.
+    """
 
     name: str
     about: str
@@ -40,7 +47,7 @@ class Api:
 class Office:
     """The state of one episode: tables that the APIs read and change.
 
-    The method ``call`` answers as API-Bank does, with the API's output or exception as JSON.
+    As in API-Bank, the answer to a call is the API's output or its exception, as JSON.
     """
 
     __slots__ = ("tables",)
@@ -49,7 +56,7 @@ class Office:
         self.tables: Tables = deepcopy(dict(tables))
 
     def call(self, call: ToolCall) -> str:
-        """Returns the answer's text. An error is answered with text too."""
+        """Returns the text of the answer to a call. If the call fails, this is a message about the error."""
         api = APIS.get(call.name)
         if api is None:
             return _exception(f"no API {call.name}")
@@ -71,7 +78,7 @@ class Office:
         return self.tables == other.tables
 
     def same_place(self, other: Office) -> bool:
-        """Returns the same as :meth:`same_state`, because an office has no hidden state."""
+        """Returns whether all tables of both offices are equal. An office has no hidden state beside its tables."""
         return self.tables == other.tables
 
 
@@ -99,7 +106,7 @@ def _token(tables: Tables, username: str, password: str) -> Any:
 
 
 def _add(table: str) -> Callable[..., str]:
-    """Returns a function that adds a row for the user to whom the token belongs."""
+    """Returns an API's function. It adds a row to ``table`` for the user to whom the token belongs."""
 
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}
@@ -112,7 +119,7 @@ def _add(table: str) -> Callable[..., str]:
 
 
 def _delete(table: str) -> Callable[..., str]:
-    """Returns a function that deletes the matching row of the user to whom the token belongs."""
+    """Returns an API's function. It deletes the matching row of the user to whom the token belongs."""
 
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}
@@ -125,7 +132,7 @@ def _delete(table: str) -> Callable[..., str]:
 
 
 def _query(table: str, column: str) -> Callable[..., Any]:
-    """Returns a function that returns one column of the rows of the user to whom the token belongs."""
+    """Returns an API's function. It lists one column of all rows of the user to whom the token belongs."""
 
     def run(tables: Tables, token: str) -> Any:
         user = _owner(tables, token)
@@ -135,7 +142,7 @@ def _query(table: str, column: str) -> Callable[..., Any]:
 
 
 def _look_up(table: str, column: str) -> Callable[..., Any]:
-    """Returns a function that looks up a value by its key."""
+    """Returns an API's function. It looks up a value of ``table`` by its key."""
 
     def run(tables: Tables, **key: str) -> Any:
         return {column: _row(tables, table, next(iter(key.values())))}
@@ -158,7 +165,7 @@ def _book(tables: Tables, doctor: str, date: str) -> Any:
 def _search(tables: Tables, keywords: str) -> Any:
     """Returns the API whose name and description share the most words with the keywords.
 
-    If several share as many, it is the first of them.
+    If several APIs share the same number of words with the keywords, the first one is returned.
     """
     wanted = words(keywords)
     best = max(APIS.values(), key=lambda api: (api.name != SEARCHER) * len(wanted & words(f"{api.name} {api.about}")))

@@ -1,4 +1,4 @@
-"""API-Bank's metric: the share of correct API calls at each level."""
+"""Computes API-Bank's metric: the fraction of API calls that are correct, at each level."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from turnwise.types import ToolCall
 def call_accuracy(
     replies: Iterable[tuple[str, Sequence[ToolCall], str]], form: Format = "bfcl_python"
 ) -> dict[str, float]:
-    """Returns the accuracy of calls at each level, and ``total`` over all calls (arXiv:2304.08244, section 4.2).
+    """Returns the accuracy of calls at each level, and the accuracy over all calls as ``total``.
 
-    A call is correct if the reply makes it: the same API with the same input. The reply answers the demonstrated
-    history. The benchmark's own program also compares the APIs' answers, but API and input determine those.
+    Source: arXiv:2304.08244, section 4.2. Each reply continues a demonstrated history. An expected call counts as
+    correct if the reply calls the same API with the same input. The benchmark's own program also compares the answers
+    of the APIs. This is not needed here, because the API and its input determine the answer.
 
     Args:
-        replies: for each reply its level, the expected calls, and the reply's text.
+        replies: one triple (level, expected calls, text of the reply) for each reply.
         form: the format of calls in the replies.
 
     Raises:
-        ValueError: there are no replies, or no call is expected for one of them.
+        ValueError: there are no replies, or a reply has no expected call.
     """
     right: dict[str, list[bool]] = {}
     for level, due, reply in replies:

@@ -1,8 +1,8 @@
 """Reads the public API-Bank data from a folder: ``level-1-api.json``, ``level-2-api.json`` and ``level-3.json``.
 
-A record of level 1 or 2 is a dialogue and the one call to make next. A record of level 3 is a requirement and the calls
-that meet it, each with the answer that the real API gave. The environment returns these recorded answers and runs no
-API of the benchmark.
+A record of level 1 or 2 holds a dialogue and the one call to make next. A record of level 3 holds a requirement and the
+calls that meet it, each with the answer that the real API gave. The environment returns these recorded answers. It runs
+no API of the benchmark.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ASKS = "Generate API Request:"
 
 
 class Recorded:
-    """Answers the calls of one record with their recorded answers.
+    """Answers the calls of one record with the recorded answers.
 
-    Each call can be made once; any other call is refused.
+    A call that is not in the record gets an error message as its answer.
     """
 
     __slots__ = ("answers",)
@@ -44,14 +44,14 @@ class Recorded:
         self.answers = tuple(answers)
 
     def call(self, call: ToolCall) -> str:
-        """Returns the recorded answer."""
+        """Returns the recorded answer to a call, or an error message if the record has no such call."""
         for known, answer in self.answers:
             if same_call(call, known):
                 return answer
         return json.dumps({"exception": "the record has no such call"})
 
     def fork(self) -> Recorded:
-        """Returns itself, because nothing in it ever changes."""
+        """Returns this object itself, because it never changes."""
         return self
 
     def same_state(self, other: Recorded) -> bool:
@@ -66,7 +66,7 @@ class Recorded:
 def same_call(made: ToolCall, true: ToolCall) -> bool:
     """Returns whether two calls are equal.
 
-    The keywords of a search may differ in spaces and capital letters.
+    Two searches are equal if their keywords contain the same words, regardless of order and capital letters.
     """
     if made.name == true.name == SEARCHER:
         return words(str(made.arguments.get("keywords"))) == words(str(true.arguments.get("keywords")))
@@ -74,13 +74,16 @@ def same_call(made: ToolCall, true: ToolCall) -> bool:
 
 
 class ReleasedTasks:
-    """Tasks from the public files. A hash puts 80 % of the dialogues into ``train``, 10 % into ``seen`` and 10 % into
+    """Reads the tasks from the public files.
+
+    A hash of the dialogue decides the split: about 80 % of the dialogues are in ``train``, 10 % in ``seen`` and 10 % in
     ``unseen``.
 
     Attributes:
-        left_out: (place in the file, reason) of each record that cannot be used.
+        left_out: one pair (place in the file, reason) for each record that cannot be used.
 
     Raises:
+        ValueError: ``levels`` is empty or holds an unknown level.
         InputError: the folder or a file is missing or unreadable, or no record can be used.
     """
 
@@ -108,7 +111,7 @@ class ReleasedTasks:
         """Returns ``count`` tasks of a split, in an order that depends on the seed.
 
         Raises:
-            ValueError: there is no split of this name, or the split has fewer tasks.
+            InputError: the split has fewer tasks.
         """
         found = list(self._tasks[split])
         random.Random(f"{seed}/apibank").shuffle(found)
@@ -151,7 +154,7 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
 
 
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the data of a record of level 1 or 2: a dialogue and the one call to make next."""
+    """Returns the task data of a record of level 1 or 2, which holds a dialogue and the one call to make next."""
     call = read_request(record["expected_output"])
     dialogue = record["input"].replace(_ASKS, "").strip()
     tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
@@ -162,9 +165,9 @@ def _step(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the data of a record of level 3: a requirement and the calls that meet it.
+    """Returns the task data of a record of level 3, which holds a requirement and the calls that meet it.
 
-    The policy can call the search and the APIs that the searches found.
+    The policy can call the search API and the APIs that the searches in the record found.
     """
     calls, answers, found = [], [], {}
     for one in record["apis"]:
@@ -201,7 +204,7 @@ def read_request(text: str) -> ToolCall:
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """Returns the APIs that an instruction describes with one JSON object a line.
+    """Returns the definitions of the APIs that an instruction describes, with one JSON object per line.
 
     Raises:
         ValueError: a line is not a JSON object that describes an API.

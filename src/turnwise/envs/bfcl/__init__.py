@@ -1,5 +1,6 @@
-"""BFCL v4 multi-turn: the tasks and simulated APIs of the package bfcl-eval, and short generated tasks on the same
-APIs.
+"""The benchmark BFCL v4 multi-turn as an environment.
+
+It uses the tasks and the simulated APIs of the package bfcl-eval. Short tasks for the same APIs can also be generated.
 """
 
 from turnwise.envs.bfcl.environment import BfclEnv

@@ -1,7 +1,7 @@
-"""The simulated APIs of one session. They are created, called, copied and compared without any global state.
+"""Creates, calls, copies and compares the simulated APIs of one session, without any global state.
 
-Each call runs a method with values that a parser read; nothing is evaluated. An answer has the same text as in the
-benchmark.
+A call runs a method of an API with argument values that a parser has read. No text is evaluated as code. An answer has
+the same text as in the benchmark.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from turnwise.envs.bfcl.package import api_class
 from turnwise.types import ToolCall
 
 FAILED = "Error during execution: "
-# maximum number of digits of a precision, and of an exponent; larger ones could take hours in one call
+# maximum value of a precision (in digits) and of an exponent; with larger values, one call could take hours
 MAX_DIGITS = 1000
 MAX_ENTRIES, MAX_LEVELS = (
     20_000,
     40,
-)  # maximum size of a file system as a tree; a few copies of folders could enlarge it without end
+)  # maximum size of a file system, counted as a tree; copying folders a few times could make it grow without end
 
 _GROWS = {"cp", "mv", "mkdir", "touch"}
 
@@ -34,10 +34,10 @@ class Apis:
     """One instance of each API, with its current state.
 
     Args:
-        classes: names of the APIs, in the task's order. If two APIs have a function of the same name, the later API is
-            called.
-        config: API name -> its initial state.
-        long_context: whether the APIs pad their data with additional entries.
+        classes: names of the APIs, in the task's order. If two APIs have a function of the same name, the function of
+            the later API is called.
+        config: name of an API -> its initial state.
+        long_context: whether the APIs pad their data with additional entries, as in BFCL's subset ``long_context``.
     """
 
     __slots__ = ("classes", "full", "instances")
@@ -61,7 +61,7 @@ class Apis:
         return twin
 
     def call(self, call: ToolCall) -> str:
-        """Returns the text of the answer. An error is answered with text too."""
+        """Returns the text of the answer to a call. If the call fails, this is a message about the error."""
         owner = owners(self.classes).get(call.name)
         if owner is None:
             return f"{FAILED}name {call.name!r} is not defined"
@@ -81,7 +81,7 @@ class Apis:
                 self.full = _overgrown(self.instances[owner].root)
 
     def same_state(self, other: Apis) -> bool:
-        """Returns whether all public attributes are equal. This is the benchmark's comparison of states."""
+        """Returns whether all public attributes of the APIs are equal. The benchmark compares states in this way."""
         try:
             return all(
                 getattr(instance, key) == value
@@ -93,9 +93,9 @@ class Apis:
             return False
 
     def same_place(self, other: Apis) -> bool:
-        """Returns whether the public state and the hidden state are both equal.
+        """Returns whether both the public state and the hidden state of the APIs are equal.
 
-        Hidden state is, for example, the working folder or the state of a random generator.
+        Examples of hidden state are the working folder and the state of a random generator.
         """
         return self.same_state(other) and all(
             _hidden(instance) == _hidden(other.instances[name]) for name, instance in self.instances.items()
@@ -104,7 +104,7 @@ class Apis:
 
 @lru_cache(maxsize=256)
 def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
-    """Returns a mapping: name of a public function -> name of the API that has it."""
+    """Returns the API that has each public function: name of the function -> name of the API."""
     return {
         method: name
         for name in classes
@@ -121,9 +121,9 @@ def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
 
 @lru_cache(maxsize=1024)
 def _lists(owner: str, method: str) -> Mapping[str, Any]:
-    """Returns the parameters whose default is a list or a dictionary, with these defaults.
+    """Returns copies of the default values that are lists, dictionaries or sets: name of the parameter -> default.
 
-    They need care because all sessions would share such a default and could change it.
+    Without copies, all sessions would share such a default value, and each of them could change it.
     """
     defaults = {parameter.name: parameter.default for parameter in parameters(owner, method)}
     return {name: deepcopy(default) for name, default in defaults.items() if isinstance(default, list | dict | set)}
@@ -152,7 +152,7 @@ def _hidden(instance: Any) -> dict[str, Any]:
 
 @contextmanager
 def _own_precision() -> Iterator[None]:
-    """Restores the precision of the whole process afterwards, because the mathematical functions change it."""
+    """Restores the process's numerical precision after the block, because functions of MathAPI change it."""
     import mpmath
 
     with localcontext(), mpmath.workdps(mpmath.mp.dps):
@@ -172,7 +172,7 @@ def _too_costly(call: ToolCall) -> str | None:
 
 
 def _overgrown(root: Any) -> bool:
-    """Returns whether a file system, counted as a tree, has too many entries or levels."""
+    """Returns whether a file system, counted as a tree, has more entries or levels than allowed."""
     seen, level = 0, [root]
     for _ in range(MAX_LEVELS):
         level = [item for folder in level for item in folder.contents.values()]

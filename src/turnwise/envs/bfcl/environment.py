@@ -19,16 +19,17 @@ class BfclEnv(DialogueEnv):
     ``turnwise.envs.environment.Environment``.
 
     Args:
-        level: ``public`` has the 800 tasks of the benchmark; ``tiny`` has short generated tasks on the same APIs.
+        level: ``public`` has the 800 tasks of the benchmark. ``tiny`` has short generated tasks for the same APIs.
         horizon: maximum number of turns of an episode; None means the level's default (tiny 16, public 60).
-        steps: maximum number of replies with calls to one user message; the benchmark stops a model after 20.
-        format: the format of calls; None means the level's default (tiny ``bfcl_python``, public ``hermes``).
+        steps: maximum number of replies with calls to one user message. The benchmark stops a model after 20.
+        format: the format of tool calls; None means the level's default (tiny ``bfcl_python``, public ``hermes``).
         subsets: the subsets of the public tasks to use.
         mistakes: probabilities of the clumsy expert's mistakes.
-        kept: number of tasks whose ground truths are kept in memory.
-        thinks: whether the experts state before each reply which calls are left to make.
-        muddle: probability that the clumsy expert makes a wrong statement of this kind before a right reply.
-        verifier: ``oracle`` (``dialogues.verifier``) or ``demonstrated`` (``dialogues.demonstrated``).
+        kept: maximum number of tasks whose ground truths are kept in memory.
+        thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
+        muddle: probability that the clumsy expert writes a wrong list before a correct reply, if ``thinks`` is true.
+        verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
+            ``dialogues.demonstrated``).
 
     Raises:
         MissingBfclError: bfcl-eval is not installed; the message says how to install it.
@@ -52,7 +53,7 @@ class BfclEnv(DialogueEnv):
     ) -> None:
         if level not in ("tiny", "public"):
             raise ValueError(f"level: must be tiny or public, got {level!r}")
-        root()  # raises an error with the install command if the package is missing, before the package is used
+        root()  # if the package is missing, this raises an error that contains the install command
         tiny = level == "tiny"
         if not subsets or len(set(subsets)) < len(subsets):
             raise ValueError(f"subsets: name at least one, each once, got {list(subsets)}")

@@ -1,4 +1,7 @@
-"""The tiny level: short generated tasks on the benchmark's APIs. A task has one or two requests of a few calls each."""
+"""Generates the short tasks of the tiny level for the benchmark's APIs.
+
+A task has one or two requests, and each request needs a few calls.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from turnwise.envs.dialogues.problem import DialogueProblem, part_of, turns_data
 from turnwise.envs.tools import Tools
 from turnwise.types import Task
 
-PAIRED = 0.4  # share of training tasks with two requests
+PAIRED = 0.4  # fraction of the training tasks that have two requests
 _HELD_OUT = tuple(name for names in asdict(Names.held_out()).values() for name in names)
 
 
@@ -29,17 +32,14 @@ class TinyTasks:
     APIs that no training task combines.
 
     Args:
-        names: draws the names for a training task. By default all training tasks share one set of names.
+        names: function that draws the names for one task of ``train`` or ``seen``. None means that all these tasks use
+            the same set of names.
     """
 
     names: Callable[[random.Random], Names] | None = None
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks.
-
-        Raises:
-            ValueError: there is no split of this name.
-        """
+        """Returns ``count`` tasks of a split."""
         return [self._task(split, seed, index) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
@@ -63,8 +63,8 @@ class TinyTasks:
 def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
     """Returns whether a task with these turns belongs to the split.
 
-    Requests with a held-out name belong to ``unseen``. Requests without any name, such as sums, are divided by their
-    hash.
+    In ``unseen``, a request either contains a held-out name, or its hash keeps it out of training. The second case is
+    needed for requests without any name, such as sums.
     """
     if split != "unseen":
         return part_of(turns) == split
@@ -72,7 +72,7 @@ def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
 
 
 def shown(name: str) -> Tools:
-    """Returns the functions of an API that a tiny task lists. Each of them is needed in some task."""
+    """Returns the functions of an API that tasks of the tiny level show. Some task needs each of them."""
     return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
 
 

@@ -1,7 +1,7 @@
-"""Reads from the installed package bfcl-eval: data files, function documents, and the classes of the simulated APIs.
+"""Reads data files, function descriptions and the classes of the simulated APIs from the installed package bfcl-eval.
 
-Only the data and the eight API modules are loaded. Importing the package's settings module would create folders in the
-package.
+Only the data, the eight API modules and a module of prompt texts are loaded. The package's settings module is avoided,
+because importing it would create folders in the package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turnwise.errors import InputError
 INSTALL = "`make bfcl` installs it (pip install --no-deps -r requirements-bfcl.txt)"
 SUBSETS = ("base", "miss_func", "miss_param", "long_context")
 
-_MODULES = {  # class -> (module, file of its function documents)
+_MODULES = {  # class of an API -> (its module, the file that describes its functions)
     "GorillaFileSystem": ("gorilla_file_system", "gorilla_file_system"),
     "MathAPI": ("math_api", "math_api"),
     "MessageAPI": ("message_api", "message_api"),
@@ -95,13 +95,13 @@ def without(tools: Tools, names: set[str]) -> Tools:
 
 @lru_cache(maxsize=1)
 def announcement() -> str:
-    """Returns the text with which the benchmark's user announces functions that were withheld before."""
+    """Returns the text with which the benchmark's user announces functions that were not available before."""
     return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 
 @lru_cache(maxsize=len(SUBSETS))
 def entries(subset: str) -> dict[str, dict[str, Any]]:
-    """Returns the entries of a subset by id, each with its ``ground_truth``.
+    """Returns the entries of a subset: id -> the entry together with its ``ground_truth``.
 
     Raises:
         ValueError: there is no subset of this name.

@@ -1,6 +1,6 @@
-"""The 800 multi-turn tasks of BFCL v4.
+"""Provides the 800 multi-turn tasks of BFCL v4.
 
-There are 200 dialogues in four variants: plain, with a missing function, with a missing value, and with padded data.
+These are 200 dialogues in four variants: plain, with a missing function, with a missing value, and with padded data.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
-UNSEEN_PAIRS = (  # pairs of APIs; 20 of the 200 dialogues need one, and no training task does
+UNSEEN_PAIRS = (  # pairs of APIs that no training task needs together; 20 of the 200 dialogues need such a pair
     {"TicketAPI", "VehicleControlAPI"},
     {"MathAPI", "TravelAPI"},
     {"MathAPI", "TradingBot"},
     {"GorillaFileSystem", "TicketAPI"},
     {"MathAPI", "VehicleControlAPI"},
 )
-SEEN_SHARE = 20  # number of other dialogues that are held out as well
+SEEN_SHARE = 20  # number of dialogues in the split seen; they are drawn from the other dialogues
 
 
 @dataclass(frozen=True)
 class PublicTasks:
-    """The tasks of each split. All variants of a dialogue are in the same split, because one variant would reveal the
-    others.
+    """Provides the tasks of each split.
 
-    80 % of the dialogues are for training. ``unseen`` holds the 10 % that need a pair of APIs that no training task
-    needs. ``seen`` holds another 10 %, drawn from the rest.
+    All variants of a dialogue are in the same split, because one variant would reveal the others. 80 % of the dialogues
+    are in ``train``. The split ``unseen`` holds the 10 % that need two APIs that no training task needs together. The
+    split ``seen`` holds another 10 %, drawn at random from the rest.
 
     Raises:
         ValueError: ``subsets`` is empty or holds an unknown subset.
@@ -52,7 +52,7 @@ class PublicTasks:
         """Returns ``count`` tasks of a split, in an order that depends on the seed.
 
         Raises:
-            ValueError: there is no split of this name, or the split has fewer tasks.
+            InputError: the split has fewer tasks.
         """
         found = [f"multi_turn_{subset}_{number}" for number in _splits()[split] for subset in self.subsets]
         random.Random(f"{seed}/bfcl").shuffle(found)
@@ -60,15 +60,15 @@ class PublicTasks:
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the problem of the entry that a task's data names."""
+        """Returns the problem of the benchmark's entry that the task's data names."""
         return _problem(str(task.data["entry"]))
 
 
 def subset_of(name: str) -> str:
-    """Returns the subset in a public task's id: ``base``, ``miss_func``, ``miss_param`` or ``long_context``.
+    """Returns the subset that a public task's id names: ``base``, ``miss_func``, ``miss_param`` or ``long_context``.
 
     Raises:
-        ValueError: the id contains none of them.
+        ValueError: the id names no subset.
     """
     subset = name.removeprefix("multi_turn_").rpartition("_")[0]
     if subset not in SUBSETS:

@@ -1,7 +1,7 @@
-"""The kinds of request of the tiny level. Each kind gives the initial state of one API and the calls that fulfil the
-request.
+"""Generates the user requests of the tiny level.
 
-Some requests need one call; others need a first call whose answer contains a value for the next call.
+Each kind of request has a function that draws the initial state of one API, the request, and the calls that fulfil it.
+Some requests need one call. Others need several calls, and a later call may need a value from an earlier answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turnwise.types import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that tasks use. Training names and held-out names have none in common."""
+    """The names that tasks use. No name is both a training name and a held-out name."""
 
     folders: tuple[str, ...]
     files: tuple[str, ...]
@@ -53,7 +53,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The initial state of one API and one turn of the user."""
+    """The initial state of one API (``config``), and one turn of the user with the calls that fulfil it."""
 
     config: Mapping[str, Any]
     turn: UserTurn
@@ -70,9 +70,9 @@ def _turn(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
 
 
 def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
-    """Creates two folders with a file in the first.
+    """Creates a file system with two folders. The first folder contains a file that the second does not contain.
 
-    Returns the state, the names of both folders and the file's name.
+    Returns the state, the names of both folders and the name of this file.
     """
     here, there = rng.sample(names.folders, 2)
     file, other = rng.sample(names.files, 2)
@@ -118,7 +118,7 @@ def _move(rng: random.Random, names: Names) -> Request:
 
 
 def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Creates some open tickets of a user. Returns the state and one of the tickets."""
+    """Creates two open tickets of a user. Returns the initial state and one of the tickets."""
     numbers = sorted(rng.sample(range(1, 10), 2))
     queue = [
         {
@@ -206,7 +206,7 @@ def _lights(rng: random.Random, names: Names) -> Request:
 def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]]:
     """Creates stock prices and a list of watched stocks.
 
-    Returns the state and all stocks, the two watched ones first.
+    Returns the initial state and the names of three stocks. The first two are watched.
     """
     symbols = rng.sample(names.stocks, 3)
     config = {

@@ -9,10 +9,12 @@ from turnwise.types import ToolCall
 
 
 def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
-    """Returns a call with its arguments by name. Positional arguments get the names of the function's parameters.
+    """Returns the call that ``source`` describes, with its arguments by name.
+
+    Positional arguments get the names of the function's parameters.
 
     Raises:
-        ValueError: the source is not a call of a function of these APIs with literal arguments.
+        ValueError: ``source`` does not call a function of these APIs with literal arguments.
     """
     node = ast.parse(source, mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):

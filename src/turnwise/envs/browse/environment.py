@@ -15,12 +15,15 @@ from turnwise.types import Task
 
 
 class BrowseEnv(QuestionEnv[BrowseSession]):
-    """Questions on pages: a search lists only titles, and an opened page shows only its beginning. See
-    ``turnwise.envs.environment.Environment``.
+    """Questions that the policy answers from pages. See ``turnwise.envs.environment.Environment``.
+
+    A search lists only titles of pages, and an opened page shows only its beginning.
 
     Args:
-        level, edition, countries, calls, floor, files, corpus, retriever: as in ``env=search``. A retriever only finds
-            pages; the pages that can be opened come from the encyclopaedia, the files or the corpus.
+        level, edition, countries, calls, floor, files, corpus: these arguments have the same meaning as in
+            ``env=search``.
+        retriever: has the same meaning as in ``env=search``. A retriever only finds pages. The pages that can be opened
+            come from the encyclopaedia, the files or the corpus.
         results: maximum number of titles that a search lists.
         window: number of sentences that an opened page shows at once.
         horizon: maximum number of turns of an episode.

@@ -1,6 +1,6 @@
 """Scripted experts of ``env=browse``.
 
-They know where the evidence is, and search, open and find until they have seen all of it.
+The experts know where the evidence is. They search, open pages and find words until they have seen all the evidence.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from turnwise.envs.search.questions import malformed
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert's mistakes.
+    """The probabilities of the clumsy expert's mistakes in one turn.
 
-    It makes a mistake only while enough turns are left to correct it.
+    The expert makes a mistake only while enough turns are left to correct it.
     """
 
     stray: float = 0.1  # opens a page that has nothing to do with the question
@@ -28,9 +28,9 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[BrowseSession]):
-    """An expert that collects the missing facts one by one on the shortest way, then answers.
+    """An expert that collects the missing facts one by one with as few calls as possible, and then answers.
 
-    If the question compares two things, the seed decides which one comes first.
+    If the question compares two things, the seed decides about which one the expert reads first.
     """
 
     def __init__(self, session: BrowseSession, seed: int | str) -> None:
@@ -38,7 +38,7 @@ class GoodExpert(Expert[BrowseSession]):
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def next_fact(self, session: BrowseSession) -> Fact | None:
-        """Returns the fact that the expert looks for next."""
+        """Returns the fact that the expert looks for next; None if all facts were shown."""
         missing = session.missing()
         if not missing:
             return None
@@ -59,10 +59,11 @@ class GoodExpert(Expert[BrowseSession]):
 
 
 def key_of(page: Page, sentence: str) -> str:
-    """Returns the longest ordinary word that occurs only in this sentence of its page.
+    """Returns the longest lower-case word that occurs in this sentence and in no other sentence of the page.
 
-    Ordinary words are preferred because the reader does not know the names yet. If there is no such word, any word that
-    occurs only in this sentence is returned and, if there is none either, the whole sentence.
+    Lower-case words are preferred because a reader does not know the names yet. If there is no such word, the longest
+    word of any kind that occurs only in this sentence is returned. If there is none either, the whole sentence is
+    returned.
     """
     others = [other.casefold() for other in page.sentences if other != sentence]
     words = re.findall(r"\w+", sentence)
@@ -72,7 +73,7 @@ def key_of(page: Page, sentence: str) -> str:
 
 
 class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
-    """The good expert with :class:`Mistakes`, from which it recovers."""
+    """The good expert with additional mistakes (:class:`Mistakes`), from which it recovers."""
 
     def has_room(self, session: BrowseSession) -> bool:
         return session.horizon - session.turns > 3 * len(session.missing()) + 3  # a page may have to be opened again

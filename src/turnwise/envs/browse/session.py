@@ -30,17 +30,19 @@ NOT_THERE = "The page does not say."
 
 
 class BrowseSession(QuestionSession):
-    """See :class:`~turnwise.envs.search.questions.QuestionSession` for the other arguments.
+    """A running episode of ``env=browse``.
+
+    The other arguments are described in :class:`~turnwise.envs.search.questions.QuestionSession`.
 
     Args:
         pages: the pages that can be opened.
         window: number of sentences that an opened page shows at once.
 
     Attributes:
-        listed: titles that any search so far has listed.
-        results: titles that the last search listed.
-        page: the open page.
-        collected: facts of the evidence that were shown so far.
+        listed: the titles that the searches so far have listed.
+        results: the titles that the last search listed.
+        page: the open page; None if no page is open.
+        collected: the facts of the evidence that were shown so far.
     """
 
     def __init__(

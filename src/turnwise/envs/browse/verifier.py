@@ -3,11 +3,11 @@
 PivotRL (arXiv:2603.21383, App. A.2) accepts a browsing step if it is a useful next step of collecting evidence. Here,
 each fact of the evidence has a distance: 3 if no search has listed its page, 2 if its page is listed, 1 if its page is
 open, 0 if the fact was shown. An action is accepted if it lowers the sum of the distances. An answer is accepted if it
-is right and either all facts were shown or the expert answers here too. The expert's action has no other influence, so
-any pages, order and words are accepted that lead to the evidence.
+is right and either all facts were shown or the expert's action is an answer too. The expert's action has no other
+influence. The policy may therefore use any pages, any order and any words that lead to the evidence.
 
 Every accepted action lowers the sum, so no action can be accepted again and again. Switching between two needed pages
-gains nothing, because the distances of a page's facts rise again when it is left.
+has no advantage, because the distances of a page's facts rise again when the policy opens another page.
 """
 
 from __future__ import annotations

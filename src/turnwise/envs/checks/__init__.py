@@ -1,5 +1,7 @@
-"""Checks for any environment: experts are replayed, hostile actions are played, forks are tested for independence, and
-the verifier is compared with hand-written cases.
+"""Checks for any environment.
+
+The checks repeat the experts' actions, play hostile actions, test whether forks are independent, and compare the
+verifier with hand-written cases.
 """
 
 from turnwise.envs.checks.cases import Case, Cases, read_cases

@@ -1,8 +1,8 @@
-"""Hand-written test cases of a verifier. A case is a position in an episode with actions to accept and actions to
-refuse.
+"""Tests a verifier with hand-written cases.
 
-Actions to accept are as good as the expert's action at this position; actions to refuse only look as good. The cases of
-an environment are in the file ``checks.yaml`` beside the module of its class, or in ``<module>.checks.yaml`` if several
+A case is a position in an episode, with actions that the verifier must accept and actions that it must refuse. Actions
+to accept are as good as the expert's action at this position. Actions to refuse only look as good. The cases of an
+environment are in the file ``checks.yaml`` beside the module of its class, or in ``<module>.checks.yaml`` if several
 environments share a folder.
 """
 
@@ -21,11 +21,11 @@ from turnwise.errors import InputError
 from turnwise.files import read_yaml
 from turnwise.types import Task
 
-ACCEPTS, REFUSES = 3, 5  # minimum numbers of accepted and of refused actions in a case
+ACCEPTS, REFUSES = 3, 5  # minimum number of actions to accept in a case, and of actions to refuse
 
 
 class Where(BaseModel):
-    """Selects a task, either by its data or by its index in the task list of a split."""
+    """Selects the task of a case, either by its data or by its index in the list of tasks of a split."""
 
     model_config = ConfigDict(extra="forbid")
     split: str = "train"
@@ -35,9 +35,10 @@ class Where(BaseModel):
 
 
 class Case(BaseModel):
-    """One case: a position in an episode with actions to accept and to refuse.
+    """One case: a position in an episode, with actions that the verifier must accept and actions that it must refuse.
 
-    ``with`` holds overrides of the environment's configuration. ``after`` holds the actions that lead to the position.
+    ``with`` holds overrides of the environment's configuration. ``after`` holds the actions that lead from the start of
+    the episode to the position.
     """
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -52,16 +53,16 @@ class Case(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases in a file."""
+    """The cases that a file contains."""
 
     path: Path
     cases: tuple[Case, ...]
 
     def wrong(self, make: Callable[[Sequence[str]], Environment]) -> tuple[list[str], list[str]]:
-        """Returns two lists of messages: good actions that the verifier refuses, and bad actions that it accepts.
+        """Returns two lists of messages, about good actions that the verifier refuses and bad actions that it accepts.
 
         Args:
-            make: builds the environment from configuration overrides.
+            make: function that builds the environment from configuration overrides.
 
         Raises:
             InputError: the actions of ``after`` end the episode, or the task of a case does not exist.
@@ -100,7 +101,7 @@ class Cases:
 def case_file(environment: Environment) -> Path | None:
     """Returns the path of an environment's file of cases; None if there is none.
 
-    The environment may name the file as its attribute ``cases``. Otherwise the file beside the environment's module is
+    The attribute ``cases`` of the environment may hold the path. Otherwise the file beside the environment's module is
     used.
     """
     if (named := getattr(environment, "cases", None)) is not None:

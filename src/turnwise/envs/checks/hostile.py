@@ -1,6 +1,6 @@
-"""Plays hostile and random actions.
+"""Plays hostile and random actions in an environment, and reports what goes wrong.
 
-No action may raise an error or corrupt the session, and the horizon must end each episode.
+No action may raise an error or corrupt the session, and each episode must end at the horizon.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ class Hostile:
     """Generates hostile actions.
 
     Args:
-        known: well-formed actions of this environment. They are also used unchanged and in variations.
+        known: well-formed actions of the environment. Some hostile actions are variations of them; others are these
+            actions unchanged.
         canary: path of a file that no action may create. Some actions try to create it with Python or shell code.
+        rng: the random generator that draws the actions.
     """
 
     def __init__(self, known: Sequence[str], canary: Path, rng: random.Random) -> None:
@@ -67,7 +69,7 @@ class Hostile:
         self._makers = (self._known, self._known, self._broken, self._cut, self._payload, self._filled, self._typed)
 
     def __call__(self) -> str:
-        """Returns the next action."""
+        """Returns the next hostile action."""
         if self.rng.random() < 0.03:
             return self._huge()
         return self.rng.choice(self._makers)()
@@ -88,9 +90,7 @@ class Hostile:
         return self.rng.choice((text[:i] + text[j:], text[:i] + text[i:j] * 2 + text[j:], text[i:j][::-1]))
 
     def _huge(self) -> str:
-        """Returns an action of one mebibyte: a single letter repeated, brackets, or a well-formed call with a huge
-        argument.
-        """
+        """Returns an action of at least one mebibyte: a repeated letter or bracket, or a call with a huge argument."""
         return self.rng.choice(("a" * _MIB, "[" * _MIB, self._known() + " x" * (_MIB // 2), self._fill("x" * _MIB)))
 
     def _filled(self) -> str:
@@ -115,9 +115,9 @@ class Hostile:
 
 
 def _call(text: str) -> tuple[int, int, dict[str, Any]] | None:
-    """Returns the first JSON object with name and arguments in a text, with its start and end.
+    """Returns the start, the end and the value of the JSON object at the first brace of a text.
 
-    None if there is none.
+    Returns None if there is no valid JSON object, or if the object has no ``arguments``.
     """
     start = text.find("{")
     try:
@@ -135,10 +135,10 @@ def _with(text: str, call: tuple[int, int, dict[str, Any]], arguments: Mapping[s
 
 
 def forges(step: Step, chat: ChatTokens) -> bool:
-    """Returns whether a step's observation contains text that the chat template would turn into the start of another
-    turn.
+    """Returns whether a step's observation contains text that would start another turn in the chat template.
 
-    The test counts the special tokens: there must be no more of them than the template itself writes.
+    The test renders the observation as tokens. The special tokens must be the same as those of a harmless observation,
+    which come from the template itself.
     """
     special = {i for i, token in chat.tokenizer.added_tokens_decoder.items() if token.special}
 
@@ -158,12 +158,16 @@ def check_hostile(
     forges: Callable[[Step], bool] = lambda step: False,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
-    """Plays ``sequences`` episodes of hostile and random actions and returns descriptions of what went wrong.
+    """Plays episodes of hostile and random actions, and returns descriptions of what went wrong.
 
     Args:
-        known: well-formed actions of this environment; the best choice is the experts' actions on these tasks.
-        forges: returns whether an observation, rendered for the policy, would read as more turns than it is.
-        on_done: called after each sequence with the number of sequences done.
+        environment: the environment to check.
+        tasks: the tasks of the episodes.
+        known: well-formed actions of the environment. The best choice is the experts' actions on these tasks.
+        sequences: number of episodes.
+        seed: seed of the actions.
+        forges: function that returns whether the policy would read an observation as more than one chat turn.
+        on_done: called after each episode with the number of finished episodes.
     """
     rng = random.Random(f"hostile {seed}")
     problems: list[str] = []
@@ -186,7 +190,7 @@ def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Ca
     for turn in range(environment.horizon):
         action = hostile()
         try:
-            if turn == 0:  # a verifier must survive such texts too
+            if turn == 0:  # the verifiers must not fail on such texts either
                 environment.accepts(session, action, hostile.known[0])
                 environment.same(action, hostile.known[0])
             step = session.step(action)

@@ -1,4 +1,4 @@
-"""Checks that an expert's actions lead to success again, and that the actions of a fork do not change its parent."""
+"""Checks that an expert's actions succeed when they are repeated, and that a fork does not change its parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.types import Message, Task
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of repeating one demonstrated task from its actions alone."""
+    """The result of repeating the actions of one demonstration in a fresh episode."""
 
     task: Task
     actions: tuple[str, ...]
@@ -26,10 +26,13 @@ class Replayed:
 
 
 def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
-    """Lets the good expert demonstrate the task, then repeats its actions in a fresh episode.
+    """Lets the good expert demonstrate the task, and then repeats the expert's actions in a fresh episode.
 
     Args:
-        verify: whether to ask the verifier about each action. If not, ``accepted`` is empty.
+        environment: the environment to check.
+        task: the task to demonstrate.
+        seed: seed of the expert.
+        verify: whether to ask the verifier about each action. If it is false, ``accepted`` is empty in the result.
     """
     trajectory = environment.demonstrate(task, "good", seed)
     session = environment.reset(task)
@@ -49,9 +52,9 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
 
 
 def _told(messages: Sequence[Message]) -> list[str]:
-    """Returns the observation after each reply.
+    """Returns the observation after each reply of the expert.
 
-    If a reply made several calls, their answers are joined by line breaks.
+    If a reply made several calls, the answers to these calls are joined by line breaks.
     """
     told: list[list[str]] = []
     for message in messages:
@@ -63,9 +66,10 @@ def _told(messages: Sequence[Message]) -> list[str]:
 
 
 def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:
-    """Returns the number of steps per second of time spent in ``step``, measured on the experts' actions.
+    """Returns how many steps per second the environment makes, measured on the experts' actions.
 
-    ``environment`` must not have played these tasks before, so that no cached result shortens the time.
+    Only the time that is spent in ``step`` counts. ``environment`` must not have played these tasks before, so that no
+    cached result shortens this time.
     """
     steps, seconds = 0, 0.0
     for episode in replayed:
@@ -81,14 +85,17 @@ def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> 
 def check_forks(
     environment: Environment, replayed: Sequence[Replayed], others: Sequence[str], rng: random.Random
 ) -> list[str]:
-    """Checks that forks are independent and returns descriptions of what is wrong; empty if nothing is.
+    """Checks that forks are independent, and returns descriptions of what is wrong; empty if nothing is wrong.
 
-    The expert's episode of each task is forked at a random turn. One fork, and a fork of it, take other actions to the
-    end. The parent must then get exactly the same observations as without them. A second fork follows the expert and
-    must get them too.
+    The expert's episode of each task is forked twice at a random turn. The first fork is forked again, and both take
+    random actions to the end. Then the parent and the second fork repeat the expert's actions. Both must get exactly
+    the same observations as in an episode without forks.
 
     Args:
-        others: actions for the forks that leave the expert's path.
+        environment: the environment to check.
+        replayed: the repeated demonstrations.
+        others: the actions from which the first fork and its own fork draw.
+        rng: the random generator that draws turns and actions.
     """
     problems = []
     for episode in replayed:
@@ -111,7 +118,7 @@ def check_forks(
 
 
 def _wander(session: Session, actions: Sequence[str], horizon: int, rng: random.Random) -> None:
-    """Plays a session and a fork of it to their ends with random actions, one step of each in turn."""
+    """Plays a session and a fork of it to their ends with random actions. The two take steps in alternation."""
     strays = [session, session.fork()]
     for _ in range(horizon):
         for stray in strays:

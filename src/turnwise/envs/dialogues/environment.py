@@ -1,4 +1,4 @@
-"""The base of environments with dialogues over tools: reset, demonstrations and the two verifiers."""
+"""The base class of environments in which a user makes requests and the policy fulfils them with tool calls."""
 
 from __future__ import annotations
 
@@ -42,20 +42,24 @@ class Source(Protocol):
 
 
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """See ``turnwise.envs.environment.Environment``. A subclass adds a name and a source of tasks.
+    """Base class of environments with dialogues. See ``turnwise.envs.environment.Environment``.
+
+    In a dialogue, a user makes requests and the policy fulfils them with tool calls. A subclass defines a name and a
+    source of tasks.
 
     Args:
         source: provides the tasks.
         horizon: maximum number of turns of an episode.
         steps: maximum number of replies with calls to one user message.
-        format: the format of calls.
+        format: the format of tool calls.
         mistakes: probabilities of the clumsy expert's mistakes.
-        brief: whether the first message lists only the functions, without instructions. Small policies read short
-            texts.
-        kept: number of tasks whose ground truths are kept in memory.
-        thinks: whether the experts state before each reply which calls are left to make.
-        muddle: probability that the clumsy expert makes a wrong statement of this kind before a right reply.
-        verifier: ``oracle`` (``dialogues.verifier``) or ``demonstrated`` (``dialogues.demonstrated``).
+        brief: whether the system message lists only the functions, without instructions, which keeps it short for small
+            policies.
+        kept: maximum number of tasks whose ground truths are kept in memory.
+        thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
+        muddle: probability that the clumsy expert writes a wrong list before a correct reply, if ``thinks`` is true.
+        verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
+            ``dialogues.demonstrated``).
 
     Raises:
         ValueError: a number is below 1, ``muddle`` is not a probability, or the format or verifier is unknown.
@@ -104,9 +108,10 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         return problem, Reference.of(problem)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Returns the ground truth as chat messages. The clumsy expert adds mistakes that do no harm.
+        """Runs an expert's episode, which makes the calls of the ground truth, and returns it as a trajectory.
 
-        ``success`` of the trajectory is the verdict of the task's check.
+        The clumsy expert adds mistakes that do not change the state. The trajectory's ``success`` says whether the
+        episode passed the task's check.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.

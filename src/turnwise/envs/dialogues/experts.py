@@ -1,4 +1,7 @@
-"""Scripted experts: one makes the ground truth's calls, the other adds harmless mistakes and corrects each at once."""
+"""Scripted experts: the good expert makes the calls of the ground truth, and the clumsy expert also makes mistakes.
+
+The clumsy expert's mistakes do not change the state, and the expert corrects each mistake in its next reply.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,22 @@ from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
 DONE = "Done."
-_ROOM = 4  # number of replies to one user message that are kept free for mistakes
+_ROOM = 4  # number of replies to one user message that the plan leaves free for mistakes
 
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities of the clumsy expert's mistakes before each call. A mistake that would change the state is not
-    made.
+    """The probabilities with which the clumsy expert makes each kind of mistake before a call.
+
+    The expert makes no mistake that would change the state.
 
     Attributes:
-        wrong: makes the call with a wrong value.
-        unknown: makes the call with a function name that does not exist.
-        missing: makes the call without one of its arguments.
-        repeat: repeats the call before.
-        look: makes a call that only reads.
-        early: says the closing word instead of the call, which loses the episode.
+        wrong: the expert makes the call with a wrong value.
+        unknown: the expert makes the call with a function name that does not exist.
+        missing: the expert makes the call without one of its arguments.
+        repeat: the expert repeats its previous correct call.
+        look: the expert makes a call that needs no arguments and only reads the state.
+        early: the expert says the closing word instead of making the call, which loses the episode.
     """
 
     wrong: float = 0.08
@@ -44,21 +48,21 @@ class Mistakes(Chances):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One reply of the ground truth."""
+    """One reply of the good expert, made from the ground truth."""
 
     calls: tuple[ToolCall, ...]
-    left: tuple[str, ...]  # functions that the request still needs, including those of this reply
+    left: tuple[str, ...]  # names of the functions that the request still needs, including those of this reply
     closing: str  # the text of a reply without calls
 
 
 Reply = tuple[Sequence[ToolCall], str]
-"""(calls, text) of one reply. The text is the thought before the calls or, if there are none, the whole reply."""
+"""One reply as a pair (calls, text). The text is the thought before the calls. Without calls, it is the whole reply."""
 
 
 def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
-    """Yields the ground truth with one call in each reply.
+    """Yields the replies of the ground truth, with one call in each reply.
 
-    If a user message needs more calls than replies are allowed, a reply has several calls.
+    If a user message needs more calls than it may get replies, each reply has several calls.
     """
     for turn in session.problem.turns:
         at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
@@ -69,9 +73,9 @@ def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
 
 
 def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
-    """Yields the ground truth's replies.
+    """Yields the replies of the good expert, which makes the calls of the ground truth.
 
-    If ``thinks``, each reply begins with a list of the calls that are left to make.
+    If ``thinks`` is true, each reply begins with a list of the calls that are still to be made.
     """
     for reply in planned(session, closing):
         yield reply.calls, (thought(reply.left) if thinks else "") + reply.closing
@@ -85,11 +89,11 @@ def clumsy(
     thinks: bool = False,
     muddle: float = 0.0,
 ) -> Iterator[Reply]:
-    """Yields the replies of :func:`good` with occasional mistakes before a call. ``session`` is the episode in which
-    the expert acts.
+    """Yields the replies of the clumsy expert: those of :func:`good`, with occasional mistakes before a call.
 
-    A task of a single reply has no room for a mistake. A mistake has a thought that fits it. A right reply has a wrong
-    thought with the probability ``muddle``.
+    ``session`` is the episode in which the expert acts. If the first reply with a call ends the episode, no mistake is
+    made. If ``thinks`` is true, the thought before a mistake lists the mistaken call, and the thought before a correct
+    reply is wrong with probability ``muddle``.
     """
     last: ToolCall | None = None
     replies = list(planned(session, closing))
@@ -112,7 +116,7 @@ def clumsy(
 
 
 def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
-    """Returns the name of a random mistake, or an empty text for none."""
+    """Draws a kind of mistake and returns its name, or an empty text for no mistake."""
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
     return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
@@ -121,14 +125,15 @@ def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
 def mistake(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """Returns a harmless call that differs from the right one; None if there is none.
+    """Returns a wrong call that does not change the state; None if the drawn mistake has no such call here.
 
     Args:
-        world: the state before the call; it is not changed.
+        world: the state before the call. It is not changed.
         tools: the tools that can be called.
-        due: the right call.
-        last: the call before it.
-        drawn: the name of the mistake, see :class:`Mistakes`. For any other name, None is returned.
+        due: the correct call.
+        last: the previous correct call; None if the expert made none yet for this user message.
+        rng: the random generator.
+        drawn: the name of a mistake (a field of :class:`Mistakes`). For any other name, None is returned.
     """
     made: ToolCall | None = None
     if drawn == "wrong" and due.arguments:
@@ -149,11 +154,12 @@ def mistake(
     twin = world.fork()
     answer = twin.call(made)
     harmless = twin.same_place(world)
-    return made if harmless and answer != twin.call(due) else None  # a call with the right call's answer is no mistake
+    # a call with the correct call's answer is no mistake
+    return made if harmless and answer != twin.call(due) else None
 
 
 def _looks(tools: Tools) -> list[ToolCall]:
-    """Returns calls of available functions that need no arguments."""
+    """Returns one call without arguments for each available function that needs none."""
     shown = map(function_of, tools)
     return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 

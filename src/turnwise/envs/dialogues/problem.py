@@ -1,6 +1,4 @@
-"""The content of a task: the initial state, which calls change, and the user's messages with the calls that fulfil
-each.
-"""
+"""Defines the content of a task: the initial state, and the user's messages with the calls that fulfil each of them."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ W = TypeVar("W", bound="World")
 
 
 class World(Protocol):
-    """The current state of one episode, which calls change."""
+    """The current state of one episode. Tool calls change it."""
 
     def call(self, call: ToolCall) -> str:
-        """Returns the text of the answer. An error is answered with text too."""
+        """Returns the text of the answer to a call. If the call fails, this is a message about the error."""
         ...
 
     def fork(self: W) -> W:
@@ -27,20 +25,20 @@ class World(Protocol):
         ...
 
     def same_state(self: W, other: W) -> bool:
-        """Returns whether the check of a task counts two states as equal."""
+        """Returns whether two states are equal in everything that the check of a task compares."""
         ...
 
     def same_place(self: W, other: W) -> bool:
-        """Returns whether two states are equal, including hidden state.
+        """Returns whether two states are equal, including their hidden parts.
 
-        If they are, the same calls get the same answers from now on.
+        In equal states, the same calls get the same answers from now on.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """One message of the user, and the ground truth: the calls that fulfil it, in order."""
+    """One message of the user and its ground truth, which is the list of the calls that fulfil the message."""
 
     user: str
     calls: tuple[ToolCall, ...]
@@ -52,11 +50,12 @@ class DialogueProblem:
     """The content of one task.
 
     Attributes:
-        world: builds the initial state.
-        turns: the user's messages.
+        world: function that builds the initial state.
+        turns: the user's messages, each with its ground truth.
         tools: the tools that are shown at the start.
-        given: user turn -> tools that can be called from this turn on but are not shown at the start.
-        one_reply: whether the task is a single reply, so that the first reply with a call ends the episode.
+        given: index of a user turn -> tools that can be called from this turn on but are not shown at the start.
+        one_reply: whether the first reply with a call ends the user turn. If the task has only one user turn, such a
+            reply ends the episode.
     """
 
     world: Callable[[], World]
@@ -66,16 +65,16 @@ class DialogueProblem:
     one_reply: bool = False
 
     def tools_at(self, turn: int) -> Tools:
-        """Returns the tools that can be called in a user turn."""
+        """Returns the tools that can be called in the user turn with the index ``turn``."""
         return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
 
 
 def part_of(turns: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the split of a task: ``seen`` if all its requests are held out, ``train`` if none is.
+    """Returns the split of a task: ``seen`` if all its requests are held out, ``train`` if none of them is.
 
-    If only some of them are held out, the result is None and no split has the task. A hash of a request's words decides
-    whether it is held out; a quarter of all requests are. So no request of a ``seen`` task occurs in training, not even
-    in another task.
+    If only some requests are held out, the result is None, and the task is in no split. A hash of a request's words
+    decides whether the request is held out, which is the case for a quarter of all requests. As a result, no request of
+    a ``seen`` task occurs in any training task.
     """
     held = [hashlib.sha256(turn["user"].encode()).digest()[0] < 64 for turn in turns]
     return "seen" if all(held) else None if any(held) else "train"

@@ -1,6 +1,7 @@
-"""BFCL's multi-turn check, which runs after each user turn.
+"""Runs BFCL's multi-turn check after each user turn.
 
-The state must equal the ground truth's, and every answer that the ground truth's calls got must have been seen.
+The state must equal the state that the calls of the ground truth lead to. The policy must also have seen every answer
+that these calls get.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "st
 class Reference:
     """The result of running the ground truth once: the state after each user turn and the answers in that turn.
 
-    It is never changed.
+    The object is never changed.
     """
 
     start: World
@@ -38,7 +39,7 @@ class Reference:
         return cls(start, tuple(states), tuple(answers))
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
-        """Checks the end of a user turn. Returns the name of the fault; empty if there is none.
+        """Checks the state and the answers at the end of a user turn. Returns the name of the fault; empty if none.
 
         Args:
             turn: index of the user turn.
@@ -47,7 +48,7 @@ class Reference:
             called: whether the policy made a call in this turn.
         """
         if not self.answers[turn]:
-            # This request cannot be fulfilled. If the policy changed the state nevertheless, the next check fails.
+            # This request cannot be fulfilled. If the policy has changed the state anyway, the next check fails.
             return ""
         if not called:
             return EMPTY
@@ -57,7 +58,7 @@ class Reference:
 
 
 def holds(seen: Iterable[str], wanted: Iterable[str]) -> bool:
-    """Returns whether ``seen`` contains all of ``wanted``, each as often as it is wanted, in any order."""
+    """Returns whether ``seen`` contains each text of ``wanted`` at least as often as ``wanted`` does, in any order."""
     return not Counter(wanted) - Counter(seen)
 
 
@@ -66,7 +67,9 @@ def check(reference: Reference, turns: Sequence[Sequence[Sequence[ToolCall]]]) -
     if the task is solved.
 
     Args:
-        turns: user turn -> replies -> calls. If there are fewer user turns than the task has, the policy was stopped.
+        reference: the result of running the task's ground truth.
+        turns: for each user turn, a list of the policy's replies; each reply is a list of calls. If the number of user
+            turns differs from the task's, the fault is ``STOPPED``.
     """
     if len(turns) != len(reference.states):
         return STOPPED

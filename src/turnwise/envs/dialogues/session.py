@@ -15,11 +15,11 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply
 
 
 class DialogueSession:
-    """See ``envs.environment.Session``. The policy makes calls until it replies without one. Then comes the user's next
-    message.
+    """A running dialogue. See ``turnwise.envs.environment.Session``.
 
-    A reply that cannot be parsed ends the user turn, as in BFCL. The episode is lost if a user turn fails the check, if
-    one user message gets more than ``steps`` replies with calls, or if the horizon is reached.
+    The policy makes calls until it replies without a call. Such a reply ends the user turn, and the user's next message
+    follows. A reply that cannot be parsed also ends the user turn, as in BFCL. The episode is lost if a user turn fails
+    the check, if one user message gets more than ``steps`` replies with calls, or if the horizon is reached.
     """
 
     __slots__ = (
@@ -40,11 +40,11 @@ class DialogueSession:
         self.task, self.problem, self.reference = task, problem, reference
         self.form, self.horizon, self.steps, self.brief = form, horizon, steps, brief
         self.world: World = reference.start.fork()
-        self.seen: list[str] = []  # all answers so far
+        self.seen: list[str] = []  # all answers to calls so far
         self.made: list[ToolCall] = []  # calls in this user turn
-        self.steps_made = 0  # replies with calls in this user turn
+        self.steps_made = 0  # number of replies with calls in this user turn
         self.turn = 0  # index of the user turn
-        self.turns = 0  # number of the policy's turns
+        self.turns = 0  # number of turns that the policy has taken
         self.fault = ""
         self.won = self.done = False
 
@@ -56,7 +56,7 @@ class DialogueSession:
     def opening(self) -> list[Message]:
         """Returns the user's first request.
 
-        If no chat template shows the functions, a list of them stands before it.
+        If the chat template does not show the functions, a system message with a list of them comes first.
         """
         user: Message = {"role": "user", "content": self.problem.turns[0].user}
         if templated(self.form):
@@ -65,7 +65,7 @@ class DialogueSession:
         return [{"role": "system", "content": listed if self.brief else f"{listed}\n{HOW}"}, user]
 
     def step(self, action: str) -> Step:
-        """Makes the calls in a reply. A reply without calls ends the user turn.
+        """Makes the calls in the policy's reply. A reply without calls ends the user turn.
 
         Raises:
             RuntimeError: the episode is over.
@@ -93,7 +93,10 @@ class DialogueSession:
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _next(self) -> str:
-        """Checks this user turn and, if it passes, starts the next one. Returns the user's next message."""
+        """Checks this user turn and, if it passes, starts the next one.
+
+        Returns the user's next message, or an empty text if the episode is over.
+        """
         self.fault = self.reference.fault(self.turn, self.world, self.seen, bool(self.made))
         last = self.turn == len(self.problem.turns) - 1
         self.won = last and not self.fault
@@ -105,11 +108,11 @@ class DialogueSession:
         return self.problem.turns[self.turn].user
 
     def fork(self) -> DialogueSession:
-        """Returns an independent copy. It shares only objects that never change."""
+        """Returns an independent copy. The copy shares only objects that never change."""
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns an empty list, because calls have free values and cannot be listed."""
+        """Returns an empty list, because the arguments of calls are free values and cannot be listed."""
         return []

@@ -1,7 +1,7 @@
-"""Writes the reasoning before an expert's reply: a list of the calls that the request still needs.
+"""Writes the reasoning before an expert's reply: a list of the functions that the request still needs.
 
-The judge of AWPO (arXiv:2512.19126, App. B.2) compares a policy's reasoning with it. No check of the environment reads
-it.
+The judge of AWPO (arXiv:2512.19126, App. B.2) compares a policy's reasoning with this list. The environment's checks
+ignore it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ def thought(names: Sequence[str]) -> str:
 
 
 def muddled(names: Sequence[str], tools: Tools, rng: random.Random) -> str:
-    """Returns a wrong plan: one function is left out or replaced by another. An empty plan gets a function added."""
+    """Returns a thinking block with a wrong plan: one function of ``names`` is left out or replaced by another.
+
+    If ``names`` is empty, the wrong plan has one function.
+    """
     others = [name for name in (str(function_of(tool)["name"]) for tool in tools) if name not in names]
     place = rng.randrange(len(names)) if names else 0
     instead = [rng.choice(others)] if others and (len(names) < 2 or rng.random() < 0.5) else []

@@ -1,14 +1,14 @@
-"""The functional verifier: it accepts replies that are as good as the ground truth's next one (PivotRL,
-arXiv:2603.21383, Eq. 6).
+"""The functional verifier (PivotRL, arXiv:2603.21383, Eq. 6): it accepts replies that are as good as the ground truth.
 
-A reply is accepted if it brings the user's request as far as the same number of the ground truth's calls would:
+A reply is accepted if it advances the user's request as far as the same number of calls of the ground truth would:
 
 - Its calls are calls of the ground truth, or they fit the schemas of the available functions.
 - Each of its calls replaces one call that is still due: afterwards, the rest of the ground truth still leads to the
-  state and the answers that are checked. So other spellings, another order of independent calls, and another call with
-  the same effect are accepted. A needless or repeated call is not, so no reply is accepted again and again.
-- If no call is due, or the request cannot be fulfilled, the reply must make no call. It may also make no call if an
-  earlier answer already contains what is due.
+  state and the answers that are checked. Other spellings, another order of independent calls, and another call with
+  the same effect are therefore accepted. A needless or repeated call is not accepted, so no reply can be accepted again
+  and again.
+- If no call is due, or the request cannot be fulfilled, the reply must make no call. It may also make no call if the
+  policy has made a call in this user turn and the state and the answers so far already fulfil the request.
 
 The demonstrated reply has no influence, so a mistake of a clumsy expert does not lower the standard.
 """
@@ -41,17 +41,17 @@ def accepts(session: DialogueSession, action: str) -> bool:
         return serves(session, [*calls, *rest])
     if len(calls) > len(due) or any(check_call({"name": c.name, "arguments": c.arguments}, tools) for c in calls):
         return False
-    # These are not the ground truth's own calls. They are accepted only if the rest of the ground truth would fail
-    # without them.
+    # The reply's calls are not all calls of the ground truth. They are accepted only if the rest of the ground truth
+    # would fail without them.
     return any(serves(session, [*calls, *rest]) and not serves(session, rest) for rest in _rests(calls, due))
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
     """Returns the calls of the ground truth that are still missing in this user turn.
 
-    First, the calls that were already made in exactly this way are removed. If the remaining ones no longer fulfil the
-    turn, because another call has replaced one of them, one more call is removed, provided that the turn is then
-    fulfilled.
+    First, the calls that the policy has already made are removed. If the remaining calls would then not fulfil the
+    turn, another call of the policy may have replaced one of them. In this case, one more call is removed, provided
+    that the calls left after it fulfil the turn.
     """
     due = _less(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):
@@ -61,7 +61,7 @@ def still_due(session: DialogueSession) -> list[ToolCall]:
 
 
 def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
-    """Returns whether these calls would fulfil the user's request."""
+    """Returns whether ``calls``, made in the current state, would fulfil the user's request."""
     world, turn = session.world.fork(), session.turn
     seen = [*session.seen, *(world.call(call) for call in calls)]
     truth = session.reference
@@ -69,7 +69,7 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    """Yields each list of due calls that may remain after ``calls`` have replaced as many of them."""
+    """Yields the lists of due calls that may remain after ``calls`` have replaced the same number of due calls."""
     if len(calls) == 1:
         for i in range(len(due)):
             yield [*due[:i], *due[i + 1 :]]
@@ -78,7 +78,7 @@ def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[
 
 
 def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
-    """Returns the due calls that remain after one of them is removed for each equal call that was made."""
+    """Returns the due calls that remain after each call in ``made`` has removed one equal call, if there is one."""
     rest = list(due)
     for call in made:
         place = next((i for i, true in enumerate(rest) if equivalent([call], [true])), None)

@@ -1,9 +1,9 @@
-"""Tables of the household world: types of receptacles and objects, which receptacle holds which object, and what each
-room has.
+"""Holds the tables of the household world: the types of receptacles and objects, which receptacle can hold which
+object, and what each kind of room contains.
 
-Names, containment and affordances are facts of ALFWorld (arXiv:2010.03768) and its AI2-THOR scenes, in ALFWorld's
-lower-case spelling. The tables keep only the types that our rooms use. The counts per room and the weights are our own
-choice.
+The names, the containment relation and the affordances (for example which objects can be heated) come from ALFWorld
+(arXiv:2010.03768) and its AI2-THOR scenes, in ALFWorld's lower-case spelling. The tables keep only the types that the
+generated rooms use. The counts per room and the weights were chosen for this environment.
 """
 
 from __future__ import annotations
@@ -80,16 +80,16 @@ COOLABLE = _set("apple bowl bread cup egg lettuce mug pan plate pot potato tomat
 SLICEABLE = _set("apple bread egg lettuce potato tomato")
 KNIVES = frozenset({"butterknife", "knife"})
 LAMPS = frozenset({"desklamp"})  # lamps cannot be picked up
-VESSELS = _set("bowl cup mug pan plate pot")  # ALFWorld calls these receptacle objects
+VESSELS = _set("bowl cup mug pan plate pot")  # objects that can hold others; ALFWorld calls them receptacle objects
 
 CLEANING, HEATING, COOLING = "sinkbasin", "microwave", "fridge"
 
 LAMP_PLACES = frozenset({"desk", "dresser", "sidetable"})
 
 WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable": 4, "dresser": 2, "fridge": 2}
-"""Relative probability that a receptacle holds a thing that fits into it; 1 if not listed.
+"""Type of receptacle -> relative probability that it holds a thing that fits into it; 1 for types that are not listed.
 
-Placement and search use it.
+The room generator places things with these weights, and the scripted expert searches with them.
 """
 
 ROOMS: dict[str, dict[str, tuple[int, int]]] = {
@@ -157,4 +157,4 @@ OBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "bathroom": _names("candle cloth dishsponge handtowel soapbar soapbottle spraybottle tissuebox toiletpaper"),
 }
-"""Room kind -> types of the things that lie in it, except lamps."""
+"""Room kind -> types of the objects that can lie in the room, except lamps."""

@@ -1,19 +1,19 @@
 """The verifier of household that compares an action with the demonstrated one (PivotRL, arXiv:2603.21383, App. A.2).
 
 An action is accepted if it has the effect of the demonstrated action: it changes the same part of the state in the same
-way, and its observation is of the same kind. This is the case if both are the same operation on things that are alike.
-Such actions differ only in details that do not matter or cannot be known, for example which of two mugs is taken, or
-which of two places that may hold a mug is searched first.
+way, and its observation is of the same kind. This is the case if the two actions are the same operation on things that
+are alike. Such actions differ only in details that do not matter or cannot be known, for example which of two mugs is
+taken, or which of two places that may hold a mug is searched first.
 
 - Two objects are alike if they have the same type and are equally clean, hot, cold, sliced and lit.
-- Two receptacles are alike if they agree in three respects. First, their role in the task: whether the thing has to go
-  there, is treated there, or may lie there, and whether the lamp may lie there. Second, whether they have a door, and
-  whether it is open. Third, what was seen inside: either neither was looked into, or both hold alike things of the kind
-  that the task asks for.
+- Two receptacles are alike if they agree in three respects. First, their role in the task: whether the target object
+  has to be placed there, is cleaned, heated or cooled there, or may lie there, and whether the lamp may lie there.
+  Second, whether they have a door, and whether it is open. Third, what the agent has seen inside: either it has looked
+  into neither receptacle, or the target objects and lamps in the two receptacles are alike.
 
 The verifier does not ask whether the demonstrated action was good. A demonstrated action that does nothing ("Nothing
-happens.") has no effect to compare with, so nothing is accepted in its place, not even itself. The paper's candidates
-also leave out calls that end in an error.
+happens.") has no effect to compare with. In such a turn no action is accepted, not even the demonstrated one. The
+paper, too, leaves calls that end in an error out of its candidates.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _OBJECT = frozenset({USE, LOOK_AT})
 _RECEPTACLE = frozenset({GO, OPEN, CLOSE, LOOK_INTO})
 
 Kind = tuple[object, ...]
-"""The properties in which things must agree to be alike."""
+"""The properties of an object or receptacle. Two of them are alike if all these properties are equal."""
 
 
 class Effect(NamedTuple):
-    """The effect of an action: its operation, and the kinds of the things that it acts on."""
+    """The effect of an action: its operation, and the properties of the things that it acts on."""
 
     operation: int
     things: tuple[Kind, ...]
@@ -60,7 +60,7 @@ def accepts(session: HouseholdSession, action: str, expert: str) -> bool:
 
 
 def effect(session: HouseholdSession, action: str) -> Effect | None:
-    """Returns the effect of an action; None if it has none, or if the episode is over."""
+    """Returns the effect of an action; None if the action has no effect or the episode is over."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):

@@ -21,9 +21,10 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
 
     Args:
         horizon: maximum number of turns of an episode.
-        mistakes: probabilities of the clumsy expert's mistakes.
+        mistakes: probabilities of the mistakes of the clumsy scripted expert.
         worlds: number of tasks whose parsed worlds are kept in memory.
-        verifier: ``oracle`` (``household.verifier``) or ``demonstrated`` (``household.demonstrated``).
+        verifier: ``oracle`` accepts actions that make progress (``household.verifier``); ``demonstrated`` accepts
+            actions with the effect of the demonstrated one (``household.demonstrated``).
 
     Raises:
         ValueError: the horizon or ``worlds`` is below 1, or the verifier is unknown.
@@ -65,9 +66,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return session
 
     def remaining(self, session: HouseholdSession) -> int:
-        """Returns the length of the shortest plan to the goal with full knowledge of the room; 0 if the goal is
-        reached.
-        """
+        """Returns the length of the shortest plan for an agent that knows all places; 0 if the goal is reached."""
         return planner.remaining(session.world, session.state)
 
     def accepts(self, session: HouseholdSession, action: str, expert: str) -> bool:

@@ -1,7 +1,7 @@
 """Scripted experts that know only what they have seen.
 
 ``GoodExpert`` follows a shortest plan if it knows enough, and otherwise searches likely places in a random order.
-``ClumsyExpert`` does the same, with detours and mistakes, each of which it corrects.
+``ClumsyExpert`` does the same, but sometimes makes a detour or a mistake, and then corrects it.
 """
 
 from __future__ import annotations
@@ -32,29 +32,31 @@ _PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert's mistakes. A mistake is made only where it is possible."""
+    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake. A mistake is made only
+    where it is possible.
+    """
 
     revisit: float = 0.06  # walks to a receptacle that was already looked into
     idle: float = 0.06  # examines something, looks around, or checks the inventory
-    leave: float = 0.08  # walks away from what should be taken or opened
+    leave: float = 0.08  # walks away from the object or receptacle that should be taken or opened
     wrong: float = 0.08  # takes a thing that is not needed, and puts it back
-    premature: float = 0.25  # carries the target to its destination before it was cleaned, heated or cooled
+    premature: float = 0.25  # goes to the destination before the target was cleaned, heated or cooled
     inadmissible: float = 0.06  # gives a command that has no effect here
 
 
 class GoodExpert(Expert[HouseholdSession]):
-    """An expert that acts near-optimally given what it has seen. Its seed decides the order in which it searches."""
+    """An expert that acts near-optimally given what it has seen. The seed decides the order in which it searches."""
 
     def __init__(self, session: HouseholdSession, seed: int | str) -> None:
         super().__init__(session, seed)
-        # Sorting by these keys draws places without replacement, with probabilities proportional to the weights.
+        # Sorting receptacles by these keys draws them without replacement, in proportion to their weights.
         self.order = [self.rng.random() ** (1 / weight(name)) for name in session.world.receptacles]
 
     def best(self, session: HouseholdSession) -> str:
         return session.world.texts[self.command(session)]
 
     def command(self, session: HouseholdSession) -> Command:
-        """Returns the right command for this state."""
+        """Returns the command that the good expert gives in this state."""
         return self.pursue(session) or self.search(session)
 
     def pursue(self, session: HouseholdSession) -> Command | None:
@@ -72,13 +74,13 @@ class GoodExpert(Expert[HouseholdSession]):
                 best = command
                 if command[0] != GO:
                     break
-        return best  # if several walks shorten the plan, this is the last one listed, which has the lowest number
+        return best  # if several walks shorten the plan, this is the last one in the list of options
 
     def search(self, session: HouseholdSession) -> Command:
         """Returns the next command of a search.
 
-        The expert puts down a thing that is not needed, opens the closed receptacle in front of it, or walks to the
-        likeliest place that was not looked into.
+        The expert puts down a thing that is not needed, opens the closed receptacle in front of it, or walks to a
+        likely place that it has not looked into yet.
         """
         world, state = session.world, session.state
         held, at = state.held, state.at
@@ -115,7 +117,7 @@ class GoodExpert(Expert[HouseholdSession]):
 
 
 class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
-    """The good expert with :class:`Mistakes`, from which it recovers."""
+    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
 
     carried = False  # whether the mistake ``premature`` was made; it is made at most once
 
@@ -168,8 +170,8 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
     def _inadmissible(self, session: HouseholdSession, planned: Command) -> str | None:
         """Returns a plausible command that has no effect here.
 
-        It uses names that were seen, but its precondition fails: a door is closed, the hands are full, or the agent
-        stands elsewhere.
+        The command uses only names that the agent has seen, but its precondition fails: a door is closed, the hands are
+        full, or the agent stands elsewhere.
         """
         world, state = session.world, session.state
         known = 0 if state.held == NOWHERE else 1 << state.held

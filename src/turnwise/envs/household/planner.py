@@ -1,9 +1,10 @@
-"""Computes the exact length of the shortest plan without a search, as a minimum over what to carry, where from and
-where to.
+"""Computes the exact length of the shortest plan without a search, as a minimum over objects, their places and their
+destinations.
 
-A plan has only a few forms. With empty hands: walk to a target, open its place if needed, take it; treat it if the goal
-requires that; walk to a destination, open it if needed, put the target down; repeat for a second target. With full
-hands: treat and deliver the held object if it is a target; otherwise put it down somewhere on the way and continue with
+A plan has only a few forms. With empty hands, the agent walks to a target object, opens the receptacle if needed and
+takes the object. It treats the object (cleans, heats or cools it) if the goal requires that. It walks to a destination,
+opens it if needed and puts the object down. It repeats this for a second target. With full hands, it treats and
+delivers the held object if that is a target; otherwise it puts the object down somewhere on the way and continues with
 empty hands. Tests compare the result with a breadth-first search.
 """
 
@@ -20,12 +21,12 @@ UNREACHABLE = 1_000_000
 class Aim(NamedTuple):
     """The part of the goal that a plan has to reach, and the things that the plan may use.
 
-    ``targets`` and ``lamps`` are masks of the objects whose places the plan may use.
+    ``targets`` and ``lamps`` are bit masks of the target objects and lamps whose places the plan may use.
     """
 
     targets: int
     lamps: int
-    wanted: int  # number of things to place; for a task of looking: 1 to go on to the lamp, 0 to take only the target
+    wanted: int  # number of objects to place; in a look-at task 1 (take the target, go to the lamp) or 0 (take it only)
 
 
 def full_aim(world: World) -> Aim:
@@ -36,8 +37,8 @@ def full_aim(world: World) -> Aim:
 def known_aim(world: World, state: State) -> Aim | None:
     """Returns the part of the goal that can be pursued with what was observed; None if the agent has to search first.
 
-    If the goal asks for two objects and one was found, the aim is to place that one. If the lamp was not found yet, the
-    aim is to take the thing to look at.
+    If the goal asks for two objects and only one was found, the aim is to place the one that was found. If the lamp was
+    not found yet, the aim is to take the object to look at.
     """
     known = 0 if state.held == NOWHERE else 1 << state.held
     for r in bits(state.seen):
@@ -56,7 +57,7 @@ def known_aim(world: World, state: State) -> Aim | None:
 
 
 def remaining(world: World, state: State) -> int:
-    """Returns the length of the shortest plan to the goal with full knowledge of the room; 0 if the goal is reached."""
+    """Returns the length of the shortest plan for an agent that knows all places; 0 if the goal is reached."""
     return distance(world, state, full_aim(world))
 
 
@@ -165,7 +166,7 @@ def _pair(
     for r in bits(world.destinations):
         others = [p for p in sources if p != r]
         shut = closed >> r & 1
-        if contents[r] & aim.targets:  # one of the two lies in this destination already
+        if contents[r] & aim.targets:  # one of the two targets lies in this destination already
             best = min([best, *((at != p) + (closed >> p & 1) + 3 + shut for p in others)])
             continue
         for p in others:

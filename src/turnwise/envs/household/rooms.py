@@ -80,7 +80,7 @@ _TEMPLATES = {
 
 
 def listing(names: Iterable[str]) -> list[str]:
-    """Returns names in the order of every printed list: by type, with the highest number first."""
+    """Returns names in the order in which observations list them: by type, then with the highest number first."""
     return sorted(names, key=lambda name: (name.split()[0], -int(name.split()[1])))
 
 
@@ -142,7 +142,7 @@ def make_task(split: str, seed: int, index: int) -> Task:
 
 
 def fingerprint(data: Mapping[str, Any]) -> int:
-    """Returns a stable hash of a task's content. The remainder modulo 8 separates ``seen`` (0) from ``train``."""
+    """Returns a stable hash of a task's content. If it is 0 modulo 8, the task is in ``seen``, else in ``train``."""
     return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 

@@ -11,7 +11,7 @@ from turnwise.types import Message, Task
 class HouseholdSession:
     """See ``turnwise.envs.environment.Session``. An unknown or inadmissible action gets the answer "Nothing happens."
 
-    ``turns`` counts every action, also one without effect. The episode ends when the goal is reached or after
+    ``turns`` counts every action, including actions without effect. The episode ends when the goal is reached or after
     ``horizon`` turns.
     """
 
@@ -68,10 +68,10 @@ class HouseholdSession:
         return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))
 
     def gains_information(self, action: str) -> bool:
-        """Returns whether the action shows the inside of a new receptacle, or walks to a closed one.
+        """Returns whether the action shows the inside of a new receptacle, or walks to a new receptacle that is closed.
 
         A receptacle is new if the agent has not looked into it yet. A walk to a closed receptacle counts only if the
-        agent does not already stand in front of an unopened one.
+        agent does not already stand in front of a new, closed receptacle.
         """
         world, state = self.world, self.state
         command = world.commands.get(action.strip())

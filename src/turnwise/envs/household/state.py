@@ -152,7 +152,10 @@ class State:
             self.sliced |= 1 << o
 
     def treated(self, world: World) -> int:
-        """Returns a mask of the objects that were already treated as the goal requires before placing."""
+        """Returns a bit mask of the objects that were already cleaned, heated or cooled as the goal requires.
+
+        If the goal requires no such treatment, all bits are set.
+        """
         if world.goal == "pick_clean_then_place_in_recep":
             return self.clean
         if world.goal == "pick_heat_then_place_in_recep":
@@ -174,7 +177,7 @@ class State:
         return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
 
     def describe(self, world: World, command: Command) -> str:
-        """Returns the observation after the command was applied."""
+        """Returns the observation that the policy sees after the command was applied."""
         op, o, r = command
         if op in (GO, OPEN, LOOK_INTO):
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))

@@ -1,18 +1,19 @@
 """The functional verifier of household: it accepts actions that are as good as an expert's (PivotRL, arXiv:2603.21383).
 
 It is not enough that an action does no harm. When such actions were rewarded, walking back and forth was as good as
-searching. So every accepted action makes progress in one of two ways, and no action is accepted again and again:
+searching. So every accepted action makes progress in one of the following two ways, and repeating actions gains
+nothing:
 
-- If a part of the goal can be pursued with what was observed, the action must shorten the shortest plan over what was
-  observed by one step, which is the most that any action can do.
+- If the observations so far suffice to pursue a part of the goal, the action must shorten the shortest plan that uses
+  only these observations by one step. No action can shorten it by more.
 - If the agent has to search first, there are three kinds of accepted actions: it looks into a receptacle for the first
-  time; it walks to such a receptacle that is closed, unless it already stands before an unopened one; or it takes a
-  step of the exact remaining plan other than a walk or a take, that is, it puts down what is in the way or switches on
-  the lamp.
+  time; it walks to a closed receptacle that it has not looked into, unless it already stands before another such
+  receptacle; or it puts down an object or switches on the lamp, if this shortens the exact remaining plan, which is
+  computed with full knowledge of the room.
 
-The expert's action has no influence. So a mistake of a clumsy expert does not lower the standard, and the accepted
-actions in a state do not depend on who demonstrated there. Once everything that matters was observed, the plan over
-what was observed is the exact remaining plan.
+The expert's action has no influence. So the accepted actions in a state are the same whether a good or a clumsy expert
+demonstrated there. Once everything that matters was observed, the plan that uses only the observations is the exact
+remaining plan.
 """
 
 from __future__ import annotations

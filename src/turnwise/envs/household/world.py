@@ -47,7 +47,7 @@ from turnwise.envs.household.rooms import TYPES, listing
 ) = range(15)
 
 Command = tuple[int, int, int]
-"""(operation, object, receptacle), with 0 for a missing part. When slicing, the third number is the knife."""
+"""A command as numbers: operation, object, receptacle; 0 for a missing part. For SLICE, the third is the knife."""
 
 _ANYWHERE = frozenset({GO, USE, SLICE, LOOK_AT, INVENTORY, LOOK, HELP})
 
@@ -85,7 +85,7 @@ def bits(mask: int) -> list[int]:
 def enumerate_names(names: Sequence[str]) -> str:
     """Returns names as a list in words, such as ``a mug 2, a mug 1, and a pan 1``.
 
-    Like TextWorld, it writes "a" also before vowels, and a comma before the last "and".
+    Like TextWorld, the function writes "a" also before vowels, and a comma before the last "and".
     """
     if not names:
         return "nothing"
@@ -160,7 +160,7 @@ class World:
         self.commands = self._commands()
         self.texts = {command: text for text, command in self.commands.items()}
         anywhere = [c for c in self.commands.values() if c[0] in _ANYWHERE]
-        self.nearby = [  # place (the last entry stands for no place) -> commands that could be admissible there
+        self.nearby = [  # number of a receptacle (the last entry: in front of none) -> commands possible there
             [c for c in self.commands.values() if c[0] not in _ANYWHERE and c[2] == r] + anywhere
             for r in range(len(self.receptacles))
         ]
@@ -168,7 +168,7 @@ class World:
         self._inside: dict[tuple[int, int], str] = {}
 
     def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
-        """Returns the text that describes what is visible of a receptacle. ``mask`` holds the objects in it."""
+        """Returns the text that says what the agent sees of a receptacle. ``mask`` holds the objects in it."""
         name = self.receptacles[receptacle]
         if self.openable >> receptacle & 1:
             if not is_open:

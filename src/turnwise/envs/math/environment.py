@@ -24,15 +24,15 @@ class MathEnv(ToolEnv[MathSession]):
     """Generated problems, or problems of public data sets. See ``turnwise.envs.environment.Environment``.
 
     Args:
-        level: ``tiny`` (sums of two steps, short calls) or ``full``.
+        level: ``tiny`` (arithmetic with one or two operations, short calls) or ``full``.
         horizon: maximum number of turns of an episode.
         calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
             level.
-        python: whether there is a Python tool. It always runs in the sandbox.
+        python: whether the policy has a Python tool, which always runs in the sandbox.
         shown: maximum number of characters of the tool's output that the policy sees.
         files: problem files by split (train, seen, unseen), used instead of generated problems.
-        mistakes: probabilities of the clumsy expert's mistakes.
-        interpreter: the sandbox of the tool, which starts when it first runs code.
+        mistakes: probabilities of the mistakes of the clumsy scripted expert.
+        interpreter: the sandbox of the Python tool. It starts when the tool first runs code.
         equality: decides whether an answer is right.
 
     Raises:

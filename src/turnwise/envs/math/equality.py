@@ -1,5 +1,5 @@
-"""Compares two answers: are they the same number, set, interval or expression? The library math-verify decides, in a
-worker process.
+"""Decides whether two answers are the same number, set, interval or expression. The library math-verify compares them
+in a worker process.
 
 A policy can write an answer with which a computer-algebra system runs for ever or fills the memory. So the library
 never runs in this process. The worker has limits on time and memory, and an answer that exceeds them counts as wrong.
@@ -24,8 +24,8 @@ from typing import Any
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.sandbox.watch import readable
 
-LONGEST = 400  # maximum length of an answer in characters; the longest right answers have a quarter of that
-_START = 60.0  # seconds in which the worker must have imported its libraries
+LONGEST = 400  # maximum length of an answer in characters; the longest right answers have about 100
+_START = 60.0  # time limit in seconds for the worker to import its libraries
 _NUMBER = re.compile(r"[-+]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{1,18})?(/[1-9]\d{0,17})?")
 
 
@@ -34,7 +34,7 @@ class Equality:
 
     Args:
         seconds: time limit of one comparison.
-        python: the interpreter of the worker; None means this one.
+        python: the Python interpreter that runs the worker; None means the interpreter of this process.
 
     Raises:
         ValueError: ``seconds`` is not above 0.
@@ -86,7 +86,9 @@ class Equality:
 
 
 def _number(text: str) -> Fraction | None:
-    """Returns a plain number as a fraction; None for other texts. It decides most comparisons without the worker."""
+    """Returns a plain number as a fraction; None for other texts. Most answers are plain numbers, which are compared
+    without the worker.
+    """
     text = text.removesuffix(".")
     if not _NUMBER.fullmatch(text):
         return None

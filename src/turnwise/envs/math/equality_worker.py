@@ -1,7 +1,7 @@
-"""The worker process that runs math-verify. It reads one request a line from standard input and writes one reply a
+"""The worker process that runs math-verify. It reads one request per line from standard input and writes one reply per
 line.
 
-It is run as a script by any interpreter that has math-verify, and imports nothing of turnwise.
+Any Python interpreter that has math-verify can run this file as a script, because it imports nothing from turnwise.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Scripted experts of ``env=math``: they run the code that belongs to the problem, and answer with its last line of
-output.
+"""Scripted experts of ``env=math``: they run the code that belongs to the problem, and answer with the last line that
+it prints.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from turnwise.envs.math.session import MathSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert's mistakes.
+    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake.
 
-    It makes a mistake only while enough turns are left to correct it.
+    The expert makes a mistake only while enough turns are left to correct it.
     """
 
     slip: float = 0.15  # runs code with a wrong number
@@ -40,7 +40,7 @@ class GoodExpert(Expert[MathSession]):
 
 
 class ClumsyExpert(Clumsy[MathSession], GoodExpert):
-    """The good expert with :class:`Mistakes`, from which it recovers."""
+    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
 
     def has_room(self, session: MathSession) -> bool:
         return bool(self.code) and session.horizon - session.turns > 2

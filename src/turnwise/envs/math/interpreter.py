@@ -1,4 +1,6 @@
-"""The Python tool: it runs code snippets in the sandbox. A snippet can use the names that earlier snippets defined."""
+"""The Python tool: it runs code snippets in the sandbox. A snippet can use the names that earlier snippets of the
+episode defined.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from turnwise.envs.remembered import Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, Sandbox, SandboxFault
 
-# maximum number of kept Python processes: the sandbox can hold a few hundred, which several environments may share
+# maximum number of Python processes that are kept. The sandbox can hold a few hundred; several environments may use it.
 _STATES = 96
 
 
 @dataclass
 class Interpreter:
-    """Runs snippets. A Python state is identified by the snippets that led to it, so an episode holds only text, not a
-    process.
+    """Runs snippets of Python code. The snippets that ran before identify the state of the Python process, so an
+    episode holds only their text, not a process.
 
     All snippets run in the sandbox. If no sandbox works here, the first snippet raises an error that says what to
     install.
@@ -46,8 +48,8 @@ class Interpreter:
 
         Raises:
             NoSandboxError: this machine has no program that can run a sandbox.
-            EnvironmentFault: the sandbox failed. A snippet that raises or exceeds a limit raises nothing here; its
-                result says so.
+            EnvironmentFault: the sandbox failed. If a snippet raises an exception or exceeds a limit, this method
+                raises nothing; the result says what happened.
         """
         key = (*before, code)
         outcome = self._outcomes.get(key)
@@ -69,7 +71,9 @@ class Interpreter:
             self._sandbox = None
 
     def _state(self, snippets: tuple[str, ...]) -> PythonState:
-        """Returns the state after some snippets. It starts from the longest prefix of them whose state is kept."""
+        """Returns the Python state after some snippets. If the state after a prefix of them is kept, only the rest runs
+        again.
+        """
         if snippets in self._states:
             self._states.move_to_end(snippets)
             return self._states[snippets]

@@ -1,7 +1,7 @@
-"""Generates problems whose answers need a computation, with the code that a good expert runs.
+"""Generates mathematical problems whose answers have to be computed, together with the code that the good expert runs.
 
-Each kind draws numbers and returns a text, the code, and the answer. The answer is computed independently: the code is
-not run here.
+The function of each kind of problem draws numbers and returns the text, the code, and the answer. It computes the
+answer itself and does not run the code.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from turnwise.envs.environment import Level
 
-_SEEN = 5  # one in five of the problems drawn from training numbers belongs to the split seen
+_SEEN = 5  # one in five problems belongs to unseen, and one in five of the others to seen
 
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """A problem. ``code`` is None if it is not known how to compute the answer."""
+    """A problem with its answer. ``code`` is Python code that computes the answer; None if no such code is known."""
 
     kind: str
     text: str
@@ -148,7 +148,8 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
-    """Returns ``count`` different problems of all kinds. A longer list starts with the shorter one.
+    """Returns ``count`` different problems of all kinds. With a larger ``count``, the list begins with the same
+    problems.
 
     A hash of a problem's text decides its split, so no two splits share a problem.
 

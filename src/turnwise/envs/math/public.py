@@ -24,7 +24,7 @@ _ANSWER = ("answer", "final_answer", "expected_answer", "target")
 
 
 def read_problems(path: str | Path, key: str) -> list[MathProblem]:
-    """Returns the problems in a file, in its order and without duplicates.
+    """Returns the problems in a file, in the order of the file and without duplicates.
 
     Raises:
         InputError: the file cannot be read, a record has no problem or no answer, or no usable problem is left.

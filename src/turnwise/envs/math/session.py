@@ -1,4 +1,4 @@
-"""A running episode of ``env=math``: the policy computes, then answers."""
+"""A running episode of ``env=math``: the policy runs Python code and then gives an answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ SILENT = "(no output)"
 class MathSession(TextSession):
     """See :class:`~turnwise.envs.tool_session.TextSession`.
 
-    ``snippets`` holds the code that ran, ``values`` the last line that each snippet printed.
+    ``snippets`` holds the code that ran so far. ``values`` holds the last printed line of each snippet that succeeded
+    and printed something.
     """
 
     def __init__(

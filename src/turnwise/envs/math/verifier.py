@@ -1,11 +1,12 @@
-"""The functional verifier of ``env=math``: it accepts computations and answers that are as good as an expert's.
+"""The functional verifier of ``env=math``: it accepts code and answers that are as good as an expert's.
 
 - An answer is accepted if math-verify finds it equal to the reference, in any notation, with or without use of the
   tool.
-- Code is accepted if its last line of output is the problem's answer and no earlier snippet has printed that. For
-  problems from files, which include no solution steps, the value that the expert's code prints is accepted too.
-- Code is refused if it fails, prints nothing new or prints something else. Once the answer was printed, all code is
-  refused.
+- Code is accepted if its last line of output is the problem's answer and no earlier snippet has printed this answer.
+  Problems from files come without code; for them, code is also accepted if it prints the value that the expert's code
+  prints.
+- Code is refused if it fails, prints nothing new or prints something else. Once a snippet has printed the answer, all
+  further code is refused.
 """
 
 from __future__ import annotations

@@ -31,13 +31,13 @@ _KEPT = 256  # number of tasks whose parsed data is kept in memory
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities of the clumsy expert's mistakes before each call.
+    """Probabilities with which the clumsy scripted expert makes mistakes before each call.
 
-    Neither mistake changes anything, because the call is refused before a server sees it.
+    A mistaken call changes nothing, because it is refused before a server sees it.
 
     Attributes:
-        unknown: makes the call with a tool name that does not exist.
-        missing: makes the call without one of its required arguments.
+        unknown: probability that the expert makes the call with a tool name that does not exist.
+        missing: probability that the expert makes the call without one of its required arguments.
     """
 
     unknown: float = 0.1
@@ -50,15 +50,16 @@ class McpEnv(ReplayedEnv):
     Args:
         file: a file of tasks as JSON lines (``mcp/problem.py``). None means generated tasks for the shipped example
             server.
-        servers: name -> how the server is reached (``mcp/servers.py``); None leaves a server out.
+        servers: name of a server -> its settings, such as its command or address (``mcp/servers.py``). None leaves the
+            server out.
         horizon: maximum number of turns of an episode.
         format: the format of calls.
         system: the system message to the policy.
-        closing: the expert's last reply if a task has no answer.
+        closing: the expert's last reply in tasks that name no right answer.
         shown: maximum number of characters of a tool's answer that the policy sees.
         timeout: time limit in seconds of a server's start and of each of its answers.
         together: maximum number of rollouts that run at once, each with its own servers; None means no limit.
-        mistakes: probabilities of the clumsy expert's mistakes.
+        mistakes: probabilities of the mistakes of the clumsy scripted expert.
 
     Raises:
         ValueError: a number is too small, the format is unknown, or a server's settings cannot be used.
@@ -101,7 +102,7 @@ class McpEnv(ReplayedEnv):
         self._problems = LastTasks(lambda task: problem_of(task.data, f"task {task.id}"), _KEPT)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks of a split: the first ones in the file, or generated ones.
+        """Returns ``count`` tasks of a split: the first tasks of the split in the file, or generated tasks.
 
         Raises:
             ValueError: there is no split of this name, or the count is negative.
@@ -119,7 +120,7 @@ class McpEnv(ReplayedEnv):
 
         Raises:
             ValueError: the task belongs to another environment.
-            InputError: its data does not describe a task of this environment, or a server cannot be used.
+            InputError: the task's data does not describe a task of this environment, or a server cannot be used.
         """
         check_task(task, self.name)
         return self.begin(task)
@@ -131,14 +132,16 @@ class McpEnv(ReplayedEnv):
     def trial(self, session: ReplayedSession, rng: random.Random) -> str:
         """Returns the expert's next call, and the closing reply after the last call.
 
-        A start-up test repeats these calls, so that differing answers of the servers are noticed.
+        A start-up test makes these calls twice, to find out whether the servers answer differently the second time.
         """
         calls = self._problems(session.task).calls or ()
         turn = len(session.taken)
         return write_calls([calls[turn].made()], self.format) if turn < len(calls) else self.closing
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Makes the task's calls one by one and then answers. The clumsy expert makes mistakes before some calls.
+        """Returns an episode of a scripted expert, which makes the task's calls one by one and then answers.
+
+        The clumsy expert makes mistakes before some calls.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.

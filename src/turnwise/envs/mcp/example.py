@@ -1,4 +1,6 @@
-"""Generated tasks for the example server. In a task, a thing is looked up, put into a box, or moved to another box."""
+"""Generated tasks for the example server. In each task, the policy looks a thing up, puts it into a box, or moves it to
+another box.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _FILLED = 3  # number of boxes that hold something at the start
 
 
 def tasks(env: str, split: str, count: int, seed: int) -> list[Task]:
-    """Returns ``count`` different tasks of a split. ``unseen`` has things that occur in no other split.
+    """Returns ``count`` different tasks of a split. ``unseen`` uses things that occur in no other split.
 
     A hash of a task's content decides whether it belongs to ``train`` or to ``seen``.
     """

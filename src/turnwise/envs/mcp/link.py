@@ -1,4 +1,4 @@
-"""A connection to one MCP server, which is either a process started here (over stdio) or an address."""
+"""Connects to one MCP server: either a process that is started here and used over stdio, or a server at an address."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from typing import Any
 from turnwise.envs import loop
 from turnwise.envs.environment import EnvironmentFault
 
-_SLACK = 10.0  # seconds after the client's own time limit at which a call is given up here
+_SLACK = 10.0  # seconds past the client's own time limit after which this class gives a call up
 _PAGES = 100  # maximum number of pages of a list of tools
-# Seconds for ending the servers at exit. The package waits 2 s for a server, ends it, and kills it after 2 s more.
+# Time limit in s for ending the servers at exit. The package waits 2 s for a server, ends it, and kills it 2 s later.
 _END = 8.0
 
 
@@ -34,16 +34,16 @@ class Answer:
 
 
 class Link:
-    """An open connection. Several threads may make calls at once.
+    """An open connection to a server. Several threads may make calls at once.
 
     The commands come from the user's configuration and run without a sandbox. A server inherits only the few
     environment variables that the protocol's client passes on (such as PATH and HOME), and those named in
     ``variables``.
 
     Args:
-        name: the name of the server, for messages.
-        command: the command that starts the server; the first word ``python`` means this interpreter. Empty if there is
-            a ``url``.
+        name: the name of the server, for error messages.
+        command: the command that starts the server; the first word ``python`` means the interpreter of this process.
+            Empty if there is a ``url``.
         url: the address of a server over streamable HTTP.
         folder: the working folder of the command.
         variables: names of further environment variables that the server inherits.
@@ -123,7 +123,7 @@ class Link:
 
 
 class _Held:
-    """The part of a connection that the event loop holds.
+    """The part of a connection to which the event loop keeps a reference.
 
     It has no reference to its :class:`Link`, so that the link can be garbage-collected.
     """
@@ -182,7 +182,7 @@ _open: set[_Held] = set()
 def _end_all() -> None:
     """Ends every server of this process and waits until they have ended.
 
-    A server that ignores the end of its input would otherwise continue to run alone.
+    A server that ignores the end of its input would otherwise continue to run after this process has ended.
     """
     ending = [held for held in list(_open) if held.owner == os.getpid()]
     for held in ending:
@@ -212,7 +212,10 @@ def _stop(held: _Held, owner: int) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """Returns a description of an error; for a group of errors, as asynchronous libraries raise it, of the first."""
+    """Returns a description of an error.
+
+    Asynchronous libraries may raise an exception group; then the first error in the group is described.
+    """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,6 @@
-"""The records of a task file: the request, how the end of an episode is judged, and the calls that solve the task."""
+"""Reads the records of a task file: the request, how the end of an episode is judged, and the calls that solve the
+task.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class Check(Call):
     def holds(self, text: str) -> bool:
         """Returns whether ``text`` is the expected result.
 
-        If both are JSON, they must be the same JSON value, otherwise the same words.
+        If the result and the expected text are both JSON, they must be the same JSON value; otherwise they must be the
+        same words.
         """
         try:
             return _alike(json.loads(text), json.loads(self.result))
@@ -54,7 +57,8 @@ class Problem(BaseModel):
     Attributes:
         prompt: the user's request.
         setup: calls that are made before the policy's first call.
-        answer: the right answer, or a list of them, one of which the last reply must give. None accepts any reply.
+        answer: the right answer, or a list of right answers. The last reply must give one of them. None means that any
+            reply is right.
         check: a call that must return a given text at the end; None means no check.
         calls: the expert's calls; None if they are not known.
     """
@@ -86,7 +90,7 @@ def _says(text: str, answer: str) -> bool:
 
 
 def _number(text: str) -> tuple[Decimal, str] | None:
-    """Returns the number in a text that is only a number, and its percent sign; None if the text is not a number."""
+    """Returns the number and the percent sign of a text that contains only a number; None for other texts."""
     found = _NUMBER.fullmatch(text.strip(_AROUND).removesuffix(".").strip(_AROUND))
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The servers of a run: how each is reached, and which open connections are kept for the next episode."""
+"""Manages the MCP servers of a run: how each is reached, and which open connections are kept for the next episode."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server_of(name: str, given: Mapping[str, Any]) -> Server:
     """Returns the settings of a server after checking them.
 
     Raises:
-        ValueError: a key is unknown or has a value of another type, or not exactly one of command and url is given.
+        ValueError: a key is unknown or has a value of another type, or both or neither of command and url are given.
     """
     known = [field.name for field in fields(Server)]
     if unknown := [str(key) for key in given if key not in known]:
@@ -116,10 +116,12 @@ class Servers:
     def shown(self) -> Tools:
         """Returns the tools that the policy may call.
 
-        These are all tools of a server, or those that its setting ``tools`` names, but never its ``reset``.
+        For each server, these are all its tools, or only those that its setting ``tools`` names. The tool that its
+        setting ``reset`` names is never among them.
 
         Raises:
-            InputError: ``tools`` or ``reset`` names a tool that its server lacks, or two servers show one name.
+            InputError: ``tools`` or ``reset`` names a tool that its server lacks, or two servers show tools of the same
+                name.
         """
         found: dict[str, tuple[str, Mapping[str, Any]]] = {}
         for name, tools in self.tools().items():
@@ -141,8 +143,8 @@ class Servers:
         return tuple(tool for _, tool in found.values())
 
     def holder(self, tool: str) -> str:
-        """Returns the name of the server that has a tool: the one that shows it to the policy, or else the only one
-        that has it.
+        """Returns the name of the server that has a tool: the server that shows it to the policy, or else the only
+        server that has it.
 
         Raises:
             InputError: no server has the tool, or several have it.
@@ -154,7 +156,7 @@ class Servers:
         return found[0]
 
     def take(self, name: str) -> Link:
-        """Returns a connection for one episode. Its server was just started, was reset, or is shared.
+        """Returns a connection for one episode, to a server that was just started, was just reset, or is shared.
 
         Raises:
             EnvironmentFault: the server cannot be reached, or its reset fails.
@@ -182,7 +184,8 @@ class Servers:
     def give(self, name: str, link: Link, busy: bool = False) -> None:
         """Takes a connection back after an episode.
 
-        A server with a reset is kept for the next episode; any other unshared one is ended.
+        A server with the setting ``reset`` is kept for the next episode. Other servers are ended, unless they are
+        shared.
 
         Args:
             busy: whether a call may still be running. If so, the server is ended, because the call would affect the
@@ -195,7 +198,7 @@ class Servers:
             link.close()
 
     def close(self) -> None:
-        """Ends the servers that are not in use by an episode. If it is not called, they end with this process."""
+        """Ends the servers that are not in use by an episode. Without this call, they end with this process."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()

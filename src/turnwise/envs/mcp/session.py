@@ -25,7 +25,7 @@ _SHOWN = 160  # maximum length of an error message in characters
 
 
 def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> Reply:
-    """Returns a reply in its parts, after checking that its calls fit the tools.
+    """Parses a reply and checks that its calls fit the tools.
 
     Raises:
         ToolCallError: the reply cannot be parsed, is empty, or has a call that does not fit. The policy sees the
@@ -43,7 +43,7 @@ def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> R
 class McpEpisode:
     """See ``turnwise.envs.replay.Episode``.
 
-    A server is taken only when it is first called, so opening an episode is cheap.
+    The episode takes a server only when it first calls it, so opening an episode is cheap.
 
     Args:
         problem: the content of the task.
@@ -52,7 +52,7 @@ class McpEpisode:
         form: the format in which the policy writes calls.
         system: the system message to the policy; it may be empty.
         shown: maximum number of characters of a tool's answer that the policy sees.
-        where: the task's name, for messages.
+        where: the task's name, for error messages.
     """
 
     def __init__(

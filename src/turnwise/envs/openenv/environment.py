@@ -25,11 +25,11 @@ class OpenenvEnv(ReplayedEnv):
     Args:
         url: the server's address, beginning with http or ws.
         reset: arguments of each reset, besides its seed.
-        field: the field of an action that holds the reply's text. None means that a reply is a call of the tool
-            ``act``, whose parameters are the fields of the server's actions.
+        field: the field of an action that holds the reply's text. None means that the policy replies with a call of the
+            tool ``act``. The parameters of this tool are the fields of the server's actions.
         shows: fields of the observation that the policy sees; None means all.
         horizon: maximum number of turns of an episode.
-        threshold: minimum sum of rewards of a won episode.
+        threshold: an episode is won if the sum of its rewards is at least this.
         format: the format of calls.
         system: the system message to the policy.
         timeout: time limit in seconds of each answer of the server.
@@ -74,7 +74,8 @@ class OpenenvEnv(ReplayedEnv):
         self._tools: Tools | None = () if field is not None else None
 
     def ready(self) -> None:
-        """Checks that the package is installed and that the server answers. Opens a few tasks twice and compares.
+        """Checks that the package is installed and that the server answers. Opens a few tasks twice and compares the
+        two beginnings.
 
         Raises:
             InputError: the package is missing, or the server does not describe its actions.
@@ -119,11 +120,11 @@ class OpenenvEnv(ReplayedEnv):
         )
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Raises an error, because there is no expert.
+        """Always raises an error, because there is no expert for an environment on a server.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
-            InputError: in all other cases.
+            InputError: there is no expert.
         """
         check_quality(quality)
         raise InputError(
@@ -132,9 +133,9 @@ class OpenenvEnv(ReplayedEnv):
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether a reply equals the expert's.
+        """Returns whether a reply equals the expert's reply.
 
-        What else would be as good is not known for a server's environment.
+        For an environment on a server, it is not known which other replies would be as good.
         """
         return same_text(action, expert)
 

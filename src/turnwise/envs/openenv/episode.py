@@ -31,8 +31,9 @@ class OpenenvEpisode:
         shows: fields of the observation that the policy sees; empty means all.
         form: the format of calls.
         system: the system message to the policy.
-        horizon: maximum number of turns. Then the episode is judged even if the environment would continue.
-        threshold: minimum sum of rewards of a won episode.
+        horizon: maximum number of turns. After these, the episode ends and is judged even if the environment would
+            continue.
+        threshold: an episode is won if the sum of its rewards is at least this.
     """
 
     def __init__(
@@ -107,8 +108,8 @@ class OpenenvEpisode:
     def _text(self, observation: Any) -> str:
         """Returns an observation as text.
 
-        The text has the fields that are to be shown. If none are named, it is the only field's value, or all fields as
-        JSON.
+        The text has the values of the fields that ``shows`` names. If it names none, the text has all fields as JSON,
+        or only the value if there is a single field.
         """
         if not isinstance(observation, dict):
             return str(observation)

@@ -1,4 +1,4 @@
-"""A session on an OpenEnv server, opened with the package's own client."""
+"""Opens a session on an OpenEnv server, with the client of the package openenv."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from turnwise.errors import InputError
 
 INSTALL = "`make openenv` installs it (pip install --no-deps -r requirements-openenv.txt after requirements-mcp.txt)"
 _LARGEST = 4  # maximum size of an answer in mebibytes
-_WAIT = 5.0  # seconds during which a full server is asked again
+_WAIT = 5.0  # seconds during which a full server is asked again for a session
 _AGAIN = 0.1
 _REFUSED = "(code: VALIDATION_ERROR)"
 _FULL = "(code: CAPACITY_REACHED)"
@@ -78,7 +78,7 @@ def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, A
 
 
 class Link:
-    """One session on a server. It starts with a reset.
+    """One session on a server. Opening it resets the environment.
 
     Args:
         url: the server's address, beginning with http or ws.
@@ -97,7 +97,7 @@ class Link:
         self._socket = getattr(self._client, "_ws", None)
 
     def step(self, action: Mapping[str, Any]) -> Any:
-        """Takes a step and returns the package's result.
+        """Takes a step in the environment and returns the result of the package's client.
 
         Raises:
             RefusedActionError: the action does not fit the server's schema.

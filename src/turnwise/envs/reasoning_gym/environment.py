@@ -23,24 +23,25 @@ NAME = "reasoning_gym"
 EASY: Mapping[str, Mapping[str, Any]] = {
     "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 }
-_MISSES = 2000  # number of items in a row without a new question of the split, after which a data set counts as used up
-_SHARES = ("train", "train", "seen", "unseen")  # the splits of the four quarters of all questions
+_MISSES = 2000  # after this many items in a row without a new question of the split, a data set counts as used up
+_SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of all questions to each entry
 
 
 class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
-    """Questions of several data sets in rotation. See ``turnwise.envs.environment.Environment``.
+    """An environment that asks questions of several data sets in rotation. See
+    ``turnwise.envs.environment.Environment``.
 
     A hash of a question's text decides its split, so that no question occurs in two splits, whatever the seeds are.
 
     Args:
-        tasks: name of a data set -> its settings. The setting ``level`` means a level of the data set's curriculum.
+        tasks: name of a data set -> its settings. The setting ``level`` selects a level of the data set's curriculum.
             None means ``EASY``.
-        unseen: other data sets or settings for the split ``unseen``; None means those of ``tasks``.
+        unseen: the data sets and settings of the split ``unseen``, in the same form; None means those of ``tasks``.
         horizon: maximum number of answers to a question.
-        threshold: minimum score of a winning answer.
+        threshold: an answer wins if its score is at least this.
         reply: ``bare`` or ``tags``, see :class:`~turnwise.envs.reasoning_gym.session.ReasoningSession`.
         kept: number of questions that are kept in memory.
-        mistakes: probabilities of the clumsy expert's mistakes.
+        mistakes: probabilities of the mistakes of the clumsy scripted expert.
 
     Raises:
         MissingReasoningGymError: the package is not installed; the message says how to install it.
@@ -111,13 +112,14 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         """Opens an episode.
 
         Raises:
-            ValueError: the task's number is invalid, or this version of the package has another question under it.
+            ValueError: the task's number is invalid, or this version of the package has another question under this
+                number.
         """
         item = self._items(task)
         return ReasoningSession(task, self._of(task), item, self.horizon, self.threshold, self.form)
 
     def _of(self, task: Task) -> Dataset:
-        """Returns the data set of a task. It must be one of this environment's data sets.
+        """Returns the data set of a task, which must be one of this environment's data sets.
 
         Raises:
             InputError: the task, which may come from a file, names another data set or other settings.
@@ -161,5 +163,5 @@ def _place(name: Any, settings: Any) -> str:
 
 
 def split_of(question: str) -> str:
-    """Returns the split of a question. Half of all questions are train, a quarter are seen and a quarter are unseen."""
+    """Returns the split of a question. Half of all questions are in train, a quarter in seen, a quarter in unseen."""
     return _SHARES[hashlib.sha256(question.encode()).digest()[0] % len(_SHARES)]

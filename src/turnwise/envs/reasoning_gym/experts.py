@@ -1,4 +1,4 @@
-"""Scripted experts of ``env=reasoning_gym``: they give the package's own answer."""
+"""Scripted experts of ``env=reasoning_gym``: they give the answer that the package reasoning-gym provides."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from turnwise.envs.reasoning_gym.session import ReasoningSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert's mistakes.
+    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake.
 
-    It makes no mistake in the last turn, so with a horizon of one turn it never makes any.
+    The expert makes no mistake in the last turn. So with a horizon of one turn it never makes any mistake.
     """
 
     slip: float = 0.25  # gives the answer with one letter or digit changed
@@ -21,14 +21,14 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[ReasoningSession]):
-    """An expert that gives the package's answer."""
+    """An expert that gives the answer that the package provides."""
 
     def best(self, session: ReasoningSession) -> str:
         return session.write(str(session.item.answer))
 
 
 class ClumsyExpert(Clumsy[ReasoningSession], GoodExpert):
-    """The good expert with :class:`Mistakes`, from which it recovers."""
+    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
 
     def has_room(self, session: ReasoningSession) -> bool:
         return session.horizon - session.turns > 1

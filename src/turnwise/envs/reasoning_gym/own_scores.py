@@ -1,6 +1,6 @@
-"""Replacements for those scorers of reasoning-gym that would evaluate the answer as Python.
+"""Replaces those scorers of reasoning-gym that would evaluate the answer as Python code.
 
-The policy writes the answer, so these scorers only parse it.
+The policy writes the answer, so running it would be unsafe. The scorers in this module only parse it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIGNS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = 
 def countdown(answer: str, entry: Mapping[str, Any]) -> float:
     """Returns 1 if the answer is a right expression, else 0.
 
-    It must use each of the question's numbers once, and its value must be the target.
+    The expression must use each of the question's numbers once, and its value must be the question's target.
     """
     try:
         value, used = calculated(answer)

@@ -1,9 +1,9 @@
 """Reads from the installed package reasoning-gym: data sets by name and settings, items by number, scores of answers.
 
-Some of its scorers evaluate the answer as Python (``eval``, sympy's ``parse_expr``). This would be unsafe, because the
-policy writes the answer, so they are never called. ``OWN_SCORES`` replaces some of them, and the other data sets of
-this kind are refused. Two more kinds are refused: data sets whose scorer accepts almost anything or works without a
-bound, and data sets whose items cannot be generated again (as of reasoning-gym 0.1.25).
+Some scorers of the package evaluate the answer as Python (``eval``, sympy's ``parse_expr``). This would be unsafe,
+because the policy writes the answer, so these scorers are never called. ``OWN_SCORES`` replaces some of them. Data sets
+with other scorers of this kind are refused. Two more kinds are refused: data sets whose scorer accepts almost anything
+or works without a bound, and data sets whose items cannot be generated again (as of reasoning-gym 0.1.25).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ REFUSED: Mapping[str, str] = {
 LETTERS = ("spell_backward", "figlet_font")
 """Data sets whose scorer compares the letters at each position.
 
-It ignores letters after the expected end; here, an answer with such letters scores 0.
+The package's scorer ignores letters after the expected end. In this environment, an answer with such letters scores 0.
 """
 OWN_TEXT = ("basic_arithmetic", "bitwise_arithmetic", "number_sorting")
 """Data sets whose modules evaluate text as Python, but only text that the package itself wrote."""
@@ -91,8 +91,9 @@ class Dataset:
 
     Args:
         name: the data set's name in the package.
-        settings: settings of its configuration. ``level`` means the settings of that level of its curriculum.
-        key: the configuration's key, for messages.
+        settings: settings of its configuration. ``level`` stands for the settings of that level of the data set's
+            curriculum.
+        key: the configuration key that error messages name.
 
     Raises:
         InputError: there is no such data set or setting, a setting has an invalid value, or the data set is in
@@ -132,7 +133,7 @@ class Dataset:
     def _at(self, level: Any, key: str) -> Any:
         """Returns the configuration at a level of the curriculum.
 
-        An attribute that has fewer levels is set to its last one.
+        An attribute that has fewer levels is set to its last level.
         """
         if self.name not in package().CURRICULA:
             raise InputError(f"{key}.level: reasoning-gym has no levels for this data set; give its settings instead")

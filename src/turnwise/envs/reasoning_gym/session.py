@@ -21,7 +21,7 @@ class ReasoningSession:
 
     Args:
         horizon: maximum number of answers. The first answer that reaches ``threshold`` ends the episode.
-        threshold: minimum score of a winning answer.
+        threshold: an answer wins if its score is at least this.
         form: ``bare`` means that the whole reply is the answer; ``tags`` means that the answer is the text between the
             last <answer> and </answer>.
     """
@@ -33,7 +33,7 @@ class ReasoningSession:
         self.done = self.won = False
 
     def opening(self) -> list[Message]:
-        """Returns the package's question. With ``tags``, a system message before it explains how to answer."""
+        """Returns the question. If the form is ``tags``, a system message before it explains how to answer."""
         system: list[Message] = [{"role": "system", "content": HOW}] if self.form == "tags" else []
         return [*system, {"role": "user", "content": self.item.question}]
 
@@ -53,7 +53,7 @@ class ReasoningSession:
         return answer if self.form == "bare" else f"<answer>{answer}</answer>"
 
     def score(self, action: str) -> float:
-        """Returns the package's score of a reply in [0, 1]; a reply without an answer scores 0."""
+        """Returns the score that the package gives a reply, in [0, 1]; a reply without an answer scores 0."""
         answer = self.answer(action)
         return self.dataset.score(self.item, answer) if answer else 0.0
 
@@ -72,7 +72,7 @@ class ReasoningSession:
         return Step(text, score, self.done, self.won, {"score": score})
 
     def fork(self) -> ReasoningSession:
-        """Returns an independent copy. Both use the same question, which never changes."""
+        """Returns an independent copy. It shares the question, which never changes, with the original."""
         return copy.copy(self)
 
     def admissible(self) -> list[str]:

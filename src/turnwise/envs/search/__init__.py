@@ -1,6 +1,6 @@
 """Multi-hop questions that the policy answers by searching pages.
 
-They come from a generated encyclopaedia or public data sets.
+The questions and pages come from a generated encyclopaedia or from public data sets.
 """
 
 from turnwise.envs.search.environment import SearchEnv

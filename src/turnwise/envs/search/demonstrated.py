@@ -4,12 +4,12 @@ A.2).
 
 An action is accepted if it has the effect of the demonstrated one:
 
-- A search must show the same pages in the same order; its words do not matter.
-- An answer must be the same after normalisation (``search.scoring``).
+- A search must show the same pages as the demonstrated search, in the same order; the words of the query do not matter.
+- An answer must equal the demonstrated answer after normalisation (``search.scoring``).
 
 The verifier does not ask whether the demonstrated action was good. If the demonstrated action is not a valid call, or
-is a search that finds no page, there is no effect to compare with. Then nothing is accepted, not even the demonstrated
-action itself.
+is a search that finds no page, there is no effect to compare with. Then no action is accepted, not even the
+demonstrated action itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A generated encyclopaedia.
+"""Generates an encyclopaedia with pages and questions.
 
-It consists of countries; each has things with relations between them, a page for each thing, and questions.
+The encyclopaedia consists of countries. Each country has things with relations between them, a page for each thing, and
+questions about the things.
 
-Countries have no names or facts in common. Splits use different countries or questions, so for ``unseen`` not only the
-wording of the questions is new, but also what they ask about and the pages that have to be read.
+Two countries have no names or facts in common. ``unseen`` has its own countries, so its questions ask about new things
+and need new pages. ``train`` and ``seen`` use the same countries but have no question in common.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _SEEN = 5  # about one in five questions on the other countries is reserved for 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One thing: for each relation the other thing or number, and the sentence of its page that states it."""
+    """A thing, such as a person or a town.
+
+    ``facts`` maps each relation to the other thing's name or to a number. ``sentences`` maps it to the sentence on the
+    thing's page that states the fact.
+    """
 
     kind: str
     name: str
@@ -45,7 +50,7 @@ class Encyclopaedia:
 
     Args:
         level: ``tiny`` (short sentences, few words) or ``full``.
-        edition: seed; each number gives another encyclopaedia.
+        edition: seed of the encyclopaedia; each seed gives another encyclopaedia.
         countries: number of countries; None means the level's default.
         hops: numbers of relations that a question follows, one kind of question for each number. None means the level's
             default (1 and 2, or 2 and 3). Larger numbers widen the range of difficulty.
@@ -121,7 +126,7 @@ def _country(schema: Schema, names: Names, rng: random.Random) -> tuple[Country,
 def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random) -> Page:
     """Returns the page of a thing: its definition, then facts and asides in random order.
 
-    It also stores the sentences of the facts in ``thing.sentences``.
+    The function also stores the sentences of the facts in ``thing.sentences``.
     """
     relations = schema.relations.get(thing.kind, {})
     for name, value in thing.facts.items():

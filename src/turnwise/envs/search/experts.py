@@ -12,9 +12,9 @@ from turnwise.envs.search.session import SearchSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert's mistakes.
+    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake.
 
-    It makes a mistake only while enough turns are left to correct it.
+    The expert makes a mistake only while enough turns are left to correct it.
     """
 
     repeat: float = 0.06  # repeats the last search
@@ -26,7 +26,7 @@ class Mistakes(Chances):
 class GoodExpert(Expert[SearchSession]):
     """An expert that searches for each missing page by its name, then answers.
 
-    If the question compares two things, the seed decides which one comes first.
+    If the question compares two things, the seed decides for which of them the expert searches first.
     """
 
     def __init__(self, session: SearchSession, seed: int | str) -> None:
@@ -37,7 +37,7 @@ class GoodExpert(Expert[SearchSession]):
     def plan(self, session: SearchSession) -> list[str]:
         """Returns the titles to search for, the next one first.
 
-        A title is left out if a search for it did not show it.
+        A title is left out if an earlier search for it did not show the page of this title.
         """
         missing = [title for title in session.missing() if title not in self.asked]
         return missing[::-1] if self.swap else missing
@@ -51,7 +51,7 @@ class GoodExpert(Expert[SearchSession]):
 
 
 class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
-    """The good expert with :class:`Mistakes`, from which it recovers."""
+    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
 
     def has_room(self, session: SearchSession) -> bool:
         return session.horizon - session.turns > len(self.plan(session)) + 1

@@ -1,4 +1,4 @@
-"""The pages of ``env=search`` and ``env=browse``, and the questions about them."""
+"""Defines the pages of ``env=search`` and ``env=browse``, and the questions about these pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Page:
 
 
 class Pages:
-    """Pages by number and by title. Two pages with the same title are merged into one with the sentences of both.
+    """A collection of pages, which are found by number or by title.
+
+    Two pages with the same title are merged into one with the sentences of both.
 
     Control characters and the markers of calls and answers are removed from all texts (``records.cleaned``).
 
@@ -55,14 +57,15 @@ class Pages:
         return iter(self.pages)
 
     def named(self, title: str) -> Page | None:
-        """Returns the page with a title; None if there is none. Upper and lower case matter."""
+        """Returns the page with a title; None if there is none. Upper and lower case do not matter."""
         return self._named.get(title.strip().casefold())
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its right answers and its evidence, the facts that it needs, in the order in which they can be
-    found.
+    """A question with its right answers and its evidence.
+
+    The evidence consists of the facts that are needed for the answer, in the order in which they can be found.
 
     ``evidence`` is empty if it is not known which pages hold the answer.
     """

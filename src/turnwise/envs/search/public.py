@@ -1,8 +1,8 @@
 """Reads the question files of HotpotQA, 2WikiMultiHopQA, MuSiQue and Bamboogle, in the form in which they are
 published.
 
-The keys of a record decide its format. So the same reader takes original files, Hugging Face exports (Parquet, or JSON
-inside text) and FlashRAG's JSON lines:
+The keys of a record decide its format. So the same reader accepts original files, Hugging Face exports (Parquet, or
+JSON inside text) and FlashRAG's JSON lines:
 
 - HotpotQA, 2WikiMultiHopQA: ``question``, ``answer``, ``context``, ``supporting_facts``;
 - MuSiQue: ``question``, ``answer``, ``answer_aliases``, ``paragraphs``, ``question_decomposition``; the unanswerable
@@ -25,12 +25,13 @@ from turnwise.errors import InputError
 _FORMATS = "HotpotQA, 2WikiMultiHopQA, MuSiQue, Bamboogle or FlashRAG"
 
 
-# exceptions that a record of another format causes when it is read in this format
+# exceptions that may be raised when a record is read in a format that it does not have
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
 
 
 def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
-    """Returns the questions in a file, in its order and without duplicates, and the pages that come with them.
+    """Returns the questions in a file, in the order of the file and without duplicates, and the pages that come with
+    them.
 
     Raises:
         InputError: the file cannot be read, a record has none of the formats, or no usable question is left.
@@ -55,7 +56,7 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
 def read_pages(path: str | Path, key: str) -> list[Page]:
     """Returns the pages of a corpus file.
 
-    A record has ``title`` and ``text`` (as in DPR), or ``contents`` whose first line is the title.
+    A record has either ``title`` and ``text`` (as in DPR), or ``contents``, in which the first line is the title.
 
     Raises:
         InputError: the file cannot be read, or a record has none of these keys.
@@ -128,7 +129,7 @@ def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]
 def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:
     """Returns a list of pairs from ``[[a, b], ...]`` or from the columns ``{a: [...], b: [...]}``.
 
-    Either may also be given as JSON text.
+    Both forms may also be given as JSON text.
     """
     value = _value(value)
     if isinstance(value, Mapping):

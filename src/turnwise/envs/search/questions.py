@@ -1,5 +1,5 @@
-"""The shared base of ``env=search`` and ``env=browse``: questions on pages, a retriever, and an answer that ends the
-episode.
+"""The base classes that ``env=search`` and ``env=browse`` share: questions about pages, a retriever, and an answer that
+ends the episode.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class QuestionSession(TextSession):
     def answered(self, answer: str) -> Step:
         """Ends the episode with an answer.
 
-        An exact match gets the reward 1 and wins. Another answer gets its F1 as reward if that is at least ``floor``,
-        otherwise 0.
+        An exact match gets the reward 1 and wins. Any other answer gets its F1 as reward if the F1 is at least
+        ``floor``, otherwise 0.
         """
         result = score(answer, self.question.answers)
         info = {"exact": float(result.exact), "f1": result.f1}
@@ -68,7 +68,7 @@ class QuestionSession(TextSession):
     def accepts_answer(self, answer: str, expert: tuple[str, str] | None) -> bool:
         """Returns whether an answer is right and supported.
 
-        It is supported if all evidence was shown. This is not required if the expert's call is an answer too.
+        The answer is supported if all evidence was shown, or if the expert's call in this turn is an answer too.
         """
         supported = not self.missing() or (expert is not None and expert[0] == "answer")
         return supported and score(answer, self.question.answers).exact
@@ -81,8 +81,9 @@ class QuestionEnv(ToolEnv[Q]):
     """An environment of questions. ``turnwise.envs.search.SearchEnv`` describes the arguments.
 
     Attributes:
-        opens: whether the policy opens pages. If so, a retriever alone is not enough.
-        evidence: what a question file has to name so that the experts can act, for messages.
+        opens: whether the policy can open pages. If so, the environment needs the pages themselves, not only a
+            retriever.
+        evidence: a word for error messages: what a question file has to name so that the experts can act.
 
     Raises:
         ValueError: a number is out of range, or there are no pages.
@@ -130,5 +131,5 @@ class QuestionEnv(ToolEnv[Q]):
 
 
 def malformed(session: QuestionSession, action: str, short: str) -> str:
-    """Returns a call without its end; if calls are in the short form, returns the text ``short`` instead."""
+    """Returns a call that is cut off before its end; if calls are in the short form, returns the text ``short``."""
     return action.replace("</tool_call>", "").strip() if isinstance(session.calls, Hermes) else short

@@ -1,6 +1,6 @@
 """Reads records of question files in the formats in which data sets are published.
 
-Yields each record with its place in the file.
+The reader yields each record with its place in the file.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ ENDINGS = ".json, .jsonl, .parquet, .csv or .tsv"
 
 
 def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("file:number", record)`` for every record. The number counts records from 1 or, in JSON lines, lines.
+    """Yields ``("file:number", record)`` for every record. The number is a line number in JSON lines, else the record's
+    number, from 1.
 
     Args:
         path: a JSON array or JSON lines (``.json``, ``.jsonl``), Parquet, or a table with a header line.
-        key: the configuration's key that names the file, for messages.
+        key: the configuration key that names the file, for error messages.
 
     Raises:
         InputError: the file is missing, unreadable, or not in the format that its file name ending says.
@@ -51,7 +52,7 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
 
 
 def cleaned(text: str) -> str:
-    """Returns a text from a file without control characters, and with the markers of chats and calls broken up."""
+    """Returns a text from a file without control characters. Markers of chats and tool calls are broken up."""
     return _MARK.sub("< ", _CONTROL.sub(" ", text))
 
 

@@ -20,13 +20,13 @@ from turnwise.text import parse_json, said
 
 logger = logging.getLogger(__name__)
 
-_TITLE = 3  # weight of a title's words: a page is about its title, but only mentions the pages it links to
+_TITLE = 3  # weight of title words relative to other words: a page is about its title, but only mentions the others
 KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable with the server's token; if it is not set, no token is sent
 MAX_BODY = 16 * 2**20  # maximum size of an answer in bytes
 MAX_QUERY = 4096  # maximum number of characters of a query that are sent; encoders read fewer
 _OURS = "city"  # a query that tests whether the server works
 _LOGGED = 8  # maximum number of different faults that are logged
-_KEPT = 16_384  # size of the query cache; it helps because the rollouts of a group ask similar queries
+_KEPT = 16_384  # number of queries whose results are cached; the rollouts of a group ask similar queries
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s logs every index that it builds
 
 
@@ -72,10 +72,10 @@ class Served:
     r"""A retrieval server with the ``/retrieve`` protocol of Search-R1. ``scripts/serve_retrieval.py`` is such a
     server.
 
-    POST ``{"queries": [...], "topk": k, "return_scores": true}`` answers ``{"result": [[{"document": {"contents":
-    "title\ntext"}, "score": s}, ...]]}``.
+    A POST request with ``{"queries": [...], "topk": k, "return_scores": true}`` gets the answer ``{"result":
+    [[{"document": {"contents": "title\ntext"}, "score": s}, ...]]}``.
 
-    A search that fails is a fault of the environment, and the first fault of each kind is logged. Until a search has
+    A search that fails raises ``EnvironmentFault``, and the first fault of each kind is logged. Until a search has
     worked, each failed search is followed by a test query. If the test query fails too, the server cannot be used and
     the run ends.
 
@@ -183,7 +183,7 @@ def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
     """
     try:
         given = parse_json(answer)
-        (hits,) = given["result"]  # the list for the only query
+        (hits,) = given["result"]  # one list, because one query was sent
         if given.get("error") or not isinstance(hits, list):
             raise ValueError("it holds an error, or no list of pages")
         found = [hit.get("document", hit)["contents"] for hit in hits]

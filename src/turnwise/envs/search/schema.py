@@ -1,5 +1,5 @@
-"""The kinds of things, relations and sentences of the generated encyclopaedia, in two sizes: short sentences and
-ordinary ones.
+"""Defines the kinds of things, relations and sentences of the generated encyclopaedia, in two sizes: one with short
+sentences and one with ordinary sentences.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Relation:
 class Comparison:
     """A question that compares two things of a kind by a number.
 
-    If ``via`` names a relation, it compares the numbers of the things that stand in this relation to the two.
+    If ``via`` names a relation, the question follows this relation from each of the two things and compares the numbers
+    of the things that it leads to.
     """
 
     kind: str
@@ -41,7 +42,7 @@ class Schema:
     and asides.
 
     An aside is a sentence without useful facts that mentions another thing ``{y}`` of the country. Because of asides, a
-    page that a search for a name finds is not always the page of that name.
+    search for a name may find a page that only mentions the name.
     """
 
     counts: Mapping[str, int]

@@ -16,7 +16,7 @@ _CLOSED = frozenset({"yes", "no", "noanswer"})  # answers for which there is no 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of an answer: exact match and F1, each the best over all right answers."""
+    """The score of an answer: exact match and F1. Each is the maximum over all reference answers."""
 
     exact: bool
     f1: float
@@ -34,7 +34,7 @@ def normalise(text: str) -> str:
 
 
 def score(answer: str, references: Sequence[str]) -> Score:
-    """Returns the score of an answer against all right answers."""
+    """Returns the score of an answer. Exact match and F1 are the maximum over all reference answers."""
     exact = any(normalise(answer) == normalise(reference) for reference in references)
     return Score(exact, max((f1(answer, reference) for reference in references), default=0.0))
 
@@ -42,7 +42,7 @@ def score(answer: str, references: Sequence[str]) -> Score:
 def f1(answer: str, reference: str) -> float:
     """Returns the harmonic mean of precision and recall over words, in [0, 1].
 
-    If one of the two is a closed answer (yes, no), they must be equal, otherwise the result is 0.
+    If one of the two texts is a closed answer (yes, no, noanswer) and they differ, the result is 0.
     """
     given, wanted = normalise(answer), normalise(reference)
     if given != wanted and (given in _CLOSED or wanted in _CLOSED):

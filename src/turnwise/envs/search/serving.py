@@ -1,6 +1,6 @@
 """The HTTP part of ``scripts/serve_retrieval.py``.
 
-It limits the size and time of requests and the number of connections, and runs one search at a time.
+The server limits the size and time of requests and the number of connections, and runs one search at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _logger.addFilter(  # a client's text that is not HTTP is answered with 400 and 
 
 
 class Searcher(Protocol):
-    """Finds pages: for each query its ``k`` best pages with their scores, best first."""
+    """An index that finds, for each query, the ``k`` best pages with their scores, best first."""
 
     def search(self, queries: list[str], k: int) -> list[list[tuple[Page, float]]]: ...
 
@@ -45,13 +45,14 @@ class Limits:
         body: maximum size of a request in bytes.
         answer: maximum number of characters of the pages in an answer.
         queries: maximum number of queries of a request.
-        k: maximum number of pages of a query.
-        hits: maximum number of pages of a request, over all its queries.
+        k: maximum number of pages that a query may ask for.
+        hits: maximum number of pages that all queries of a request may ask for together.
         part: number of queries that are searched together, which bounds the memory of their scores.
         connections: maximum number of open connections; further ones are closed.
-        waiting: maximum number of requests that are searched or wait; further ones get status 503.
+        waiting: maximum number of requests that are searched or wait for a search; further ones get status 503.
         arrive: seconds within which a request must have arrived completely.
-        search: seconds that a request may wait and be searched. The limit is checked between the parts of a search.
+        search: seconds that the waiting and the search of a request may take together. The limit is checked between the
+            parts of a search.
         open: seconds that a connection may stay open.
     """
 
@@ -79,7 +80,7 @@ class _Refused(Exception):
 
 
 def make_app(index: Searcher, key: str | None = None, limits: Limits | None = None) -> web.Application:
-    """Returns the web application that serves an index. A request in another format gets status 400 and the reason.
+    """Returns the web application that serves an index. A request in a wrong format gets status 400 and the reason.
 
     Args:
         key: token that every request must carry (``Authorization: Bearer``); requests without it get status 401. None

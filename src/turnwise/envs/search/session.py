@@ -17,14 +17,14 @@ SHOWN = 2_000  # maximum number of characters of one page in a result
 class SearchSession(QuestionSession):
     """See :class:`~turnwise.envs.search.questions.QuestionSession`.
 
-    ``seen`` holds the titles of all pages that results have shown, in order.
+    ``seen`` holds the titles of all pages that search results have shown, in the order in which they were shown.
     """
 
     seen: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
-        """Returns the titles of evidence pages that no result has shown yet, in the order in which they can be
-        found.
+        """Returns the titles of the evidence pages that no search result has shown yet, in the order in which they can
+        be found.
         """
         return [title for title in self.question.titles if title not in self.seen]
 

@@ -1,4 +1,4 @@
-"""The source of questions and pages for search and browse: the generated encyclopaedia, or files of the user."""
+"""Provides the questions and pages of search and browse, from the generated encyclopaedia or from files of the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Source:
         level, edition, countries, hops: arguments of :class:`~turnwise.envs.search.encyclopaedia.Encyclopaedia`.
         files: split -> question file, used instead of the encyclopaedia's questions. A split without a file has no
             tasks.
-        corpus: a file of pages, used instead of those that come with the questions.
+        corpus: a file of pages, used instead of the pages that come with the questions.
 
     Raises:
         ValueError: ``files`` names an unknown split.
@@ -54,7 +54,7 @@ class Source:
         self.name = f"files {_digest(files)}" if files else made
 
     def tasks(self, env: str, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` different tasks. A longer list starts with the shorter one.
+        """Returns ``count`` different tasks. With a larger ``count``, the list begins with the same tasks.
 
         Raises:
             InputError: the split has fewer than ``count`` questions.

@@ -3,16 +3,17 @@
 It accepts searches that show new evidence, and answers that the evidence supports.
 
 PivotRL (arXiv:2603.21383, App. A.2) accepts a browsing step if it is a useful next step towards the evidence. Here, the
-pages that a step shows decide this, not its words:
+pages that an action shows decide this, not the words of the action:
 
 - A search is accepted if its results show any page of the evidence that no result has shown before.
-- An answer is accepted if it is right *and* either all evidence was shown or the expert answers here too. Otherwise it
-  could be a lucky guess, and is refused.
-- Everything else is refused: a search for pages that were seen, a search that finds nothing needed, an answer that is
-  partly right.
+- An answer is accepted if it is right *and* either all evidence was shown or the expert answers here too. Otherwise the
+  answer could be a lucky guess and is refused.
+- Everything else is refused: a search that shows only pages that were seen before, a search that finds no evidence, and
+  an answer that is only partly right.
 
-Every accepted search leaves less to be found, so no search is accepted again and again. If a question file does not
-name the supporting pages, a search is accepted if it shows the first new page that the expert's search shows.
+Every accepted search reduces the evidence that is still to be found, so repeating searches gains nothing. If a question
+file does not name the supporting pages, a search is accepted if it shows the first new page that the expert's search
+shows.
 """
 
 from __future__ import annotations
@@ -44,5 +45,5 @@ def accepts(session: SearchSession, action: str, expert: str) -> bool:
 
 
 def new_titles(session: SearchSession, query: str) -> list[str]:
-    """Returns the titles that a search would show and that no result has shown before."""
+    """Returns the titles of the pages that a search would show and that no search result has shown before."""
     return [page.title for page in session.find(query) if page.title not in session.seen]

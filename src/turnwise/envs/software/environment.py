@@ -30,10 +30,10 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
             level.
         shown: maximum length of an observation in characters. None means 400 at the tiny level and 2000 at the full
             level.
-        verifier: ``effect``, ``call`` or ``name``; see ``software.verifier``. None means effect at the tiny level and
-            name at the full level.
-        slips: probabilities of the clumsy expert's mistakes.
-        box: the sandbox, which starts when it first runs code.
+        verifier: ``effect`` accepts calls that bring the repair forward, ``call`` the expert's call, ``name`` calls of
+            the same tool (``software.verifier``). None means effect at the tiny level and name at the full level.
+        slips: probabilities of the mistakes of the clumsy scripted expert.
+        box: the sandbox. It starts when it first runs code.
 
     Raises:
         ValueError: an argument is out of its range.

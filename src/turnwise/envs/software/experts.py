@@ -1,6 +1,6 @@
-"""Scripted experts, which read before they write.
+"""Scripted experts of ``env=software``, which find the wrong line before they edit it.
 
-The tests show the failing function, a search shows its file, and the file shows the wrong line.
+The tests show which function fails, a search shows the function's file, and the file shows the wrong line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turnwise.envs.software.session import SoftwareSession
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """Probabilities per turn of the clumsy expert's mistakes."""
+    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake."""
 
     again: float = 0.08  # runs the tests once more
     astray: float = 0.12  # opens another file, or one that does not exist
@@ -24,9 +24,10 @@ class Slips(Chances):
 
 
 class GoodExpert(Expert[SoftwareSession]):
-    """An expert that runs the tests, searches the function, opens its file and corrects the line.
+    """An expert that runs the tests, may search for the function, opens its file and corrects the line.
 
-    If the tests already show the module, the seed decides whether it searches nevertheless.
+    The tests already show the function's module, so the search is not needed. The seed decides whether the expert
+    searches nevertheless.
     """
 
     def __init__(self, session: SoftwareSession, seed: int | str) -> None:
@@ -47,7 +48,7 @@ class GoodExpert(Expert[SoftwareSession]):
 
 
 class ClumsyExpert(Clumsy[SoftwareSession], GoodExpert):
-    """The good expert with :class:`Slips`, from which it recovers."""
+    """An expert that acts like the good one but sometimes makes :class:`Slips`, from which it then recovers."""
 
     def _again(self, session: SoftwareSession) -> str:
         return session.write("run")

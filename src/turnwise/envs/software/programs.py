@@ -1,8 +1,8 @@
-"""The functions of which generated repositories consist, each with the ways in which it can be broken.
+"""Defines the functions that generated repositories consist of, and the ways in which each function can be broken.
 
-A body line that can be broken is written as a tuple: the right line first, then wrong ones. A case is a pair of
-arguments and right value. One case is shown in the repository's tests; the others are hidden and decide whether the
-task is solved.
+A body line that can be broken is written as a tuple: the right line first, then wrong ones. A test case is a pair: the
+arguments and the right return value. One test case of each function is shown in the repository's tests; the others are
+hidden. The shown and the hidden cases decide whether the task is solved.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ Line = str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One function with its broken forms and its cases."""
+    """One function with its broken forms and its test cases."""
 
     name: str
-    head: str  # its parameters, as written in the source
+    head: str  # the function's parameters, as written in the source
     body: tuple[Line, ...]
     cases: tuple[tuple[str, str], ...]  # (arguments, right value), both as Python text
 
     def text(self, broken: tuple[int, int] | None = None) -> str:
-        """Returns the source. ``broken`` is (line, index of its wrong form); None means the right source."""
+        """Returns the function's source. ``broken`` is (line, index of the line's wrong form); None means the right
+        source.
+        """
         lines = []
         for i, line in enumerate(self.body):
             forms = (line,) if isinstance(line, str) else line
@@ -31,7 +33,7 @@ class Program:
         return "\n".join([f"def {self.name}({self.head}):", *lines]) + "\n"
 
     def faults(self) -> list[tuple[int, int]]:
-        """Returns all ways to break the function, as (line, index of its wrong form)."""
+        """Returns all ways to break the function, each as (line, index of the line's wrong form)."""
         return [
             (i, form) for i, line in enumerate(self.body) if isinstance(line, tuple) for form in range(1, len(line))
         ]

@@ -29,7 +29,7 @@ TOOLS = (
 )
 _RULES = "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
 _LIST = 8  # maximum number of lines that a search shows
-_FEW = 3  # maximum number of matching lines for which a search counts as specific; a single letter, for example, is not
+_FEW = 3  # a search that shows more lines than this counts as unspecific, for example the search for a single letter
 
 _MARK = "found: "
 # Prints one JSON list with the result of each call as text. The right values never enter the sandbox.
@@ -51,11 +51,11 @@ print({mark!r} + json.dumps(found))
 class SoftwareSession(WorkspaceSession):
     """See ``turnwise.envs.environment.Session``.
 
-    The task is solved when every case, shown or hidden, gives the right value.
+    The task is solved when the code returns the right value in every test case, shown or hidden.
 
-    ``found`` says how much of the way to the fault the observations have shown: 1 means the failing function, 2 the
-    place of this function, 3 its wrong line. Until the function is known, 2 and 3 do not count, even if an observation
-    shows them.
+    ``found`` is a number that says what the observations have shown of the fault so far: 0 nothing, 1 which function
+    fails, 2 also the place of this function, 3 also its wrong line. The place and the line do not count before it is
+    known which function fails, even if an observation shows them.
     """
 
     def __init__(self, task: Task, box: Box, calls: Calls, horizon: int, shown: int) -> None:
@@ -71,7 +71,7 @@ class SoftwareSession(WorkspaceSession):
         self.found = 0
 
     def act(self, call: ToolCall) -> Step:
-        """Makes a call. After an edit, all cases are run."""
+        """Makes a call. After an edit, all test cases are run."""
         observation = cut(getattr(self, f"_{call.name}")(call.arguments), self.shown)
         shows = self._shows(call, observation)
         if shows == 1 or self.found:
@@ -94,7 +94,7 @@ class SoftwareSession(WorkspaceSession):
         return entry.content.decode().splitlines()
 
     def _shows(self, call: ToolCall, answer: str) -> int:
-        """Returns how much of the way to the fault an observation shows, as a number like ``found``."""
+        """Returns what an observation shows of the fault, as a number with the meaning of ``found``."""
         path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
         lines = answer.splitlines()
         if call.name == "run":
@@ -149,7 +149,9 @@ class SoftwareSession(WorkspaceSession):
         return text.splitlines()[-1] if not outcome.ok and text else text or "all tests pass"
 
     def _judged(self) -> bool:
-        """Returns whether every case gives the right value. Everything else that the code prints is ignored."""
+        """Returns whether the code gives the right value in every test case. Other text that the code prints is
+        ignored.
+        """
         script = _JUDGE.format(calls=json.dumps(list(self.cases)), mark=_MARK)
         tree = {**self.tree, "judge.py": File(script.encode())}
         outcome, _ = self.box.run("python3 judge.py", tree)

@@ -1,7 +1,8 @@
 """Scores patches on real SWE-bench instances with the benchmark's own harness (arXiv:2310.06770), which needs Docker.
 
-The harness (package ``swebench``, MIT licence) is an extra, ``requirements-swebench.txt``, best installed in a Python
-environment of its own. It runs as a separate program; nothing of it is imported here.
+The harness (package ``swebench``, MIT licence) is an optional dependency (``requirements-swebench.txt``), best
+installed in a Python environment of its own. The harness runs as a separate program; this module imports nothing from
+it.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class NoHarnessError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The harness's result for each instance for which a patch was submitted.
+    """The results of the harness, one for each instance for which a patch was submitted.
 
-    A fault is an error of the test system, so it says nothing about the patch. The harness's own success rate counts
-    faults as failures; ``rate`` leaves them out.
+    A fault is an error of the test system, so it says nothing about the patch. The success rate that the harness
+    reports counts faults as failures; ``rate`` leaves faults out.
     """
 
     resolved: tuple[str, ...]
@@ -52,7 +53,7 @@ class Verdicts:
 
     @property
     def rate(self) -> float | None:
-        """Returns the share of resolved instances among those that could be judged; None if none could be judged."""
+        """Returns the fraction of resolved instances among the instances without a fault; None if there are none."""
         judged = len(self.resolved) + len(self.failed)
         return len(self.resolved) / judged if judged else None
 
@@ -66,7 +67,7 @@ class Harness:
         split: the split of the data set.
         workers: number of containers that run at once.
         timeout: time limit in seconds of the tests of one instance.
-        python: the interpreter that has swebench installed; None means this one.
+        python: the Python interpreter that has swebench installed; None means the interpreter of this process.
 
     Raises:
         ValueError: a number is below 1.
@@ -114,8 +115,7 @@ class Harness:
         Args:
             patches: instance id -> a patch in git's format; empty if the policy made no patch.
             model: name of the model that wrote the patches.
-            folder: folder for predictions, logs and report. If it already holds results of the same patches, they are
-                not run again.
+            folder: folder for predictions, logs and report. Patches whose results it already holds are not run again.
 
         Raises:
             NoHarnessError: swebench or Docker is missing.
@@ -150,8 +150,8 @@ def write_predictions(path: Path, patches: Mapping[str, str], model: str) -> Non
 def read_report(path: Path, logs: Path) -> Verdicts:
     """Returns the verdicts in a report (schema version 2) of the harness.
 
-    The log of an instance that ended in an error decides its kind: if the patch does not apply or makes the tests time
-    out, the patch has failed; anything else is a fault.
+    If an instance ended in an error, its log decides how it counts: if the patch does not apply or makes the tests time
+    out, the patch has failed. Any other error is a fault.
 
     Args:
         path: the report file.
@@ -192,7 +192,9 @@ def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Returns the change between two trees of text files as a patch for ``git apply``; empty if nothing changed.
 
     Args:
-        before, after: path -> text. A path that only one of the two contains was created or deleted.
+        before: path -> text of the file before the change.
+        after: path -> text of the file after the change. A path that only one of the two mappings contains was created
+            or deleted.
     """
     parts: list[str] = []
     for path in sorted({*before, *after}):
@@ -209,7 +211,7 @@ def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def _lines(text: str | None) -> list[str]:
-    """Returns the lines of a text with their line ends, which the last line may lack.
+    """Returns the lines of a text with their line ends. The last line may have no line end.
 
     As in git, only a newline ends a line.
     """

@@ -12,9 +12,9 @@ from turnwise.envs.environment import Level
 from turnwise.envs.software.programs import PROGRAMS, Program
 from turnwise.types import Task
 
-# number of modules, number of functions in each
+# level -> (number of modules, number of functions per module)
 SHAPES: Mapping[Level, tuple[int, int]] = {"tiny": (2, 1), "full": (4, 3)}
-# none of them is a module of Python's library
+# names of generated modules; Python's library has no modules with these names
 MODULES = ("bag", "box", "core", "data", "item", "num", "part", "shop", "tool", "unit")
 TEST = "tests.py"
 
@@ -33,8 +33,8 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
     """Returns task number ``index`` of a split.
 
     ``train`` and ``seen`` use the same faults in different repositories: a hash of a repository decides its split.
-    ``unseen`` uses wrong forms of a line that no training task contains. The right forms of these lines are known from
-    training tasks that break them in other ways.
+    ``unseen`` uses wrong forms of lines that no training task contains. Training tasks break these lines in other ways,
+    so the policy can learn the right forms from them.
     """
     attempt = 0
     while True:
@@ -46,24 +46,25 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def held_out(program: Program) -> list[tuple[int, int]]:
-    """Returns the faults that only ``unseen`` uses, as (line, form): the last form of each line with several wrong
-    forms.
+    """Returns the faults that only ``unseen`` uses, each as (line, index of its wrong form).
+
+    Of each line with several wrong forms, the last form is held out.
     """
     forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
     return [(i, last) for i, last in forms.items() if last > 1]
 
 
 BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(program)))
-"""Names of the functions that ``unseen`` can break."""
+"""Names of the functions that can be broken in tasks of ``unseen``."""
 
 
 def _is_seen(data: Mapping[str, Any]) -> bool:
-    """Returns whether a repository belongs to ``seen``, as a tenth of the repositories with training faults do."""
+    """Returns whether a repository belongs to ``seen``. About a tenth of the repositories with training faults do."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
 
 
 def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
-    """Returns a repository: modules of functions, one of which is broken, and tests of all functions."""
+    """Returns a repository. Its modules contain functions, one of them broken, and its tests test all functions."""
     names = [f"{name}.py" for name in rng.sample(MODULES, modules)]
     broken = PROGRAMS[rng.choice(BREAKABLE if unseen else sorted(PROGRAMS))]
     chosen = [broken.name, *rng.sample(sorted(set(PROGRAMS) - {broken.name}), modules * functions - 1)]
@@ -92,7 +93,10 @@ def _module(programs: list[Program], broken: Program, fault: tuple[int, int]) ->
 
 
 def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns the first case for which the fault gives a wrong value. Only code of this file's programs is run here."""
+    """Returns a list of one test case: the first one for which the broken function gives a wrong value.
+
+    Only the code of ``PROGRAMS`` is run here.
+    """
     names: dict[str, Any] = {}
     exec(program.text(fault), names)
     for (given, value), case in zip(program.cases, cases, strict=True):

@@ -1,12 +1,12 @@
 """The functional verifiers of software, which accept calls that are as good as an expert's (PivotRL, arXiv:2603.21383,
 Eq. 6).
 
-- ``name`` accepts a call that fits its tool if the expert calls the same tool. This is the paper's choice for software.
-- ``call`` requires the same arguments too.
-- ``effect`` accepts a call if it repairs the code, or if it shows more of the way to the fault than was shown so far:
-  first which function fails, then the place of this function or its wrong line, among few other lines. The expert's
-  call has no influence, so a mistake of a clumsy expert does not lower the standard. No call is accepted again and
-  again.
+- ``name`` accepts a valid call if the expert calls the same tool. This is the paper's choice for software.
+- ``call`` accepts a valid call if the expert calls the same tool with the same arguments.
+- ``effect`` accepts a call if it repairs the code, or if it shows more of the fault than was shown so far: first which
+  function fails, then the place of this function or its wrong line. A search that shows many lines does not count. The
+  expert's call has no influence, so a mistake of a clumsy expert does not change which calls are accepted. Repeating a
+  call shows nothing new, so the repeated call is not accepted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def effective(session: SoftwareSession, action: str) -> bool:
 
 
 def alike(session: SoftwareSession, action: str, expert: str, whole: bool) -> bool:
-    """Returns whether both are valid calls of the same tool and, if ``whole``, have the same arguments."""
+    """Returns whether the action and the expert's action are valid calls of the same tool.
+
+    If ``whole`` is true, they must also have the same arguments.
+    """
     try:
         ours, theirs = session.call(action), session.call(expert)
     except ToolCallError:

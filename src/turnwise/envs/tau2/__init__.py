@@ -1,4 +1,4 @@
-"""tau2-bench: its tasks, policies, tools and databases as packaged in inspect-evals.
+"""The benchmark tau2-bench, with the tasks, policies, tools and databases that the package inspect-evals ships.
 
 The user is simulated by rules or by a model behind an endpoint.
 """

@@ -25,14 +25,16 @@ _OURS = ("model", "messages", "temperature", "max_tokens", "stream", "n")
 class EndpointUser:
     """See ``turnwise.envs.tau2.user.User``.
 
-    Answers are cached by the content of their questions, so that repeating a conversation gives the same answers. If no
-    answer can be obtained, an ``EnvironmentFault`` is raised; the episode does not count as lost.
+    The model's answers are cached under the content of the requests, so that repeating a conversation gives the same
+    answers. If no answer can be obtained, an ``EnvironmentFault`` is raised, and the episode does not count as lost.
 
     Args:
         client: address and settings of the requests.
         model: the model's name at the endpoint. It is part of the cache key.
-        cache: the file of cached answers. None means no cache; repeated episodes then differ if the model's answers do.
-        temperature, max_tokens: sampling temperature and maximum length of an answer.
+        cache: the file of cached answers. None means no cache; repeated episodes then differ wherever the model answers
+            differently.
+        temperature: sampling temperature.
+        max_tokens: maximum length of an answer in tokens.
         extra: further keys of the request.
 
     Raises:
@@ -70,9 +72,9 @@ class EndpointUser:
         return self._go_on(Talk(scenario))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """Returns the conversation with the agent's message and the model's answer.
+        """Returns the conversation with the agent's message and the model's answer added.
 
-        ``transferred`` and ``satisfied`` are ignored: the model has to conclude both from the messages.
+        ``transferred`` and ``satisfied`` are ignored: the model has to infer from the messages whether they hold.
         """
         return self._go_on(Talk(talk.scenario, (*talk.messages, ("agent", message))))
 

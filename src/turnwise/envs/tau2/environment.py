@@ -24,14 +24,14 @@ NAME = "tau2"
 
 
 class Tau2Env(ScriptedEnv[Tau2Session]):
-    """The benchmark's base set, without the tasks that reward doing nothing.
+    """The tasks of tau2-bench's base set, without those that reward an agent for doing nothing.
 
     See ``turnwise.envs.environment.Environment``.
 
     Args:
         domains: the domains to use, out of ``airline``, ``retail`` and ``telecom``. In ``telecom`` the policy works
             alone (solo mode): it gets a ticket instead of a user.
-        free: whether to keep the tasks that reward doing nothing.
+        free: whether to keep the tasks that reward an agent for doing nothing.
         horizon: maximum number of turns of an episode.
         format: the format of calls.
         rules: whether the system message contains the company's rules. Without them, episodes are shorter but differ
@@ -39,7 +39,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         user: how the user is simulated: ``scripted`` by rules, or ``endpoint`` by a model.
         patience: number of replies without anything new after which the scripted user ends the conversation.
         endpoint: the model that simulates the user.
-        mistakes: probabilities of the clumsy expert's mistakes.
+        mistakes: probabilities of the mistakes of the clumsy scripted expert.
         kept: number of tasks whose states are kept in memory.
 
     Raises:
@@ -86,8 +86,8 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     @property
     def left_out(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the tasks of each domain that ``tasks`` leaves out, because the benchmark rewards doing nothing in
-        them.
+        """Returns the tasks of each domain that ``tasks`` leaves out, because the benchmark rewards an agent for doing
+        nothing in these tasks.
         """
         return {domain: () if self.free else FREE[domain] for domain in self.domains}
 
@@ -95,8 +95,8 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         """Returns ``count`` tasks of a split, in an order that depends on the seed.
 
         ``train`` is the shipped training split. The tasks of the shipped test split are divided alternately between
-        ``seen`` and ``unseen``. An evaluation takes half of its tasks from each of these, so it evaluates on the test
-        split.
+        ``seen`` and ``unseen``. An evaluation takes half of its tasks from ``seen`` and half from ``unseen``, so it
+        evaluates on the test split.
         """
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
         random.Random(f"{seed}/{NAME}").shuffle(found)
@@ -122,9 +122,9 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         return self._kept[domain, name]
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Returns the benchmark's calls as chat messages. The clumsy expert adds mistakes that do no harm.
+        """Returns an episode with the benchmark's calls, as chat messages. The clumsy expert adds harmless mistakes.
 
-        ``success`` of the trajectory is the benchmark's verdict.
+        The field ``success`` of the trajectory is the benchmark's verdict.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -144,11 +144,11 @@ def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Returns the benchmark's success rate for each domain, and ``overall``, the unweighted mean of the domains.
 
     Args:
-        success: name of a task -> its outcomes, each 0 or 1 (``Evaluation.success``). The outcomes of a task are
-            averaged first.
+        success: name of a task -> the outcomes of its episodes, each 0 or 1 (``Evaluation.success``). They are averaged
+            per task before the tasks are averaged.
 
     Raises:
-        ValueError: there are no tasks, a task is of no tau2 domain, or a task has no outcomes.
+        ValueError: there are no tasks, a task belongs to none of tau2's domains, or a task has no outcomes.
     """
     found: dict[str, list[float]] = {}
     for name, outcomes in success.items():

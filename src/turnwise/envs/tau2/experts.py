@@ -1,8 +1,10 @@
-"""Scripted experts: one makes the benchmark's calls by the company's rules, the other also makes and corrects mistakes.
+"""Scripted experts: one makes the benchmark's calls and follows the company's rules; the other also makes harmless
+mistakes.
 
 The benchmark lists the calls that have to be made, but often not how their arguments are found. So the expert first
-asks the user for everything that the user knows. It looks up what it needs and has not seen, asks for confirmation
-before the first change, makes the calls one by one, gives the required information, and ends the conversation.
+asks the user for everything that the user knows. It looks up information that it needs and has not seen, asks for
+confirmation before the first change, makes the calls one by one, gives the required information, and ends the
+conversation.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from turnwise.envs.tau2.session import ENDING, Tau2Session
 ASK = "I will help you with that. Could you tell me who you are, and everything else that I should know?"
 CLOSE = "All of this is done."
 HOLD = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
-_ROOM = 4  # number of turns that are kept free of mistakes
+_ROOM = 4  # a mistake is made only while more than this many spare turns are left
 
 
 def good(session: Tau2Session) -> Iterator[Reply]:
     """Yields the benchmark's calls and the messages and look-ups around them.
 
-    ``session`` is the episode that they are used in.
+    ``session`` is the episode in which the replies are used.
     """
     solo = session.talk is None
     if not solo:
@@ -49,7 +51,7 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 
 def closing(session: Tau2Session) -> str:
-    """Returns the last message, with all required information that was not given yet."""
+    """Returns the agent's last message, with all required information that the agent has not given yet."""
     moved = any(call.name == TRANSFER for call in session.made)
     told = missing(session.reference.problem.said, session.said)
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
@@ -76,7 +78,7 @@ def _new(session: Tau2Session, gold: Gold) -> bool:
 
 
 def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
-    """Yields look-ups that an agent should make before these calls."""
+    """Yields the look-ups that an agent should make before the calls in ``steps``."""
     for gold, writes in steps:
         while found := lookup(session, gold.call, writes):
             yield [found], ""

@@ -1,4 +1,6 @@
-"""Look-ups before a call: identifiers that were not named yet, and the state that the call will change."""
+"""Finds look-ups to make before a call: of identifiers that were not named yet, and of the state that the call will
+change.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ _PHONE_CHECKS = (  # calls that check the customer's phone, with the most inform
 
 
 def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
-    """Returns the identifiers in ``calls``, and the customer's identifier, that no message or answer has contained so
-    far.
+    """Returns the identifiers that the agent has not read yet in any message or answer, among those in ``calls`` and
+    the customer's identifier.
     """
     needed = {value for call in calls for value in identifiers(call.arguments)}
     if session.reference.customer:
@@ -36,8 +38,8 @@ def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
 def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
     """Returns a read that a careful agent makes before ``call``; None if there is nothing left to read.
 
-    It is a read whose answer contains an unknown identifier. Before a change it may also be the first read whose answer
-    the change will alter, unless the agent has seen that answer already.
+    The answer of this read contains an identifier that is still unknown. If ``call`` changes the state, it may also be
+    the first read whose answer the change will alter, unless the agent has already seen the answer.
     """
     before = session.world.fork()  # a single copy is enough, because reads do not change it
     reads = [read for read in _reads(session, call) if read != call]
@@ -63,7 +65,7 @@ def seen(session: Tau2Session, answer: str) -> bool:
 
 
 def identifiers(arguments: Mapping[str, Any]) -> set[str]:
-    """Returns the values in a call that identify something in a database."""
+    """Returns the values in a call's arguments that identify something in a database."""
     found: set[str] = set()
     for name, value in arguments.items():
         if isinstance(value, list):

@@ -1,7 +1,8 @@
-"""Reads from the installed package inspect-evals: tasks, splits, policies, and tools with the functions that open them.
+"""Reads from the installed package inspect-evals: tasks, splits, policies, tools, and the functions that open the
+tools' databases.
 
-The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. Its tools are coroutines that find their databases
-in a store that belongs to the running context. Here, each episode has its own store (``world``).
+The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. The package's tools are coroutines that look for
+their databases in a store of the running context. In Turnwise, each episode has its own store (``world``).
 """
 
 from __future__ import annotations
@@ -22,20 +23,18 @@ from turnwise.errors import InputError
 INSTALL = "`make tau2` installs it (pip install --no-deps -r requirements-tau2.txt)"
 DOMAINS = ("airline", "retail", "telecom")
 SOLO = ("telecom",)  # domains with a ticket instead of a user; the agent itself operates the customer's phone
-FREE: Mapping[
-    str, tuple[str, ...]
-] = {  # tasks that the benchmark rewards for doing and saying nothing, because their calls change no state
+FREE: Mapping[str, tuple[str, ...]] = {  # tasks that the benchmark counts as solved if the agent does and says nothing
     "airline": tuple(map(str, (0, 1, 4, 5, 6, 10, 13, 26, 28, 31, 34, 36, 41, 43, 45, 46, 47, 48, 49))),
     "retail": tuple(map(str, (10, 12, 25, 50, 57, 65, 105))),
     "telecom": (),
 }
 
-_LISTS = {  # domain -> (module, function) of its lists of tools
+_LISTS = {  # domain -> (module, function) for each list of the domain's tools
     "airline": (("airline.tools", "all_airline_tools"),),
     "retail": (("retail.tools", "all_retail_tools"),),
     "telecom": (("telecom.tools", "all_telecom_agent_tools"), ("telecom.user_tools", "all_telecom_user_tools")),
 }
-_OPENERS = {  # domain -> (module, function) that puts its databases into the current store
+_OPENERS = {  # domain -> (module, function) that puts the domain's databases into the current store
     "airline": ("airline.AirlineAgentTools", "get_airline_tools"),
     "retail": ("retail.tools", "get_retail_tools"),
     "telecom": ("telecom.environment", "get_environment"),
@@ -94,7 +93,7 @@ def of_package(module: str, name: str) -> Any:
 def toolbox(domain: str) -> Toolbox:
     """Returns the tools of a domain.
 
-    For telecom they include the customer's phone tools, as in the benchmark's solo mode.
+    For telecom, the tools include those of the customer's phone, as in the benchmark's solo mode.
 
     Raises:
         MissingTau2Error: the tools cannot be imported.
@@ -129,7 +128,7 @@ def opener(domain: str) -> Callable[[], Any]:
 def policy(domain: str) -> str:
     """Returns the text of the company's rules, which the benchmark calls its policy.
 
-    For telecom it is the policy of solo mode and the technical support manual.
+    For telecom, the text consists of the policy of solo mode and the technical support manual.
     """
     return "\n\n".join(_text(domain, name).strip() for name in _POLICIES[domain])
 

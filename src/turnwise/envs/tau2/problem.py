@@ -28,7 +28,7 @@ DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "actio
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """A call that the benchmark demonstrates. ``compared`` names the arguments that must agree; None means all."""
+    """A call that the benchmark demonstrates. ``compared`` names the arguments that must be equal; None means all."""
 
     call: ToolCall
     compared: tuple[str, ...] | None = None
@@ -36,7 +36,7 @@ class Gold:
     def matches(self, call: ToolCall) -> bool:
         """Returns whether a call counts as this required action by the benchmark's rule.
 
-        Lists may be in any order, and for a transfer the tool's name is enough.
+        The elements of a list may be in any order. For a transfer to a human, the tool's name is enough.
         """
         if call.name != self.call.name:
             return False
@@ -60,8 +60,8 @@ class Tau2Problem:
         ticket: the text that the agent gets in solo mode.
         said: information that the agent has to give the user.
         required: whether all calls in ``gold`` have to be made.
-        assertions: conditions that must be true at the end. None means that the state must equal the one that ``gold``
-            leads to.
+        assertions: conditions that must be true at the end. None means that the state must equal the state to which the
+            calls in ``gold`` lead.
     """
 
     domain: str
@@ -75,7 +75,7 @@ class Tau2Problem:
 
     @property
     def solo(self) -> bool:
-        """Returns whether there is a ticket instead of a user."""
+        """Returns whether the agent works in solo mode, on a ticket and without a user."""
         return self.domain in SOLO
 
     @property
@@ -86,12 +86,13 @@ class Tau2Problem:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The result of running the expert's calls once. It is never changed.
+    """The result of running the expert's calls once. A ``Reference`` is never changed.
 
     Attributes:
         problem: the content of the task.
         goal: the state that the calls lead to.
-        steps: the calls that succeed or change the state, and whether each changes it. The benchmark ignores others.
+        steps: (call, whether it changes the state) for each call that succeeds or changes the state. The benchmark
+            ignores other calls.
         customer: the identifier of the customer; empty if it is not known.
     """
 
@@ -147,12 +148,12 @@ class Reference:
 
     @property
     def free(self) -> bool:
-        """Returns whether the benchmark rewards doing and saying nothing."""
+        """Returns whether the benchmark counts the task as solved if the agent does and says nothing."""
         return not self.fault(self.problem.start, (), ())
 
 
 def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
-    """Returns the required information that was not said.
+    """Returns those texts in ``wanted`` that ``said`` does not contain.
 
     As in the benchmark, texts are compared in lower case and without commas.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Table:
-    """The records with which every episode begins. They are never changed."""
+    """The records of a table at the start of every episode. They are never changed."""
 
     __slots__ = ("_texts", "records")
 
@@ -29,8 +29,8 @@ class Records(MutableMapping[str, Any]):
     """One episode's view of a table.
 
     A record that is accessed by key is the episode's own copy and may be changed. ``values`` and ``items`` give records
-    for reading only, because the benchmark's searches only read them. A deep copy copies no records: both views
-    continue with the same records and copy those that they access again.
+    for reading only, because the benchmark's searches only read them. A deep copy of the view copies no records. The
+    view and its copy continue with the same records, and each makes its own copy of a record when it next accesses it.
     """
 
     __slots__ = ("_frozen", "_own", "_table")
@@ -84,7 +84,7 @@ class Records(MutableMapping[str, Any]):
         return ChainMap(self._own, self._frozen, self._table.records)
 
     def changes(self) -> dict[str, str]:
-        """Returns the records that differ from the table's, as text by key."""
+        """Returns a mapping from key to text for the records that differ from the table's records."""
         found = {key: text_of(self.peek(key)) for key in {**self._frozen, **self._own}}
         return {key: text for key, text in found.items() if text != self._table.text(key)}
 

@@ -1,4 +1,4 @@
-"""A running episode: a conversation with a user, or work on a ticket, with a company's tools."""
+"""A running episode: the agent talks to a user or works on a ticket, with a company's tools."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Tau2Session:
     """See ``turnwise.envs.environment.Session``.
 
     A reply either makes calls or is a message to the user. The episode ends when the user ends it or, in solo mode,
-    when the policy calls ``done``. At the horizon it ends too and counts as lost, as in the benchmark. The only reward
-    comes at the end and is 0 or 1.
+    when the policy calls ``done``. After ``horizon`` turns it also ends and counts as lost, as in the benchmark. The
+    only reward comes at the end and is 0 or 1.
     """
 
     __slots__ = (
@@ -62,9 +62,10 @@ class Tau2Session:
         return self.reference.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the system message, and the user's first message or the ticket.
+        """Returns the system message, followed by the user's first message or the ticket.
 
-        The system message has the agent's role, the company's rules and, if no chat template shows them, the functions.
+        The system message has the agent's role and the company's rules. If no chat template shows the functions, it
+        also lists them.
         """
         problem = self.reference.problem
         system = [SOLO_ROLE if problem.solo else ROLE]
@@ -76,7 +77,7 @@ class Tau2Session:
         return [{"role": "system", "content": "\n\n".join(system)}, {"role": "user", "content": opened}]
 
     def read(self, action: str) -> Reply:
-        """Returns a reply in its parts.
+        """Parses a reply into its text and its calls.
 
         Raises:
             ToolCallError: the reply cannot be parsed, is empty, or combines ``done`` with something else.
@@ -93,7 +94,7 @@ class Tau2Session:
         return reply
 
     def step(self, action: str) -> Step:
-        """Makes the calls in a reply, or gives its text to the user.
+        """Makes the calls in a reply, or sends its text to the user.
 
         Raises:
             RuntimeError: the episode is over.

@@ -14,7 +14,7 @@ ENDS = (STOP, TRANSFERRED, "###OUT-OF-SCOPE###")  # the benchmark's markers for 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A conversation as the user remembers it. It is immutable; each message makes a new one."""
+    """A conversation as the user remembers it. It is immutable; each message makes a new conversation."""
 
     scenario: Mapping[str, Any]
     messages: tuple[tuple[str, str], ...] = ()  # (user or agent, text)
@@ -32,7 +32,8 @@ class Talk:
 class User(Protocol):
     """A simulated user, who answers the agent. The user does not see the agent's tool calls.
 
-    ``scripted`` says whether answers are free and always the same. If so, a verifier may ask for an answer in advance.
+    ``scripted`` says whether answers cost nothing and are always the same. If so, a verifier may ask for an answer in
+    advance.
     """
 
     scripted: ClassVar[bool]
@@ -52,21 +53,24 @@ class User(Protocol):
             talk: the conversation so far.
             message: the agent's message.
             transferred: whether the agent has transferred the user to a human.
-            satisfied: whether all that the user wants was done and said.
+            satisfied: whether everything that the user wants was done and said.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ScriptedUser:
-    """A user that follows rules. It needs no model and always gives the same answers.
+    """A simulated user that follows rules. It needs no model and always gives the same answers.
 
-    It begins with the reason of its call. If the agent asks something, it gives the facts that share a word with the
-    question. If the agent asks who it is, it gives the facts that identify it; if the agent asks for everything, all
-    remaining facts; and for any other question, the next fact. It agrees if it is asked to confirm. It ends the
-    conversation when all that it wants is done, after a transfer, or after ``patience`` replies in a row with nothing
-    new. Its facts are the sentences of the task's instructions in the first person. Because it compares words and says
-    more than people do, it is meant for training and tests and does not replace a person.
+    The user begins with the reason for the call. If the agent asks something, the user gives the facts that share a
+    word with the question. If the agent asks who the user is, the user also gives the facts that identify him or her.
+    If the agent asks for everything, the user gives all remaining facts. To any other question, the user gives the next
+    fact. If the agent asks for confirmation, the user agrees. The user ends the conversation when everything that was
+    wanted is done, after a transfer, or after ``patience`` replies in a row with nothing new. The user's facts are the
+    sentences of the task's instructions in the first person.
+
+    This user compares words and says more than people do. It is therefore meant for training and tests and does not
+    replace a person.
 
     Raises:
         ValueError: ``patience`` is below 1.
@@ -80,7 +84,7 @@ class ScriptedUser:
             raise ValueError(f"patience: must be at least 1, got {self.patience}")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation that begins with the reason of the call."""
+        """Returns a conversation in which the user's first message is the reason for the call."""
         reason = first_person(str(_instructions(scenario).get("reason_for_call") or "").strip())
         return Talk(scenario, (("user", reason or "Hello, I need your help."),))
 

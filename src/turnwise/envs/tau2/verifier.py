@@ -1,18 +1,21 @@
-"""The functional verifier: it accepts replies that serve the task as the benchmark's calls do (PivotRL,
+"""The functional verifier: it accepts replies that serve the task as well as the benchmark's calls do (PivotRL,
 arXiv:2603.21383, Eq. 6).
 
-- A call is accepted if it is a call that is still due or replaces one. It replaces a due call if the rest of the
-  benchmark's calls passes the checks after it, but would not without it.
+- A call is due if it is one of the benchmark's calls and still has to be made. A call is accepted if it is due or
+  replaces a due call. It replaces a due call if, after it, the other due calls suffice to pass the checks, and without
+  it they do not.
 - A read that is not in the benchmark's list is accepted if it shows something new that matters: the answer of a due
   read, an identifier that a due call needs, or a state that a due call changes.
-- A change is accepted only after the user has agreed.
-- A message is accepted if it brings this agreement, or a fact that the user had not given. The last message is accepted
-  if it gives the required information.
+- A call that changes the state is accepted only after the user has agreed. This rule does not hold in solo mode or if a
+  model simulates the user.
+- A message is accepted if it makes the user give a new fact, or if it names a due change and makes the user agree. It
+  is also accepted if it gives required information and no read is due, or if all checks pass after it.
 
-So no reply is accepted again and again.
+So repeating replies gains nothing.
 
 The demonstrated reply has no influence, with one exception. If a model simulates the user, it is not known in advance
-whether a question will bring something new. So a message is accepted if the expert writes one here too.
+whether a question will bring something new. So a message is then accepted if the expert also writes a message in this
+turn.
 """
 
 from __future__ import annotations
@@ -60,10 +63,11 @@ def accepts(session: Tau2Session, action: str, expert: str) -> bool:
 
 
 def still_due(session: Tau2Session) -> Iterator[Due]:
-    """Yields one list of the benchmark's calls that are still to be made; no list if the task can no longer be solved.
+    """Yields one list of the benchmark's calls that are still to be made. If the task can no longer be solved, yields
+    nothing.
 
-    Calls that were made are removed from the list, and so are reads whose answers were seen. If the remaining calls do
-    not lead to the goal, because another call replaced one of them, one more call is removed if that helps.
+    The list omits calls that were made and reads whose answers were seen. If the remaining calls do not lead to the
+    goal, because another call replaced one of them, one more call is left out if this makes the rest lead to the goal.
     """
     due = list(session.reference.steps)
     for call in session.made:
@@ -88,7 +92,7 @@ def _leads(session: Tau2Session, world: World, made: Sequence[ToolCall], due: Du
 def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
     tools, world, rest = session.reference.problem.tools, session.world.fork(), due
     agreed = session.talk is None or session.talk.agreed or not session.user.scripted
-    # whether changes are made in the benchmark's order, so that the remaining calls need not be tried out
+    # whether changes are made in the benchmark's order; if so, the remaining calls need not be tried out
     in_order = True
     for place, call in enumerate(calls):
         if check_call({"name": call.name, "arguments": call.arguments}, tools):
@@ -155,7 +159,7 @@ def _same(gold: Gold, call: ToolCall) -> bool:
 
 
 def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due: Due) -> bool:
-    """Returns whether a read shows something new that matters."""
+    """Returns whether a read shows something new that matters for the calls that are still due."""
     if seen(session, answer):
         return False
     if any(value in answer for value in unknown(session, [gold.call for gold, _ in due])):

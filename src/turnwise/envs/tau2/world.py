@@ -60,14 +60,15 @@ class World:
     def fork(self) -> World:
         """Returns an independent copy.
 
-        Tables are shared. Records that were read or changed are copied when they are next used.
+        The copy shares the tables. Records that were read or changed are copied when they are next used.
         """
         from inspect_ai.util import Store
 
         return World(self.domain, Store(dict(self.store.items())))  # Store makes a deep copy of its argument
 
     def call(self, call: ToolCall) -> str:
-        """Returns the text of the answer. As in the benchmark, an error that a tool raises is an answer too.
+        """Makes a call and returns the text of its answer. As in the benchmark, an error that a tool raises is an
+        answer too.
 
         Raises:
             EnvironmentFault: the databases themselves cannot be used.
@@ -93,8 +94,7 @@ class World:
         return answer if isinstance(answer, str) else json.dumps(answer)
 
     def opened(self) -> Any:
-        """Returns the domain's tools on this world's databases, after bringing the databases up to date with one
-        another.
+        """Returns the domain's tools for this world's databases, after synchronising the databases with one another.
 
         Raises:
             EnvironmentFault: the databases cannot be used.
@@ -115,7 +115,7 @@ class World:
         return copy_context().run(run)
 
     def state(self) -> Mapping[str, Any]:
-        """Returns the values by which states are compared. For shared tables they are only the changed records."""
+        """Returns the values by which states are compared. Of shared tables, only the changed records are included."""
         found: dict[str, Any] = {}
         for name, value in self.store.items():
             if not isinstance(value, BaseModel):
@@ -140,7 +140,7 @@ class World:
         return {bill.bill_id for bill in self.store.get(_BILLS).bills} if self.domain in SOLO else set()
 
     def _name_bills(self, before: set[str]) -> None:
-        """Replaces the random numbers of bills that a call has made by numbers that are the same in every replay."""
+        """Gives each bill that a call has created an id that is the same in every replay, instead of the random id."""
         database = self.store.get(_BILLS)
         for bill in database.bills:
             if bill.bill_id not in before and _RANDOM_BILL.fullmatch(bill.bill_id):
@@ -152,7 +152,7 @@ class World:
 
 @lru_cache(maxsize=len(DOMAINS))
 def pristine(domain: str) -> Store:
-    """Returns the store of a domain in its shipped state, with shared large tables. It is never changed.
+    """Returns the store of a domain in its shipped state. Its large tables are shared, and the store is never changed.
 
     Raises:
         MissingTau2Error: the package cannot be used.
@@ -173,7 +173,7 @@ def pristine(domain: str) -> Store:
 
 
 def _result(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of a coroutine that never waits, as the benchmark's tools are."""
+    """Returns the result of a coroutine that never waits. The benchmark's tools are such coroutines."""
     try:
         work.send(None)
     except StopIteration as stop:

@@ -1,4 +1,4 @@
-"""``env=terminal``: small file tasks (chores) in a folder, done with real bash in the sandbox."""
+"""``env=terminal``: small file tasks (chores) in a folder, which the policy does with real bash in the sandbox."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
             level and hermes at the full level.
         shown: maximum length of an observation in characters. None means 200 at the tiny level and 2000 at the full
             level.
-        verifier: ``effect`` or ``similarity``; see ``terminal.verifier``.
-        threshold: the minimum similarity of an accepted command, for ``similarity``.
+        verifier: ``effect`` runs the command and accepts it if it makes progress; ``similarity`` compares its text with
+            the expert's command (``terminal.verifier``).
+        threshold: the minimum similarity, in [0, 1], of commands that the verifier ``similarity`` accepts.
         judge: decides whether two commands below the threshold are equivalent; None means that they are not.
-        slips: probabilities of the clumsy expert's mistakes.
-        box: the sandbox, which starts at the first command.
+        slips: probabilities of the mistakes of the clumsy scripted expert.
+        box: the sandbox. It starts at the first command.
 
     Raises:
         ValueError: an argument is out of its range.

@@ -1,7 +1,7 @@
-"""Scripted experts that know only what they have read of the folder.
+"""Scripted experts of ``env=terminal``, which know the folder only from what they have read.
 
-The good expert does the chores in order. If the request names a file only by a word in it, it searches for the file
-first. The clumsy expert does the same, with detours and mistakes, each of which it corrects.
+The good expert does the chores in order. If the request names a file only by a word in it, the expert searches for the
+file first. The clumsy expert does the same, but sometimes makes a detour or a mistake, and then corrects it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turnwise.envs.terminal.session import TerminalSession
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """Probabilities per turn of the clumsy expert's mistakes."""
+    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake."""
 
     look: float = 0.12  # lists the folder, or reads a file
     misspell: float = 0.1  # uses a path that does not exist
@@ -31,7 +31,7 @@ class GoodExpert(Expert[TerminalSession]):
         return session.write("bash", self.command(session))
 
     def command(self, session: TerminalSession) -> str:
-        """Returns the right command for this state."""
+        """Returns the command that the good expert gives in this state."""
         chore = session.goal.unmet(session.tree)
         assert chore is not None
         if session.hidden(chore):
@@ -44,7 +44,7 @@ class GoodExpert(Expert[TerminalSession]):
 
 
 class ClumsyExpert(Clumsy[TerminalSession], GoodExpert):
-    """The good expert with :class:`Slips`, from which it recovers."""
+    """An expert that acts like the good one but sometimes makes :class:`Slips`, from which it then recovers."""
 
     stray: str | None = None  # path of a needless file, which the next command removes
 

@@ -1,4 +1,4 @@
-"""Checks whether a terminal task is done, and counts what is missing."""
+"""Checks whether a terminal task is done, and counts the files that are not yet as required."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Goal:
         start: the content of the folder at the start.
         final: the files that the folder must contain at the end: results of the chores, and all files that no chore
             changes.
-        gone: paths that must not exist at the end. Other files do not matter.
+        gone: paths that must not exist at the end. Files that neither ``final`` nor ``gone`` names do not matter.
 
     Raises:
         ValueError: the data does not describe a terminal task.
@@ -42,7 +42,7 @@ class Goal:
     def missing(self, tree: Tree) -> int:
         """Returns the number of files that are not as required; 0 if the task is done.
 
-        A file to be moved counts as wrong until it exists at its new place, so deleting it makes no progress.
+        A file that has to be moved counts as wrong until it exists at its new place, so deleting it makes no progress.
         """
         wrong = sum(not _holds(tree, path, text) for path, text in self.final.items())
         for chore in self.chores:

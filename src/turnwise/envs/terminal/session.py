@@ -21,7 +21,8 @@ _RULES = "You work in a folder through bash. The task is done as soon as the fol
 class TerminalSession(WorkspaceSession):
     """See ``turnwise.envs.environment.Session``. Each command runs in a new shell that starts in the work folder.
 
-    ``located`` holds the files of chores that observations have identified so far.
+    ``located`` holds the paths of those files of chores that the policy has found, as judged by the observations so
+    far.
     """
 
     def __init__(self, task: Task, goal: Goal, box: Box, calls: Calls, horizon: int, shown: int) -> None:
@@ -48,7 +49,9 @@ class TerminalSession(WorkspaceSession):
         return refusal(error)[: self.shown]
 
     def step(self, action: str) -> Step:
-        """Applies one action, and records which files its observation identifies. See :meth:`ToolSession.step`."""
+        """Applies one action, and records which files of chores the observation identifies. See
+        :meth:`ToolSession.step`.
+        """
         step = super().step(action)
         self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, step.observation, c)}
         return step
@@ -67,8 +70,10 @@ class TerminalSession(WorkspaceSession):
 
 
 def _shows(action: str, observation: str, chore: Mapping[str, Any]) -> bool:
-    """Returns whether an observation identifies the file of a chore, by name and word, by its name alone, or by its
-    content.
+    """Returns whether an observation identifies the file of a chore.
+
+    This is the case if a line has the file's path and its word, if the file is the only one in the observation, or if
+    the action names the path and the observation has the word.
     """
     path, word = chore["path"], chore["find"]
     named = [line for line in observation.splitlines() if ".txt" in line]

@@ -2,9 +2,9 @@
 
 A task is a folder, a request in words, and the files that the folder must contain at the end.
 
-A task consists of one to three chores on generated files, to be done in order. The policy has to find out what a chore
-needs to know, for example which file contains a word. Files, names and words come from small lists at the ``tiny``
-level and from longer ones at ``full``.
+A task consists of one to three chores on generated files, to be done in order. The policy has to find out the
+information that a chore needs, for example which file contains a word. Files, names and words come from short lists at
+the ``tiny`` level and from longer lists at the ``full`` level.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sizes:
     words: tuple[str, ...]
     files: tuple[int, int]  # minimum and maximum number of files
     lines: tuple[int, int]  # minimum and maximum number of lines of a file
-    chores: tuple[int, int]
+    chores: tuple[int, int]  # minimum and maximum number of chores
 
 
 _WORDS = (
@@ -66,13 +66,13 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def split_of(data: Mapping[str, Any]) -> str:
-    """Returns the split of a task. Eight tenths of all tasks are for training, one tenth each for seen and unseen."""
+    """Returns the split of a task: train for eight tenths of all tasks, seen for one tenth, unseen for one tenth."""
     share = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0]
     return "unseen" if share < 26 else "seen" if share < 52 else "train"
 
 
 def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
-    """Returns a folder and a list of chores on different files. No chore is done already at the start."""
+    """Returns a folder and a list of chores on different files. None of the chores is already done at the start."""
     files: dict[str, str] = {}
     count = rng.randint(*sizes.files)
     names = rng.sample(sizes.names, count)
@@ -81,7 +81,7 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
     for i, name in enumerate(names):
         lines = [rng.choice(sizes.words) for _ in range(rng.randint(*sizes.lines))]
         mark = words[i % len(words)]
-        # so that a word in a request occurs in only one file
+        # so that the word with which a request describes a file occurs only in this file
         lines = [word if word not in words else mark for word in lines]
         lines[rng.randrange(len(lines))] = mark
         files[f"{rng.choice(folders)}/{name}.txt"] = "\n".join(lines) + "\n"
@@ -96,13 +96,13 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
 
 
 def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
-    """Returns the files after a chore was done."""
+    """Returns the files of the folder after a chore was done."""
     left = {path: text for path, text in files.items() if path not in chore["gone"]}
     return left | chore["want"]
 
 
 def _mark(path: str, files: Mapping[str, str]) -> str | None:
-    """Returns a word that occurs in this file and in no other; None if there is none."""
+    """Returns a word that occurs in this file and in no other file; None if there is no such word."""
     others = set(" ".join(text for other, text in files.items() if other != path).split())
     return next((word for word in files[path].split() if word not in others), None)
 
@@ -121,8 +121,10 @@ def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> di
 
 
 def _place(path: str, files: Mapping[str, str], rng: random.Random) -> tuple[str | None, str]:
-    """Returns the word to search for, or None, and the words with which the request names a file: its path or a word in
-    it.
+    """Returns (word, description). The description is the text with which the request names a file.
+
+    It is either the file's path, and then the word is None, or it names the word in the file that the policy can search
+    for.
     """
     word = _mark(path, files)
     if word is None or rng.random() < 0.4:

@@ -2,12 +2,12 @@
 arXiv:2603.21383, Eq. 6).
 
 - ``effect`` runs the command on a copy of the folder. It accepts the command if fewer files are wrong afterwards, or if
-  it does no harm and shows for the first time where the file of the next chore is. The expert's command has no
-  influence, so a mistake of a clumsy expert does not lower the standard. A repeated command gains nothing and is
-  refused.
-- ``similarity`` accepts a call that fits its tool if its normalised text is similar to the expert's, or if a judge
-  calls the two equivalent. It is meant for environments whose commands are too expensive to run, and is the paper's
-  choice for terminals.
+  no more files are wrong than before and the command shows for the first time where the file of the next chore is. The
+  expert's command has no influence, so a mistake of a clumsy expert does not change which commands are accepted. A
+  repeated command makes no progress and is refused.
+- ``similarity`` accepts a valid call if the normalised text of its command is similar to the expert's, or if a judge
+  calls the two commands equivalent. This verifier is meant for environments whose commands are too expensive to run,
+  and is the paper's choice for terminals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnwise.envs.terminal.session import TerminalSession
 
 Verifier = Literal["effect", "similarity"]
 Judge = Callable[[str, str], bool]
-"""A function: (a command, the expert's command) -> whether they are equivalent."""
+"""A function: (a command, the expert's command) -> whether the two are equivalent."""
 
 
 def effective(session: TerminalSession, action: str) -> bool:
@@ -66,10 +66,10 @@ def normalised(command: str) -> list[str]:
 
 
 def similar(session: TerminalSession, action: str, expert: str, threshold: float, judge: Judge | None = None) -> bool:
-    """Returns whether an action is a call of the tool whose similarity to the expert's is at least ``threshold``.
+    """Returns whether an action is a call whose similarity to the expert's call is at least ``threshold``.
 
-    The similarity is 1 minus the edit distance between the two lists of words divided by the longer length. Below the
-    threshold, ``judge`` decides, if there is one.
+    The similarity is 1 minus the edit distance between the two lists of words divided by the longer length. If the
+    similarity is below the threshold, ``judge`` decides, if there is one.
     """
     try:
         ours, theirs = session.command(action), session.command(expert)

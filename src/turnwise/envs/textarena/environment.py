@@ -28,17 +28,17 @@ SAMPLES: Mapping[str, str] = {
     "Minesweeper": "[0_0] [3_4] [2_1] [4_2]",
     "Sudoku": "[1_1_5] [2_3_7] [9_9_1] [5_4_2]",
 }
-"""Games without an expert -> moves that are tried at start-up. An underscore stands for a space."""
+"""Game without an expert -> moves that are tried at start-up. An underscore in a move stands for a space."""
 UNLIMITED = 100  # maximum number of turns of a game that sets no limit itself
-_SHARES = ("train", "train", "seen", "unseen")  # the splits of the four quarters of all games
-_MISSES = 1000  # number of boards in a row that are not new boards of the split, after which the search for boards ends
+_SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of all games to each entry
+_MISSES = 1000  # after this many boards in a row that are not new or not of the split, the search ends
 
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn of the clumsy expert's mistakes.
+    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake.
 
-    It makes a mistake only while enough turns are left to win nevertheless.
+    The expert makes a mistake only while enough turns are left to win nevertheless.
     """
 
     stray: float = 0.15  # makes a legal move that gains nothing
@@ -56,7 +56,7 @@ class GoodExpert(Expert[GameSession]):
 
 
 class ClumsyExpert(Clumsy[GameSession], GoodExpert):
-    """The good expert with :class:`Mistakes`, from which it recovers."""
+    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
 
     def has_room(self, session: GameSession) -> bool:
         return session.horizon - len(session.taken) > self.moves(session).needed + 2
@@ -71,16 +71,18 @@ class ClumsyExpert(Clumsy[GameSession], GoodExpert):
 
 # Both bases declare begin; the one of ReplayedEnv is used, because it is listed first.
 class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
-    """One game with many boards, which seeds decide. See ``turnwise.envs.environment.Environment``.
+    """One game with many boards. A task is a seed, which decides the board. See
+    ``turnwise.envs.environment.Environment``.
 
-    If the first observation shows the board, a hash of this text decides the split, so no board is in two splits. If it
-    does not (for example a number to guess), a hash of the seed decides, and two seeds may give the same game.
+    If the first observation shows the board, a hash of the observation decides the split, so no board is in two splits.
+    If the first observation does not show the board (for example a number to guess), a hash of the seed decides the
+    split, and two seeds may give the same game.
 
     Args:
         id: id of a game in the package's registry, such as ``FrozenLake-v0``.
         settings: settings of the game that replace the registered ones.
         horizon: maximum number of turns of an episode; None means the game's own limit, or 100.
-        mistakes: probabilities of the clumsy expert's mistakes.
+        mistakes: probabilities of the mistakes of the clumsy scripted expert.
 
     Raises:
         MissingTextArenaError: the package is not installed; the message says how to install it.
@@ -147,8 +149,8 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
     def accepts(self, session: GameSession, action: str, expert: str) -> bool:
         """Returns whether the action is one of the solver's good moves or wins at once.
 
-        For a game without a solver, it must equal the expert's action. Invalid moves are never accepted: the first one
-        in a row costs a turn, and the second one ends the game.
+        For a game without a solver, the action must equal the expert's action. With a solver, invalid moves are never
+        accepted: a first invalid move costs a turn, and a second one in a row ends the game.
         """
         if _base(session.task) not in SOLVERS:
             return self.same(action, expert)
@@ -193,6 +195,6 @@ def _base(task: Task) -> str:
 def _split_of(key: str) -> str:
     """Returns the split of a game by a hash.
 
-    Half of all games are train, a quarter are seen and a quarter are unseen.
+    Half of all games belong to train, a quarter to seen and a quarter to unseen.
     """
     return _SHARES[hashlib.sha256(key.encode()).digest()[0] % len(_SHARES)]

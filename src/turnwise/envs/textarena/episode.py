@@ -1,7 +1,8 @@
 """One game of the installed package textarena, as an episode that can be repeated.
 
-The package draws from Python's global random generator, also during a game. Here, each game has its own state of this
-generator, which is active only during the game's calls. So games affect neither each other nor the rest of the program.
+The package draws from Python's global random generator, also during a game. In Turnwise, each game has its own state of
+this generator, which is active only during calls of this game. So games affect neither each other nor the rest of the
+program.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class GameEpisode:
     def act(self, text: str) -> Step:
         """Gives a reply to the game and returns the game's answer.
 
-        The game ends at a second invalid move in a row, and at a reply that it cannot read. In both cases the reward is
-        at most 0. Some games would pay for what was reached so far, and a policy could then gain by giving up.
+        The game ends at a second invalid move in a row, and at a reply that the game cannot read. In both cases the
+        reward is at most 0. Otherwise some games would reward partial results, and a policy could gain by giving up.
         """
         state = self._game.state
         try:

@@ -9,7 +9,7 @@ class GameSession(ReplayedSession):
     """A :class:`~turnwise.envs.replay.ReplayedSession` whose experts and verifier use only the texts of the episode."""
 
     def texts(self) -> list[tuple[str, str]]:
-        """Returns (action, observation) for each turn. The first pair is an empty action and the opening."""
+        """Returns (action, observation) for each turn. The first pair is an empty action and the first observation."""
         opened = [("", str(message["content"])) for message in self.opening()]
         return [*opened, *((taken.action, taken.step.observation) for taken in self.taken)]
 

@@ -1,4 +1,4 @@
-"""Solvers of games. From the texts of an episode they compute the best moves, and legal moves that gain nothing."""
+"""Solves games. From the texts of an episode, a solver computes the best moves, and legal moves that gain nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import permutations, product
 from math import ceil, log2
 from typing import Protocol, TypeVar
 
-Texts = Sequence[tuple[str, str]]  # pairs (action, observation); the first one is an empty action and the opening
+Texts = Sequence[tuple[str, str]]  # pairs (action, observation), first an empty action with the first observation
 P = TypeVar("P", bound=Hashable)
 
 
@@ -34,7 +34,7 @@ class Solver(Protocol):
         ...
 
     def read(self, action: str) -> str | None:
-        """Returns an action in the form in which the moves are written; None if it is not a move."""
+        """Returns an action in the form in which the solver writes moves; None if the action is not a move."""
         ...
 
 
@@ -68,8 +68,7 @@ def _board(text: str) -> dict[tuple[int, int], str]:
 class GuessTheNumber:
     """Finds the number by bisection.
 
-    A guess is good if the numbers that remain after it need no more guesses than those that remain after the middle
-    number.
+    A guess is good if, in the worst case, as few further guesses are needed after it as after the middle number.
     """
 
     def read(self, action: str) -> str | None:
@@ -127,7 +126,7 @@ def _hanoi(towers: Towers) -> dict[str, Towers]:
 
 
 class Mastermind:
-    """Finds the code by elimination. Any code that agrees with every answer so far is a good move."""
+    """Finds the code by elimination. Every code that agrees with all answers so far is a good move."""
 
     def read(self, action: str) -> str | None:
         found = re.search(r"\[(\d+(?:\s+\d+)*)\]", action)
@@ -162,9 +161,9 @@ def _written(codes: Iterable[Sequence[int]]) -> list[str]:
 
 
 def distances(goal: P, near: Callable[[P], Iterable[P]], allowed: set[P] | None = None) -> dict[P, int]:
-    """Returns the number of steps to the goal for each place from which it can be reached.
+    """Returns the number of steps to the goal for each place from which the goal can be reached.
 
-    Steps work in both directions.
+    Every step can also be taken in the opposite direction.
     """
     found, queue = {goal: 0}, deque([goal])
     while queue:
@@ -182,4 +181,4 @@ SOLVERS: Mapping[str, Solver] = {
     "Mastermind": Mastermind(),
     "TowerOfHanoi": TowerOfHanoi(),
 }
-"""Name of a game, with which its ids begin -> its solver."""
+"""Name of a game, with which the game's ids begin -> the game's solver."""

@@ -1,4 +1,6 @@
-"""``env=verifiers``: an installed environment of the verifiers library, with the library's own rollout and rubric."""
+"""``env=verifiers``: an installed environment of the verifiers library, with the library's own rollout and reward
+function (rubric).
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from turnwise.envs.verifiers.package import load, rows
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 
-_PASS = 0.5  # the library's own default
+_PASS = 0.5  # the library's default of ``pass_threshold``
 
 
 class VerifiersEnv(ReplayedEnv):
-    """An environment of the library. See ``turnwise.envs.environment.Environment``.
+    """An environment of the verifiers library. See ``turnwise.envs.environment.Environment``.
 
     Args:
         id: id of the installed module, as ``verifiers.load_environment`` takes it.
@@ -29,14 +31,14 @@ class VerifiersEnv(ReplayedEnv):
         horizon: maximum number of turns of an episode, passed on as the environment's ``max_turns``. None means the
             environment's own value.
         format: the format in which the policy writes tool calls.
-        threshold: minimum reward of a won episode; None means the environment's ``pass_threshold``.
+        threshold: an episode is won if its reward is at least this; None means the environment's ``pass_threshold``.
         expert: a column of the data set that holds the right reply, or the replies of all turns. None means that there
             is no expert.
         timeout: time limit in seconds of each answer of the environment.
 
     Raises:
         ValueError: a number is too small, or the format is unknown.
-        InputError: the environment cannot be loaded, or neither it nor ``horizon`` limits the number of turns.
+        InputError: the environment cannot be loaded, or neither the environment nor ``horizon`` limits the turns.
     """
 
     name = "verifiers"
@@ -125,7 +127,7 @@ class VerifiersEnv(ReplayedEnv):
         return demonstration(self.reset(task), lambda: next(turns, None), quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether a reply equals the expert's, or wins at once by the environment's own rubric.
+        """Returns whether a reply equals the expert's reply, or wins at once by the environment's own rubric.
 
         Raises:
             EnvironmentFault: the environment failed.

@@ -1,4 +1,4 @@
-"""One rollout of the verifiers library as an episode.
+"""Runs one rollout of the verifiers library as an episode.
 
 The rollout asks a client for the model's replies. The client used here waits for the policy's reply and returns it.
 """
@@ -27,7 +27,7 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
 
 
 class _Asked:
-    """The queues between the rollout and the episode. They are created on the event loop, to which they belong."""
+    """The queues between the rollout and the episode. The queues belong to the event loop and are created on it."""
 
     def __init__(self) -> None:
         self.prompts: asyncio.Queue[tuple[Sequence[Any], Sequence[Any]]] = asyncio.Queue()
@@ -37,7 +37,7 @@ class _Asked:
 
 @cache
 def _client() -> type:
-    """Returns the class of the library's client that gets each response from an :class:`_Asked`."""
+    """Returns a subclass of the library's client. It gets each response from the queues of an :class:`_Asked`."""
     from verifiers import Client
 
     class Policy(Client):  # type: ignore[misc]
@@ -88,11 +88,11 @@ class VerifiersEpisode:
 
     Args:
         environment: an environment of the library.
-        row: a row of its data set.
+        row: a row of the environment's data set.
         form: the format in which the policy writes tool calls.
-        threshold: minimum reward of a won episode.
+        threshold: an episode is won if its reward is at least this.
         seconds: time limit of each answer of the environment.
-        where: the task's name, for messages.
+        where: the task's name, for error messages.
 
     Raises:
         EnvironmentFault: the environment failed.
@@ -169,7 +169,9 @@ class VerifiersEpisode:
         return loop.run(_next(self._asked), self.seconds, self.where)
 
     def _ended(self) -> Step:
-        """Returns the last step with the rubric's reward. Raises a fault if something other than the policy failed."""
+        """Returns the last step with the rubric's reward. Raises ``EnvironmentFault`` if something other than the
+        policy failed.
+        """
         from verifiers.errors import ToolError
 
         assert self._asked.rollout is not None
@@ -191,7 +193,7 @@ class VerifiersEpisode:
         return Step(last.observation, reward, True, won, info, last.messages)
 
     def _response(self, text: str) -> Any:
-        """Returns a reply as a response of the library.
+        """Returns a reply in the library's format of a response.
 
         The response contains calls if the environment has tools and the calls can be parsed, otherwise text.
         """

@@ -1,4 +1,4 @@
-"""Loads an environment of the verifiers library and reads the rows of its data set."""
+"""Loads an environment of the verifiers library and reads the rows of the environment's data set."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ INSTALL = (
     "`make verifiers` installs it (pip install -r requirements-mcp.txt -c requirements.lock datasets, then "
     "pip install --no-deps -r requirements-verifiers.txt)"
 )
-_FOLD = 10  # without an evaluation set, in each ten rows the first is seen and the sixth is unseen
+_FOLD = 10  # without an evaluation set, of every ten rows the first is seen and the sixth is unseen
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Returns the result of ``verifiers.load_environment(name, **arguments)``. This runs the environment's module.
+    """Returns the result of ``verifiers.load_environment(name, **arguments)``. The call runs the environment's module.
 
     Raises:
         InputError: the library or the module is missing or fails, or the environment cannot be used here.
@@ -59,7 +59,7 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Restores this process's signal handlers afterwards.
+    """Restores this process's signal handlers at the end of a ``with`` block.
 
     An environment of the library sets its own handlers, which end the process at once.
     """
@@ -77,8 +77,8 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
     ``train`` is the training set. The rows of the evaluation set are divided alternately between ``seen`` and
     ``unseen``. If there is no evaluation set, one in ten rows of the training set is ``seen``, one in ten is
-    ``unseen``, and neither is used for training. Held-out rows with the prompt and answer of a training row are left
-    out.
+    ``unseen``, and neither is used for training. A held-out row is left out if a training row has the same prompt and
+    answer.
 
     Raises:
         InputError: a row contains values that JSON cannot represent, or no held-out row is left.
@@ -112,5 +112,5 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    """Returns the text by which two rows count as the same task."""
+    """Returns a text that is equal for two rows of the same task."""
     return json.dumps([row.get("prompt"), row.get("question"), row.get("answer")], sort_keys=True, default=str)

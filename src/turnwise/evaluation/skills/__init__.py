@@ -1,7 +1,7 @@
-"""Eight toy skills that training may make a policy forget, one for each out-of-domain benchmark of PivotRL
+"""Eight toy skills that measure what a policy forgets during training, one for each out-of-domain benchmark of PivotRL
 (arXiv:2603.21383).
 
-These skills only measure forgetting of a tiny model. A score here is not a score on the mirrored benchmark.
+They are made for tiny models, and a score on a skill is not a score on the benchmark.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SKILLS: dict[str, Skill] = {
 
 
 def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
-    """Returns ``count`` different items; the same arguments give the same items.
+    """Returns ``count`` different items of a toy skill. The same arguments give the same items.
 
     Raises:
-        ValueError: the skill or split is unknown, or the skill seems to have fewer items.
+        ValueError: the skill or split is unknown, or too few different items were found.
     """
     if skill not in SKILLS:
         raise ValueError(f"unknown skill {skill!r}; there are {', '.join(SKILLS)}")

@@ -1,4 +1,4 @@
-"""Algebra (mirrors MATH500): one linear equation in one unknown."""
+"""A toy skill in place of MATH500: solve a linear equation in one unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Multi-step arithmetic (mirrors AIME): three operations in a row, with the intermediate results as the reasoning."""
+"""A toy skill in place of AIME: three arithmetic operations in a row. The answer lists the intermediate results as its
+reasoning.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _LIMIT = 20
 
 
 def draw(rng: Random) -> Item:
-    """Draws a start and three steps; all intermediate values are in 0..20."""
+    """Draws a start value and three arithmetic steps. All intermediate results are in 0..20."""
     value = rng.randint(1, 9)
     parts = [f"Start with {value}"]
     working: list[int] = []

@@ -1,4 +1,4 @@
-"""Multiple choice (mirrors MMLU-Pro): four options, one letter, knowledge of a small world."""
+"""A toy skill in place of MMLU-Pro: multiple-choice questions with four options about a small set of words and numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ LETTERS = "ABCD"
 
 
 def question(rng: Random) -> tuple[str, str, str, list[str]]:
-    """Draws (relation, argument, right option, three wrong options) in English; the argument may be empty."""
+    """Draws a question in English: its relation (such as ``opposite``), argument, right option and three wrong options.
+    The argument may be empty.
+    """
     relation = rng.choice(("kind", "opposite", "largest", "smallest"))
     if relation == "kind":
         kind, *others = rng.sample(list(KINDS), 4)
@@ -25,7 +27,7 @@ def question(rng: Random) -> tuple[str, str, str, list[str]]:
 
 
 def options(rng: Random, right: str, wrong: list[str]) -> tuple[str, str]:
-    """Returns the options under shuffled letters, and the letter of the right one."""
+    """Returns the options in random order, each after its letter, as one text, and the letter of the right option."""
     words = [right, *wrong]
     rng.shuffle(words)
     listed = " ".join(f"{letter} {word}" for letter, word in zip(LETTERS, words, strict=True))

@@ -1,4 +1,4 @@
-"""Multiple choice in a second, invented language (mirrors MMLU-ProX)."""
+"""A toy skill in place of MMLU-ProX: multiple-choice questions in an invented language."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from turnwise.evaluation.skills.skill import Item, Skill, exact
 
 
 def draw(rng: Random) -> Item:
-    """Draws a question of ``choice`` with every word in Meru, where the copula comes last."""
+    """Draws a question of the skill ``choice`` and translates every word to the invented language Meru, where the verb
+    "is" comes last.
+    """
     relation, argument, right, wrong = question(rng)
     listed, letter = options(rng, MERU.get(right, right), [MERU.get(word, word) for word in wrong])
     head = {"kind": "", "opposite": f"{MERU['opposite']} {MERU['of']} "}.get(relation, MERU.get(relation, ""))

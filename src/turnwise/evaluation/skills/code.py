@@ -1,4 +1,4 @@
-"""Output prediction for short programs (mirrors LiveCodeBench). The reference is what Python prints."""
+"""A toy skill in place of LiveCodeBench: predict the output of a short Python program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from turnwise.evaluation.skills.skill import Item, Skill, exact
 
 
 def draw(rng: Random) -> Item:
-    """Draws a program of a few lines over small numbers: indexing, max, min, len, reversal, loops, branches, sums."""
+    """Draws a program of one to three lines over small numbers. Programs index a list, take its max, min or length,
+    reverse it, print a range, branch, or add.
+    """
     task = rng.choice(("index", "max", "min", "len", "last", "reverse", "range", "if", "sum"))
     values = rng.sample(range(10), rng.randint(2, 4))
     x, k = rng.randint(0, 9), rng.randint(1, 9)

@@ -1,4 +1,4 @@
-"""Instruction constraints (mirrors IFBench): the answer must have exactly the requested form."""
+"""A toy skill in place of IFBench: follow an instruction, with an answer of exactly the requested form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _PLACES = ("first", "second", "third")
 
 
 def draw(rng: Random) -> Item:
-    """Draws an instruction: repeat, reverse, pick, bracket, or name things of a kind except a forbidden one."""
+    """Draws an instruction: repeat a word, reverse words, pick a word, put a word in brackets, or name things of a kind
+    except a forbidden one.
+    """
     task = rng.choice(("repeat", "reverse", "pick", "bracket", "name"))
     if task == "repeat":
         word, times = rng.choice(WORDS), rng.randint(2, 4)
@@ -33,7 +35,9 @@ def draw(rng: Random) -> Item:
 
 
 def score(answer: str, item: Item) -> float:
-    """Returns 1 if every constraint holds. Naming tasks have many right answers, the others have one."""
+    """Returns 1 if the answer meets every constraint, else 0. Naming tasks have many right answers; the other tasks
+    have one.
+    """
     if not item.data:
         return exact(answer, item)
     words = answer.split()

@@ -1,4 +1,4 @@
-"""Defines the words of the toy skills, and two toy languages with a word for each of them."""
+"""Defines the English words of the toy skills, and two invented languages with a translation of each word."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _GLOSSED = (*WORDS, *OPPOSITE, *VERBS, *KINDS, "the", "a", "which", "is", "oppos
 
 
 def _coin(onsets: str, vowels: str, coda: str) -> dict[str, str]:
-    """Returns a different invented word for each English one: two open syllables and a final consonant."""
+    """Returns a mapping from each English word to a different invented word, which consists of two open syllables and
+    ``coda``.
+    """
     syllables = ["".join(pair) for pair in product(onsets, vowels)]
     step = len(syllables) + 1  # neighbours in the list differ in both syllables
     total = len(syllables) ** 2

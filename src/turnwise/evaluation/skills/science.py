@@ -1,4 +1,4 @@
-"""Science formulas (mirrors SciCode): choose the right product or quotient, compute it, name the unit."""
+"""A toy skill in place of SciCode: choose the right formula (a product or a quotient), compute it and name the unit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from random import Random
 
 from turnwise.evaluation.skills.skill import Item, Skill, exact
 
-# product = first * second, each with its unit
+# (product, first factor, second factor) of each law, each as a name and a unit
 _FORMULAS: tuple[tuple[tuple[str, str], tuple[str, str], tuple[str, str]], ...] = (
     (("force", "N"), ("mass", "kg"), ("acceleration", "m/s2")),
     (("distance", "m"), ("speed", "m/s"), ("time", "s")),
@@ -17,7 +17,7 @@ _FORMULAS: tuple[tuple[tuple[str, str], tuple[str, str], tuple[str, str]], ...] 
 
 
 def draw(rng: Random) -> Item:
-    """Draws one of five laws, solved for one of its three quantities, with factors in 1..9."""
+    """Draws one of five laws and asks for one of its three quantities. The two factors are in 1..9."""
     product, first, second = rng.choice(_FORMULAS)
     a, b = rng.randint(1, 9), rng.randint(1, 9)
     quantities = [(product, a * b), (first, a), (second, b)]

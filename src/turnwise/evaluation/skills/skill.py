@@ -9,12 +9,14 @@ from random import Random
 from typing import Any, Literal
 
 Split = Literal["train", "test"]
-_TEST_SHARE = 5  # one key of five is a test item
+_TEST_SHARE = 5  # one in five items is a test item
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question. ``key`` decides the split; ``data`` holds what the scorer needs besides the reference."""
+    """One question of a toy skill. ``key`` decides whether it is a training or a test item. ``data`` holds what the
+    scorer needs in addition to the reference answer.
+    """
 
     skill: str
     prompt: str
@@ -29,7 +31,7 @@ class Item:
 
     @property
     def split(self) -> Split:
-        """Returns the item's split, which depends only on the key, so that no seed moves an item to the other split."""
+        """Returns the item's split. The split depends only on the key, so an item is in the same split at every seed."""
         text = f"{self.skill}\n{self.key or self.prompt}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return "test" if int.from_bytes(digest) % _TEST_SHARE == 0 else "train"
@@ -37,16 +39,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A skill: ``draw`` makes one random item of any split, and ``score`` grades an answer in [0, 1]."""
+    """A toy skill. ``draw`` makes one random item of any split, and ``score`` grades an answer in [0, 1]."""
 
     name: str
-    mirrors: str  # the benchmark of PivotRL's out-of-domain table
+    mirrors: str  # the benchmark in PivotRL's out-of-domain table that the skill stands for
     draw: Callable[[Random], Item]
     score: Callable[[str, Item], float]
 
 
 def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
-    """Yields items of one split endlessly; items may repeat."""
+    """Yields random items of one split of a skill without end. Items may repeat."""
     if split not in ("train", "test"):
         raise ValueError(f"split must be train or test, got {split!r}")
     rng = Random(f"{skill.name}/{seed}")
@@ -57,12 +59,14 @@ def stream(skill: Skill, split: Split, seed: int) -> Iterator[Item]:
 
 
 def exact(answer: str, item: Item) -> float:
-    """Returns 1 if the answer equals the reference up to whitespace."""
+    """Returns 1 if the answer equals the reference up to whitespace, else 0."""
     return float(" ".join(answer.split()) == " ".join(item.reference.split()))
 
 
 def by_words(answer: str, item: Item) -> float:
-    """Returns 1 minus the word-level edit distance to the reference, divided by the length of the longer text."""
+    """Returns 1 - d / n, where d is the word-level edit distance between the answer and the reference and n the number
+    of words of the longer text.
+    """
     got, want = answer.split(), item.reference.split()
     row = list(range(len(want) + 1))
     for i, word in enumerate(got, 1):

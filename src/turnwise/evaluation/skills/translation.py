@@ -1,4 +1,6 @@
-"""Translation between toy languages (mirrors WMT24++), scored word by word."""
+"""A toy skill in place of WMT24++: translate an English sentence to an invented language. Answers are scored by word
+edit distance.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from turnwise.evaluation.skills.skill import Item, Skill, by_words
 
 
 def draw(rng: Random) -> Item:
-    """Draws a sentence to translate into Tovan (verb last, adjective after its noun) or Meru (verb first, adjective before)."""
+    """Draws a sentence to translate to Tovan (the verb comes last, an adjective after its noun) or to Meru (the verb
+    comes first, an adjective before its noun).
+    """
     subject, target = rng.sample(NOUNS, 2)
     verb = rng.choice(VERBS)
     first, second = (rng.choice(ADJECTIVES) for _ in range(2))

@@ -1,5 +1,5 @@
-"""Counts the groups that a gate cuts and how many of these cuts are correct, and compares that with cutting arbitrary
-groups.
+"""Counts the groups that a gate cuts and the correct cuts among them, and compares the precision with that of cutting
+random groups. A cut is correct if all rewards of the group are equal.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ Bounded = tuple[float, float | None, float | None]
 
 
 def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
-    """Returns cut, tp, fp, precision and recall of a cut, with Wilson's intervals of the last two, and ``over_base``.
+    """Returns ``cut`` (the number of cut groups), ``tp``, ``fp``, precision and recall with Wilson's intervals, and
+    ``over_base``. ``cut`` and ``uniform`` say for each group whether it is cut and whether its rewards are equal.
 
-    ``over_base`` is the precision minus the share of uniform groups among all groups, which is the precision of cutting
-    arbitrary groups: in a buffer where most groups end with equal rewards, every gate is precise. If a share s of the
-    groups is cut, it equals (1 - s)(p - q), where p and q are the shares of uniform groups among the cut groups and
-    among the rest. Its interval is that of p - q (Newcombe 1998, method 10, from Wilson's intervals of p and q) times
-    (1 - s). A bootstrap would show no spread for a precision of 0 or 1, however few groups are cut.
+    ``over_base`` is the precision minus the fraction of uniform groups among all groups. That fraction is the precision
+    of cutting random groups, which is high if most groups end with equal rewards. Let s be the fraction of groups that
+    are cut, p the fraction of uniform groups among the cut groups, and q the fraction of uniform groups among the other
+    groups. Then ``over_base`` equals (1 - s)(p - q). Its interval is (1 - s) times the interval of p - q (Newcombe
+    1998, method 10, from Wilson's intervals of p and q). A bootstrap is not used, because it would show no spread for a
+    precision of 0 or 1, however few groups are cut.
     """
     tp, fired, positives = int((cut & uniform).sum()), int(cut.sum()), int(uniform.sum())
     row: Row = {"cut": fired, "tp": tp, "fp": fired - tp}
@@ -32,7 +34,7 @@ def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
         row[name] = found.mean if found else None
         row[f"{name}_ci95"] = [found.low, found.high] if found else None
     left = len(cut) - fired
-    if not fired or not left:  # with all groups cut there is no difference to arbitrary cuts
+    if not fired or not left:  # if all groups are cut, there is no difference from cutting random groups
         return row | {"over_base": 0.0 if fired else None, "over_base_ci95": [0.0, 0.0] if fired else None}
     of_cut, of_rest = wilson(tp, fired), wilson(positives - tp, left)
     bounds = difference((of_cut.mean, of_cut.low, of_cut.high), (of_rest.mean, of_rest.low, of_rest.high))
@@ -44,13 +46,13 @@ def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
 
 
 def difference(above: Bounded, below: Bounded) -> tuple[float, float] | None:
-    """Returns the interval of ``above`` - ``below`` for two independent numbers, or None if one of them has no
-    interval.
+    """Returns the interval of the difference ``above`` - ``below`` of two independent numbers, or None if one of them
+    has no interval.
 
-    It uses the method of variance estimates recovery (Zou and Donner 2008; for shares Newcombe 1998). The distance of
-    the lower end from the difference is the root of the sum of squares of the distance from ``above`` to its lower end
-    and of the distance from ``below`` to its upper end; for the upper end the other two are used. If the numbers are
-    positively correlated, the interval is too wide.
+    It uses the method of variance estimates recovery (MOVER; Zou and Donner 2008; for proportions Newcombe 1998). Let a
+    and b be the two numbers, and [a1, a2] and [b1, b2] their intervals. The lower end is a - b - sqrt((a - a1)^2 + (b2
+    - b)^2), and the upper end is a - b + sqrt((a2 - a)^2 + (b - b1)^2). If the two numbers are positively correlated,
+    the interval is too wide.
     """
     (a, a_low, a_high), (b, b_low, b_high) = above, below
     if a_low is None or a_high is None or b_low is None or b_high is None:

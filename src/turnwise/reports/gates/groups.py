@@ -1,4 +1,4 @@
-"""Defines groups of rollouts that ran to their end, on which gates are evaluated."""
+"""Defines the recorded groups on which gates are evaluated. Each rollout of a group ran to its end."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ import numpy as np
 
 Label = Literal["all_fail", "mixed", "all_succeed"]
 LABELS: tuple[Label, ...] = ("all_succeed", "mixed", "all_fail")
-# name of the signal that only uses the rewards of finished rollouts, shown beside the gate's own
+# name of a baseline signal that only uses the rewards of finished rollouts, shown beside the signals of the gate
 KNOWN = "rewards_known"
-TOLERANCE = 1e-6  # std at or below which rewards count as equal, as in turnwise.algo.advantages.group
+TOLERANCE = 1e-6  # rewards with at most this std count as equal, as in turnwise.algo.advantages.group
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group: its final rewards, the value of each signal after K turns, and the number of turns after step K."""
+    """One group: how it ended, the value of each signal after K turns, and the number of turns after step K."""
 
     id: str
     label: Label
     variance: float  # population variance of the group's rewards
     size: int  # number of rollouts
-    turns: float  # turns of all rollouts together
+    turns: float  # number of turns of all rollouts together
     signals: Mapping[int, Mapping[str, float]]  # K -> signal -> value
-    tail: Mapping[int, float]  # K -> turns of all rollouts after step K
-    kind: str | None = None  # kind of task
-    iteration: int = 0  # training iteration in which it was sampled
-    # K -> values that a running gate computed there
+    tail: Mapping[int, float]  # K -> number of turns of all rollouts after step K
+    kind: str | None = None  # kind of the task
+    iteration: int = 0  # training iteration in which the group was sampled
+    # K -> signal -> value that a running gate computed at step K
     looks: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Groups with their common settings.
+    """A set of recorded groups with their common settings.
 
-    ``measured`` says whether the turns and tails are counted. Otherwise they are upper bounds, which assume that an
-    unfinished rollout lasts until the horizon. ``left_out`` counts unusable groups by reason.
+    ``measured`` says whether ``turns`` and ``tail`` of the groups were counted. If they were not, they are upper
+    bounds, under the assumption that an unfinished rollout lasts until the horizon. ``left_out`` maps a reason to the
+    number of groups that were left out for it.
     """
 
     groups: tuple[Group, ...]
@@ -48,9 +49,7 @@ class Buffer:
 
     @property
     def uniform(self) -> np.ndarray:
-        """(N,) whether all rewards of each group are equal (zero variance). This is the class that a gate should
-        detect.
-        """
+        """(N,) bool: whether all rewards of a group are equal (zero variance). A gate should detect such groups."""
         return np.sqrt(self.variances) <= TOLERANCE
 
     @property
@@ -63,8 +62,8 @@ class Buffer:
 
     @property
     def energies(self) -> np.ndarray:
-        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std. It is G, or 0 if the rewards are
-        equal.
+        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std. It equals the group size G, or 0 if
+        the rewards are equal.
         """
         return np.array([group.size for group in self.groups], dtype=float) * ~self.uniform
 
@@ -75,12 +74,14 @@ class Buffer:
         return np.array([group.tail[step] for group in self.groups], dtype=float)
 
     def only(self, keep: Sequence[int] | np.ndarray) -> Buffer:
-        """Returns a buffer of the groups with these indices."""
+        """Returns a buffer with only the groups whose indices are in ``keep``."""
         return Buffer(tuple(self.groups[i] for i in keep), self.horizon, self.steps, self.measured, dict(self.left_out))
 
 
 def label_of(rewards: Sequence[float]) -> Label:
-    """Returns ``mixed`` if the rewards differ, else ``all_succeed`` if they are above 0, else ``all_fail``."""
+    """Returns ``mixed`` if the rewards differ. If they are equal, returns ``all_succeed`` if they are above 0, else
+    ``all_fail``.
+    """
     if float(np.std(rewards)) > TOLERANCE:
         return "mixed"
     return "all_succeed" if float(np.mean(rewards)) > TOLERANCE else "all_fail"

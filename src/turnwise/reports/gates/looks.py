@@ -1,9 +1,10 @@
-"""Compares the values that gates computed during sampling with the signals of Selective Rollout on the same groups.
+"""Compares the values that gates computed during sampling with the signals of the paper Selective Rollout, on the same
+groups.
 
-Signals that only use actions and observations can be computed afterwards. A predictor's values cannot, because the
-predictor has changed since. The baseline ``rewards_known`` is a predictor that has learned nothing and only uses the
-rewards of finished rollouts, which every gate sees. Intervals treat groups as independent across seeds and iterations,
-so they may be too narrow.
+Signals that only use actions and observations can be computed after the run. The values of a learned predictor cannot,
+because the predictor has changed since. The baseline ``rewards_known`` is an untrained predictor, which only uses the
+rewards of finished rollouts. Intervals treat groups as independent across seeds and iterations, so they may be too
+narrow.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ Looks = dict[str, dict[str, dict[str, Row]]]
 
 
 def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
-    """Returns K -> ``all`` or ``late`` (second half of the iterations) -> signal -> how well it ranks groups by reward
-    variance.
+    """Returns K -> ``all`` or ``late`` -> signal -> row with statistics on how well the signal ranks groups by reward
+    variance. ``late`` uses the groups of the second half of the iterations.
 
-    A row has ``rho``, ``p`` and ``auroc`` as in T7; ``over_d``, which is its AUROC minus that of d_K, both resampled
-    together; and the numbers of ``groups`` and of ``zero_variance`` groups. Only groups in which a rollout still ran
-    after turn K count. The result is empty if gates computed nothing except the signals themselves.
+    A row has ``rho``, ``p`` and ``auroc`` as in Table 7 of the paper, the number of ``groups``, and the number of
+    ``zero_variance`` groups. ``over_d`` is the AUROC minus the AUROC of d_K, with an interval from resampling both
+    together. Only groups in which a rollout still ran after turn K are used. The result is empty if the gates computed
+    no values other than the signals of the paper.
     """
     table: Looks = {}
     last = max(group.iteration for group in buffer.groups)

@@ -21,37 +21,41 @@ COMMAND = "python scripts/gate_report.py"
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The gate report from which an entry takes its numbers, and its runs in the order of ``arms``."""
+    """The gate report from which an entry (a table or figure of a paper) takes its numbers, and the runs that recorded
+    its groups.
+    """
 
     report: Mapping[str, Any]
-    # run folders: those without and with a gate, or one for each row that records its own groups
+    # folders of runs: the folder without a gate and the one with a gate, or one folder for each row that records its
+    # own groups
     arms: tuple[Path, ...]
-    places: tuple[Path, ...]  # for each arm the folder of runs under which it was found
+    places: tuple[Path, ...]  # for each arm, the folder of runs in which it was found
     results: tuple[Result, ...]
-    commands: tuple[str, ...]  # commands that print the report
-    rows: tuple[str, ...] = ()  # the row of each arm, if rows record their own groups
+    commands: tuple[str, ...]  # commands with which a user can print the report
+    rows: tuple[str, ...] = ()  # the row of each arm, if each row records its own groups; otherwise empty
 
     def seeds(self, row: str) -> list[int]:
-        """Returns the results of the runs from which a row's numbers are computed."""
+        """Returns the seeds of the runs from which a row's numbers are computed."""
         arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
         return sorted({result.seed for result in _results(arms)})
 
     @property
     def hashes(self) -> dict[str, str]:
-        """Returns the configuration hash of each arm's first seed."""
+        """Returns name of an arm -> configuration hash of its first seed."""
         firsts = {arm: min(_results((arm,)), key=lambda result: result.seed) for arm in self.arms}
         return {arm.name: first.config_hash for arm, first in firsts.items()}
 
 
 def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """Returns the groups from which an entry is computed, of all seeds, or None if a required run is not finished.
+    """Returns the gate report from which an entry is computed, on the groups of all seeds. Returns None if a required
+    run is not finished.
 
-    They are the groups of the rows ``never`` and, if it exists, ``gated`` of the sweep named in ``gate_report``. The
-    report uses K and the threshold of ``gated``. If a sweep names itself, each row's own groups are used, with one
-    report for each row.
+    The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups. Its row ``never`` (without a
+    gate) is used and, if it exists, its row ``gated``, from which K and the threshold are taken. If a sweep names
+    itself, there is one report for each row, on the groups of the row.
 
     Raises:
-        InputError: the groups cannot be used, or the sweep has no such row.
+        InputError: the groups cannot be used, or the named sweep has no row ``never``.
     """
     source = played(asked)
     if source is asked:
@@ -69,9 +73,10 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
 
 
 def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """Returns the groups of every row with finished runs, each from the first place that has some.
+    """Returns one gate report for each row with finished runs. The runs of a row are read from the first of ``places``
+    that has any.
 
-    Rows from which others start are left out, because they may record demonstrations.
+    A row from whose policy another row starts is left out, because it may record demonstrations instead of groups.
     """
     found: dict[str, tuple[Path, Path]] = {}
     starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
@@ -105,13 +110,15 @@ def _read(arms: tuple[Path, ...]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=8)
 def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> Mapping[str, Any]:
-    """Returns the report on the groups found under one place. It is cached for several entries until a run changes."""
+    """Returns the gate report on the groups of ``arms``. It is cached, because several entries use it, until ``known``
+    changes with a new run.
+    """
     return gate_sections(arms[0], Settings(**(asked_of(arms[1]) if len(arms) > 1 else {})), *arms[1:])
 
 
 def asked_of(gated: Path) -> dict[str, Any]:
-    """Returns K and d_L of the gate of these runs if they differ from the paper's; nothing if the gate is of another
-    kind.
+    """Returns the settings ``k`` and ``threshold`` of the gate of these runs, as far as they differ from the paper's.
+    The result is empty if the gate is not a ``Divergence`` gate.
     """
     for run in finished([gated]):
         path = run / "config.yaml"

@@ -1,8 +1,7 @@
-"""Lists the numbers printed in the paper of Selective Rollout (arXiv:2605.05802), and checks which of them the released
-data give.
+"""Lists the numbers printed in the paper Selective Rollout (arXiv:2605.05802), and checks which of them can be
+reproduced from the released data.
 
-A key is the path of the number in the JSON of ``scripts/gate_report.py``; the value is the number as the paper prints
-it.
+Each number is listed as it is printed, under its path in the JSON of ``scripts/gate_report.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ Verdict = Literal["agrees", "differs", "not in the data"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One printed number beside ours. They are compared to the last printed digit (halves are rounded up)."""
+    """A number printed in the paper beside our number. Our number is rounded to the printed digits before they are
+    compared (halves are rounded up).
+    """
 
     key: str
     printed: str
@@ -26,12 +27,14 @@ class Cell:
 
 
 def compare(result: Mapping[str, Any]) -> list[Cell]:
-    """Compares every printed number with ``result``. A number whose key is missing or None counts as not in the data."""
+    """Compares every printed number with the number at its path in ``result``. If there is no such number, it counts as
+    missing in the data.
+    """
     return [_cell(key, printed, _look_up(result, key)) for key, printed in printed_figures()]
 
 
 def printed_figures() -> Iterator[tuple[str, str]]:
-    """Returns all pairs (key, printed number)."""
+    """Yields (path in the JSON, printed number) for every printed number."""
     yield from _rows("t1", "cut tp fp precision recall safe raw", _T1)
     for signal, row in _T7.items():
         for k, printed in zip(("5", "10", "15", "20"), row.split(), strict=True):
@@ -140,15 +143,15 @@ def _cell(key: str, printed: str, value: Any) -> Cell:
 
 
 def _like(printed: str, value: float) -> str:
-    """Returns ``value`` with as many digits as ``printed``."""
+    """Returns ``value`` as text with as many decimals as ``printed``."""
     if "e" in printed:
         return f"{value:.{len(printed.partition('e')[0].partition('.')[2])}e}"
     return half_up(value, len(printed.partition(".")[2]))
 
 
 def half_up(value: float, digits: int) -> str:
-    """Returns ``value`` with a given number of decimals, halves rounded up. A value that floating-point error puts just
-    below a half (0.12499999999) counts as a half.
+    """Returns ``value`` as text with ``digits`` decimals. Halves are rounded up, including values that are just below a
+    half because of floating-point error (0.12499999999).
     """
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}"

@@ -1,4 +1,4 @@
-"""Reads the recorded rollouts of a run (``rollouts/*.jsonl``) as a buffer of groups."""
+"""Reads the recorded rollouts of a run (``rollouts/*.jsonl``) as groups, on which gates can be evaluated."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from turnwise.runs.lines import checked_lines
 
 
 def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | None = None) -> Buffer:
-    """Reads the groups of files of recorded rollouts (docs/metrics.md, "rollouts/train.jsonl").
+    """Reads groups from files of recorded rollouts. The format is described in docs/metrics.md
+    ("rollouts/train.jsonl").
 
-    Groups that a gate stopped, that branch below their root, or that have fewer than two rewarded rollouts do not show how a
-    group ends; they are left out and counted.
+    A group is left out if a gate stopped it, if it branches below its root, or if it has fewer than two rollouts with a
+    reward. Such groups are counted in ``left_out``.
 
     Args:
-        paths: files of JSON lines, one tree per line.
-        steps: values of K at which signals are computed; those at or beyond the horizon are dropped.
-        horizon: T_max. None: the longest rollout.
+        paths: files of JSON lines, with one rollout tree per line.
+        steps: values of K at which signals are computed. Values at or beyond the horizon are ignored.
+        horizon: T_max in turns. None: the length of the longest rollout.
 
     Raises:
-        InputError: a file is missing, a line is not a recorded rollout, no group is left, or none lasts beyond the first step.
+        InputError: a file is missing, a line is not a recorded rollout tree, no group is left, or no rollout lasts
+            beyond the first step.
     """
     left_out: Counter[str] = Counter()
     found = []
@@ -66,7 +68,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
 
 @contextmanager
 def _recorded(place: str) -> Iterator[None]:
-    """Converts errors in this block into an InputError about the recorded tree."""
+    """Converts errors of the enclosed block into an InputError that names the recorded rollout tree."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -77,7 +79,7 @@ def _recorded(place: str) -> Iterator[None]:
 
 
 def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[float]] | str:
-    """Returns the rollouts of a recorded tree with their rewards, or the reason why the tree is left out."""
+    """Returns the rollouts of a recorded rollout tree and their rewards, or the reason why the tree is left out."""
     turns = row["turns"]
     if row.get("stopped", False):
         return "stopped by a gate"
@@ -93,7 +95,8 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[
 
 
 def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Returns the indices of the turns of each rollout of a recorded tree, in the order of the leaves.
+    """Returns, for each rollout of a recorded rollout tree, the indices of its turns. Rollouts are in the order of
+    their leaves.
 
     Raises:
         ValueError: a turn comes before its parent.
@@ -145,5 +148,7 @@ def _group(
 
 
 def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
-    """Returns the probability that the group ends mixed, given only the rewards of finished rollouts."""
+    """Returns the probability that the group ends with different rewards, given only the rewards of its finished
+    rollouts.
+    """
     return mixed_probability([reward if over else 0.5 for reward, over in zip(rewards, ended, strict=True)])

@@ -12,9 +12,9 @@ from turnwise.errors import InputError
 from turnwise.reports.gates.groups import LABELS, Buffer, Group
 
 FEATURES = "hybrid_gate_features.csv"  # one row per (task, K): signals, label, variance
-WALLCLOCK = "wallclock_ab.csv"  # tier 1, one row per (task, arm)
+WALLCLOCK = "wallclock_ab.csv"  # tier 1, one row per (task, baseline or gated)
 TRAINING = ("mechanism_baseline_per_iter.csv", "mechanism_gated_per_iter.csv")  # tier 3, one row per (seed, iteration)
-GROUP_SIZE, HORIZON = 8, 30  # values of the offline buffer, which its table does not contain (paper, section 3.1)
+GROUP_SIZE, HORIZON = 8, 30  # values of the offline buffer that only the paper gives (section 3.1)
 
 Row = Mapping[str, str]
 
@@ -24,10 +24,11 @@ def is_released(folder: Path) -> bool:
 
 
 def read_features(folder: Path) -> Buffer:
-    """Reads the offline buffer. It contains no lengths, so that the turns after step K are bounded by the horizon.
+    """Reads the offline buffer that the authors released. It contains no lengths of rollouts, so that the numbers of
+    turns are upper bounds from the horizon.
 
     Raises:
-        InputError: a column is missing, a value is not a number, or the steps do not hold the same tasks.
+        InputError: a column is missing, a value is not a number, or the tasks are not the same at every step.
     """
     path = folder / FEATURES
     columns = ["K", "task_id", "task_type", "label", "reward_var", *SIGNALS]
@@ -60,7 +61,7 @@ def read_features(folder: Path) -> Buffer:
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
-    """Reads the rows of a CSV file that must have these columns.
+    """Reads the rows of a CSV file that must have the given columns.
 
     Raises:
         InputError: the file cannot be read, is empty, or lacks a column.
@@ -80,7 +81,7 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
 
 
 def number_of(path: Path, line: int, row: Row, column: str) -> float:
-    """Parses a cell as a number.
+    """Parses a cell of a CSV file as a number.
 
     Raises:
         InputError: the cell is not a number.
@@ -89,10 +90,10 @@ def number_of(path: Path, line: int, row: Row, column: str) -> float:
 
 
 def whole_number_of(path: Path, line: int, row: Row, column: str) -> int:
-    """Parses a cell as a whole number, which may be written as 3.0.
+    """Parses a cell of a CSV file as an integer, which may be written as 3.0.
 
     Raises:
-        InputError: the cell is not a whole number.
+        InputError: the cell is not an integer.
     """
     return int(_cell(path, line, row, column, _whole, "a whole number"))
 

@@ -1,4 +1,6 @@
-"""Evaluates a gate on recorded rollouts or on the authors' released results, and returns the report as one JSON object."""
+"""Evaluates a gate on recorded rollouts, or on the results that the authors of Selective Rollout released. The report
+is a single JSON object.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,17 @@ from turnwise.reports.gates.tiers import read_tier1, read_tier3, replayed
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the report.
+    """Settings of the gate report.
 
     Attributes:
-        k, threshold, ended: step and threshold of the gate, and the second condition of the OR rule.
-        steps: values of K in the table of signals; a released table has its own values.
-        thresholds: thresholds to compare at step ``k``.
-        floor: smallest precision that a tuned gate may have.
-        horizon: T_max of recorded rollouts. None: the length of the longest one.
-        resamples, seed: settings of the bootstrap; ``seed`` also of the random arm.
+        k, threshold, ended: step K of the gate, threshold of d_K, and threshold of the termination fraction in the OR
+            rule.
+        steps: values of K at which the signals are computed. They are not used for released results, which have values
+            of their own.
+        thresholds: thresholds of d_K that are compared at step ``k``.
+        floor: minimum precision of a tuned gate.
+        horizon: T_max of recorded rollouts in turns. None: the length of the longest rollout.
+        resamples, seed: number of bootstrap resamples, and seed of the random draws.
     """
 
     k: int = 10
@@ -68,21 +72,21 @@ class Settings:
 
 
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
-    """Returns the report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the authors'
-    folder.
+    """Returns the report on ``data``, which is a file of recorded rollouts, the folder of a run or of its seeds, or the
+    folder with the authors' released results.
 
-    ``gated`` names recordings of the same runs with a gate, from which its saving is measured
+    ``gated`` is the same kind of path for the same runs with a gate. The saving of the gate is measured from them
     (``turnwise.reports.gates.tier1``).
 
     Raises:
-        InputError: there is no data, or the data cannot be used.
+        InputError: ``data`` does not exist or cannot be used.
     """
     return whole(gate_sections(data, settings, gated))
 
 
 def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
-    """Returns :func:`gate_report` with sections that are computed when they are first read. The data itself is read and
-    checked now.
+    """Returns the same report as :func:`gate_report`, but a section is only computed when it is first read. The data is
+    read and checked at once.
     """
     released = is_released(data)
     buffer = read_features(data) if released else _recorded(data, settings)
@@ -142,17 +146,18 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
 
 @lru_cache(maxsize=4)
 def _read(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
-    """Reads recorded groups, and reads them again only after a file has changed, because several entries use the same
+    """Reads recorded groups. The result is cached until a file changes, because several tables and figures use the same
     groups.
     """
     return read_recorded([path for path, *_ in known], steps, horizon)
 
 
 def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
-    """Returns gates that are tuned on the buffer with a precision of at least the floor: one for each step, the best of
-    them, and one with several decisions. Each is also evaluated on groups that were not used for its tuning. ``live``
-    counts cuts as a running gate does, ``all`` as the paper's tables do (see ``turnwise.reports.gates.tuning``).
-    ``floor_for_10_pct`` is the floor of App. C.5 for the cuts of the given gate.
+    """Returns gates that are tuned on the buffer, with a precision of at least ``settings.floor``: one gate for each
+    step, the best of them, and a gate that decides at several steps. The best single-step gate and the gate with
+    several steps are also evaluated by cross-validation. In ``live``, cuts are counted as a running gate makes them; in
+    ``all``, as the tables of the paper count them (see ``turnwise.reports.gates.tuning``). ``floor_for_10_pct`` is the
+    precision of App. C.5 at which the given gate cuts at most 10 % of the useful groups.
     """
     cut = buffer.values(settings.k, DISTANCE) < settings.threshold
     useful = int((~buffer.uniform).sum())

@@ -1,4 +1,4 @@
-"""Computes bootstrap intervals over groups."""
+"""Computes bootstrap intervals by resampling groups."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-CHUNK = 50_000  # most numbers drawn at a time, so that what is computed from them fits into a core's cache
+CHUNK = 50_000  # largest number of indices drawn at a time, so that arrays fit into the cache of a CPU core
 
 Statistic = Callable[..., np.ndarray]
-"""Maps columns (..., n) to values (..., m): the same statistic for every row of resampled columns."""
+"""Computes m values (..., m) from columns with n groups (..., n). The leading axis is that of the resamples."""
 
 
 def intervals(
     statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, seed: int, confidence: float = 0.95
 ) -> list[list[float] | None]:
-    """Returns percentile intervals (Efron 1979) of the m values of a statistic. All columns are resampled together.
+    """Returns percentile bootstrap intervals (Efron 1979), one for each of the m values of a statistic. All columns are
+    resampled together.
 
-    Resamples in which a value is undefined (no group cut, or a class missing) are left out of its interval, which
-    ``scipy.stats.bootstrap`` cannot do. An interval is None if the value is never defined, or if there are fewer than
-    two groups.
+    A value can be undefined in a resample, for example if no group is cut. Such resamples are left out for this value,
+    which ``scipy.stats.bootstrap`` cannot do. An interval is None if the value is undefined in all resamples, or if
+    there are fewer than two groups.
     """
     n = len(columns[0])
     width = np.atleast_1d(statistic(*columns)).shape[-1]

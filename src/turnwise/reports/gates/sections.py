@@ -1,4 +1,6 @@
-"""A report whose sections are computed when they are first read, because one table of a paper needs only a few of them."""
+"""Defines a report whose sections are computed when they are first read, because a table of a paper needs only a few of
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from typing import Any
 
 
 class Sections(Mapping[str, Any]):
-    """A mapping from the name of a section to its content.
+    """A mapping from the name of a section to its content, which is computed when it is first read.
 
     Args:
-        sections: name -> function that computes the section; a section may be such a mapping itself.
+        sections: name -> function that computes the section. The content of a section may itself be a ``Sections``.
     """
 
     def __init__(self, sections: Mapping[str, Callable[[], Any]]) -> None:
@@ -30,5 +32,5 @@ class Sections(Mapping[str, Any]):
 
 
 def whole(report: Sections) -> dict[str, Any]:
-    """Returns the report with every section computed."""
+    """Computes every section and returns the report as a dict."""
     return {name: whole(found) if isinstance(found, Sections) else found for name, found in report.items()}

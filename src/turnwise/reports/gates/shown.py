@@ -12,7 +12,7 @@ Node = Mapping[str, Any]
 
 
 def gate_tables(report: Node) -> list[Table]:
-    """Returns the tables of a report of ``turnwise.reports.gates.report``, in the paper's order."""
+    """Returns the tables of a gate report (``turnwise.reports.gates.report``), in the order of the paper."""
     tables = [_thresholds(report), _signals(report), _types(report), _labels(report), _arms(report), _tuned(report)]
     tables += [_looks(k, found) for k, found in report["looks"].items()]
     tables += [tier_table(report["tier1"])] if report["tier1"] else []
@@ -116,8 +116,8 @@ def _tuned(report: Node) -> Table:
 
 
 def _looks(k: str, found: Node) -> Table:
-    """Returns a table that the paper lacks: the values that running gates computed, beside the signals of the same
-    groups.
+    """Returns a table of the values that gates computed during sampling, beside the signals of the paper for the same
+    groups. The paper has no such table.
     """
     rows = [
         [when, str(row["groups"]), str(row["zero_variance"]), name]
@@ -131,7 +131,7 @@ def _looks(k: str, found: Node) -> Table:
 
 
 def tier_table(tier: Node) -> Table:
-    """Returns T3: how much a gate saved."""
+    """Returns the table of the turns or seconds that a gate saved (T3, Table 3 of the paper)."""
     how = "measured" if tier["measured"] else "replayed on the buffer"
     row = [f"{_percent(tier['saved_pct'], 2)} {_range(tier['ci95'], 2)}", *_counts(tier)]
     headers = [f"{tier['unit']} saved, %", "cut", "TP", "FP", "precision", "recall"]

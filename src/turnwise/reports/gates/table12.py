@@ -1,4 +1,4 @@
-"""Compares the gate with reference rules on one buffer: Table 12 of Selective Rollout."""
+"""Compares the gate with other rules for cutting groups on the same groups: Table 12 of Selective Rollout."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")
 
 
 def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T12: for the gate and the reference rules at step ``k``, what each cuts and saves, and how much of the
-    advantages remains.
+    """Returns T12 (Table 12 of the paper): for the gate and the other rules at step ``k``, the cut groups, the saved
+    turns, and the remaining norm of the advantages.
 
-    ``saved_pct`` is the share of all turns that the cut rollouts would still have taken. ``l2_pct`` is the norm of the
-    remaining advantages in percent of the norm of all. A filter after sampling, as in DAPO, saves nothing and drops
-    only groups without advantage. ``random`` cuts as many groups as the OR rule; its row is the expectation over random
-    draws. ``below_oracle`` is how much more the oracle saves, and ``over_random`` how much more of the norm is kept
-    than under random cuts; both use the same resampled groups.
+    ``saved_pct`` is the number of turns that the cut rollouts would still have taken, in percent of all turns.
+    ``l2_pct`` is the L2 norm of the advantages of the groups that are not cut, in percent of the norm over all groups.
+    ``dapo`` filters groups after sampling, so that it saves nothing and drops only groups whose advantages are 0.
+    ``random`` cuts as many groups as the OR rule (``either``); its row is the expectation over random choices.
+    ``below_oracle`` is ``saved_pct`` of the oracle minus that of the rule. ``over_random`` is ``l2_pct`` of the rule
+    minus that of ``random``. The intervals of both come from resampling the two rules together.
     """
     distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
     none = np.zeros(len(buffer.groups), dtype=bool)
@@ -52,7 +53,7 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
 
 
 def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int, seed: int) -> dict[str, Row]:
-    """Returns the columns of each arm with their intervals; random cuts have the first two alone."""
+    """Returns rule -> columns with their intervals. The rule ``random`` has only the first two columns."""
     found = _compared(*columns).tolist()
     bounds = intervals(_compared, columns, resamples, seed)
     rows: dict[str, Row] = {arm: {} for arm in arms}
@@ -63,9 +64,10 @@ def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int
 
 
 def _compared(*columns: np.ndarray) -> np.ndarray:
-    """Returns the columns of every arm one after the other, at last those of random cuts: inputs (..., n) -> (..., m).
+    """Returns the columns of all rules, one rule after the other and the rule ``random`` last: inputs (..., n) -> (...,
+    m).
 
-    All arms are computed in one call, so that a resample is drawn and its random cuts are computed once for all.
+    All rules are computed in one call, so that each resample and its row ``random`` are computed only once.
     """
     *cuts, tails, turns, energies, uniform, either = columns
     at_random, most = _random(tails, turns, uniform, either), _saved(uniform, tails, turns)
@@ -77,10 +79,11 @@ def _compared(*columns: np.ndarray) -> np.ndarray:
 
 
 def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: np.ndarray) -> np.ndarray:
-    """Returns what random cuts of as many groups as ``either`` save and keep on average, (..., n) -> (..., 2).
+    """Returns the expected ``saved_pct`` and ``l2_pct`` of cutting as many random groups as ``either`` cuts, (..., n)
+    -> (..., 2).
 
-    Useful groups are assumed to have equal norms, which is exact unless a rollout was lost. Of m useful groups, H are
-    kept, where H is hypergeometric, and with them the share sqrt(H / m) of the norm.
+    All groups with different rewards are assumed to have the same norm, which is exact unless a rollout was lost. Of m
+    such groups, a hypergeometric number H is kept, and the kept fraction of the norm is sqrt(H / m).
     """
     from scipy import stats
 

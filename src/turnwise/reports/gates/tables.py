@@ -1,8 +1,11 @@
-"""Computes the offline tables of Selective Rollout (arXiv:2605.05802) from any buffer of groups.
+"""Computes the offline tables of Selective Rollout (arXiv:2605.05802) from any buffer of groups. T1, for example, is
+Table 1 of the paper.
 
-Percentages are from 0 to 100, all other numbers are shares; undefined numbers are None. Intervals are 95 %: those of
-precision and recall come from ``turnwise.reports.gates.counted``, all others from a bootstrap over groups. As in the
-paper, a group whose rollouts had all ended already can still count as cut.
+Percentages are from 0 to 100, and other proportions from 0 to 1. Undefined numbers are None. Intervals have a level of
+95 %. Those of precision and recall come from ``turnwise.reports.gates.counted``, all others from a bootstrap over
+groups. K is the step at which a gate decides, d_K the mean edit distance between the action prefixes of a group, and
+tau_K the fraction of its rollouts that have ended. As in the paper, a group counts as cut even if all of its rollouts
+had already ended at step K.
 """
 
 from __future__ import annotations
@@ -21,14 +24,17 @@ from turnwise.reports.gates.resample import intervals
 from turnwise.reports.gates.sections import Sections
 
 THRESHOLDS = (0.05, 0.08, 0.10, 0.12, 0.14, 0.18)
-# fewest groups of a class: with fewer, resampling shows no spread (the paper also reports a single observation)
+# smallest number of groups of a class for an interval; with fewer, resampling shows no spread (the paper also reports a
+# single observation)
 LEAST = 3
 
 
 def thresholds_table(
     buffer: Buffer, k: int, thresholds: Sequence[float], resamples: int, seed: int, signal: str = DISTANCE
 ) -> dict[str, Row]:
-    """Returns T1: the cuts of each threshold at step ``k``. safe = TP (T - K) / (N T), raw = (TP + FP) (T - K) / (N T), in %."""
+    """Returns T1 (Table 1 of the paper): the cuts of each threshold at step ``k``. In percent, safe = TP (T - K) / (N
+    T) and raw = (TP + FP) (T - K) / (N T), with horizon T and N groups.
+    """
     values = buffer.values(k, signal)
     return {
         f"{t:.2f}" if round(t, 2) == t else f"{t:g}": _row(buffer, values < t, k, resamples, seed) for t in thresholds
@@ -49,11 +55,12 @@ def _row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> 
 
 
 def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
-    """Returns, in percent, the conditions on which the method relies at step ``k``.
+    """Returns statistics of the buffer at step ``k`` that decide how much a gate can save, in percent.
 
-    ``zero_variance_pct``: groups whose rewards are all equal. ``below_pct``: groups with d_K below the threshold, as
-    the paper counts them. ``live_pct``: those of them in which a rollout still runs. ``oracle_pct``: turns after step
-    ``k`` in groups whose rewards are all equal.
+    ``zero_variance_pct`` is the percentage of groups whose rewards are all equal. ``below_pct`` is the percentage of
+    groups with d_K below the threshold, as the paper counts them. ``live_pct`` counts only those of them in which a
+    rollout still runs after step ``k``. ``oracle_pct`` is the percentage of turns that are after step ``k`` in groups
+    whose rewards are all equal.
     """
     below, tails, turns = buffer.values(k, DISTANCE) < threshold, buffer.tails(k), buffer.turns
     columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, turns]
@@ -72,22 +79,23 @@ def _regime(
 
 
 def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
-    """Returns Spearman's rho with the reward variance, and the AUROC of "not zero-variance": two inputs (..., n) ->
-    (..., 2). NaN if undefined.
+    """Returns Spearman's rho of the values with the reward variance, and their AUROC for detecting groups whose rewards
+    differ: two inputs (..., n) -> (..., 2). Undefined statistics are NaN.
     """
     return placed_statistics(*places(variances, values))
 
 
 def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
-    """Returns ranks for :func:`placed_statistics`, with which resamples need no sorting: for each group whether it is
-    not zero-variance, and the place of its variance and of its value among the distinct ones; -1 if a value is NaN.
+    """Returns the inputs of :func:`placed_statistics`: for each group, whether its rewards differ, the position of its
+    variance among the sorted distinct variances, and for each signal the position of its value among the sorted
+    distinct values (-1 for NaN). With positions, resamples need no sorting.
     """
     columns = [np.unique(column, return_inverse=True)[1].reshape(column.shape) for column in (variances, *signals)]
     return [np.sqrt(variances) > 1e-6, *(np.where(np.isnan(v), -1, c) for c, v in zip(columns, (variances, *signals)))]
 
 
 def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.ndarray) -> np.ndarray:
-    """Returns the result of :func:`rank_statistics` for each signal, one after the other, (..., 2 * signals)."""
+    """Returns the two statistics of :func:`rank_statistics` for each signal in turn, (..., 2 * signals)."""
     of_variance = _ranks(variances)
     b = of_variance - of_variance.mean(-1, keepdims=True)
     ones = mixed.sum(-1)
@@ -103,7 +111,7 @@ def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.nda
 
 
 def _ranks(column: np.ndarray) -> np.ndarray:
-    """Returns the rank of each place within its row, (..., n). Equal places share their mean rank, as in scipy's
+    """Returns the rank of each position within its row, (..., n). Equal positions get their mean rank, as in scipy's
     rankdata.
     """
     rows = column.reshape(-1, column.shape[-1])
@@ -116,7 +124,9 @@ def _ranks(column: np.ndarray) -> np.ndarray:
 
 
 def _p_value(values: np.ndarray, variances: np.ndarray) -> float | None:
-    """Returns the two-sided p of Spearman's rho by Student's t with n - 2 degrees of freedom, as ``scipy.stats.spearmanr``."""
+    """Returns the two-sided p-value of Spearman's rho, as ``scipy.stats.spearmanr``: by Student's t with n - 2 degrees
+    of freedom.
+    """
     n, rho = len(values), np.corrcoef(_ranks(values), _ranks(variances))[1, 0]
     with np.errstate(invalid="ignore", divide="ignore"):
         t = rho * np.sqrt(np.maximum((n - 2) / ((rho + 1.0) * (1.0 - rho)), 0))
@@ -124,10 +134,11 @@ def _p_value(values: np.ndarray, variances: np.ndarray) -> float | None:
 
 
 def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
-    """Returns T7 (and the paper's Fig. 2): K -> signal -> rho with its two-sided p, and AUROC.
+    """Returns T7 (Table 7 of the paper, and the data of its Fig. 2): K -> signal -> row with rho, its two-sided
+    p-value, and AUROC.
 
-    ``over_tau`` is the signal's rho minus that of the termination fraction on the same groups; both are resampled
-    together.
+    ``over_tau`` is rho of the signal minus rho of the termination fraction on the same groups. Its interval comes from
+    resampling both together.
     """
 
     def rows(k: int) -> dict[str, Row]:
@@ -140,11 +151,11 @@ def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
 def rank_rows(
     signals: Mapping[str, np.ndarray], variances: np.ndarray, resamples: int, seed: int, over: tuple[str, str, str]
 ) -> dict[str, Row]:
-    """Returns rho with its two-sided p, and the AUROC, of each signal. All signals use the same resamples of the
-    groups.
+    """Returns for each signal a row with rho, its two-sided p-value, and the AUROC. All signals use the same resamples
+    of the groups.
 
-    With ``over`` as ``("over_tau", "rho", TERMINATION)``, each row also has ``over_tau``: its rho minus the rho of this
-    signal.
+    ``over`` is (name, statistic, signal). For ``("over_tau", "rho", TERMINATION)``, each row also has ``over_tau``,
+    which is its rho minus the rho of the signal ``TERMINATION``.
     """
     names, (beside, which, other) = list(signals), over
     which_of = ("rho", "auroc").index(which)
@@ -167,10 +178,11 @@ def rank_rows(
 
 
 def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
-    """Returns the data of Fig. 5: the largest |rho| of a signal over the steps, and the step ``k`` at which it occurs.
+    """Returns the data of Fig. 5 of the paper: the largest |rho| of a signal over all steps, and the step ``k`` at
+    which it occurs.
 
-    It has no interval: the largest of several values is above 0 even for noise, so that a bootstrap interval would
-    never contain 0.
+    The largest |rho| has no interval. The largest of several absolute values is above 0 even for noise, so that a
+    bootstrap interval would never contain 0.
     """
     columns = {k: buffer.values(k, signal) for k in buffer.steps}
     found = {k: abs(rho) for k, column in columns.items() if (rho := _rho(column, buffer.variances)) is not None}
@@ -183,13 +195,13 @@ def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
 
 
 def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T8: for each kind of task the AUROC of d_K at step ``k``, and that of the signal and step with the
-    largest |rho|.
+    """Returns T8 (Table 8 of the paper). For each kind of task it has the AUROC of d_K at step ``k``, and the AUROC of
+    the pair of signal and step with the largest |rho|.
 
-    The paper's caption says that this pair has the largest AUROC, but its numbers are those of the largest |rho|. This
-    AUROC has no interval, because it is the largest of many. The interval of d_K's AUROC resamples the groups of the
-    kind, and requires ``LEAST`` groups of each class. The row ``median`` holds the medians over kinds. The table is
-    empty if no kind of task is known.
+    The paper's caption says that the pair has the largest AUROC, but its numbers belong to the pair with the largest
+    |rho|. The AUROC of this pair has no interval, because the pair is chosen among many. The interval of the AUROC of
+    d_K comes from resampling the groups of the kind, and requires at least ``LEAST`` groups of each class. The row
+    ``median`` holds the medians over kinds. The table is empty if no kind of task is known.
     """
     kinds = sorted({group.kind for group in buffer.groups if group.kind is not None})
     table: dict[str, Row] = {}
@@ -222,8 +234,9 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
 
 
 def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T10: medians of d_K and tau_K at step ``k``, by how the groups ended. Intervals resample the groups of a
-    label, and require at least ``LEAST`` of them.
+    """Returns T10 (Table 10 of the paper): label -> medians of d_K and tau_K at step ``k`` over the groups with this
+    label. A label says how a group ended. Intervals come from resampling the groups of a label, and require at least
+    ``LEAST`` of them.
     """
     table: dict[str, Row] = {}
     for label in LABELS:

@@ -1,4 +1,6 @@
-"""Measures tier 1 of Selective Rollout: the same groups, sampled with the same draws without and with a gate."""
+"""Measures tier 1 of Selective Rollout: how much a gate saves when the same groups are sampled without and with it,
+with the same random draws.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,27 @@ from turnwise.reports.gates.resample import intervals
 from turnwise.runs.lines import checked_lines
 
 Played = Mapping[str, Any]
-"""A recorded tree, as in ``rollouts/train.jsonl`` (docs/metrics.md)."""
+"""A recorded rollout tree, as in ``rollouts/train.jsonl`` (docs/metrics.md)."""
 
 
 def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str, Any]:
-    """Returns how much a gate saved in the groups that both arms recorded in their first iteration, in which their
-    policies are equal.
+    """Returns how much a gate saved. It compares the groups that the runs without and with the gate (the two arms) both
+    recorded in their first iteration, in which their policies are equal.
 
-    The arm without a gate shows how each group ends: a cut is correct if all rewards there are equal. Groups with fewer
-    than two rewarded rollouts there are left out. Percentages are from 0 to 100. Intervals are 95 %: from a bootstrap
-    over groups for savings, Wilson's for precision and recall.
+    The arm without the gate shows how each group ends. A cut is correct if all rewards of the group in that arm are
+    equal. Groups that have fewer than two rollouts with a reward in that arm are left out. Percentages are from 0 to
+    100. Intervals have a level of 95 %. Those of savings come from a bootstrap over groups; those of precision and
+    recall are Wilson's.
 
     Args:
         without, gated: files of recorded rollouts, run folders, or folders of the runs of several seeds.
 
     Returns:
-        ``saved_pct`` of turns with ``ci95``; ``tokens_saved_pct`` with ``tokens_ci95`` if tokens are recorded; ``cut``,
-        ``tp``, ``fp``, ``precision``, ``recall``; ``first_steps_pct``, the groups with equal actions and observations
-            in both arms
-        up to the step of the gate's decision; ``matched_pct``, the groups that were not cut and are equal up to their
-            end.
+        A mapping with ``saved_pct``, the saved turns in percent, and its interval ``ci95``; if tokens are recorded,
+        ``tokens_saved_pct`` and ``tokens_ci95``; and ``cut``, ``tp``, ``fp``, ``precision`` and ``recall``.
+        ``first_steps_pct`` is the percentage of groups whose actions and observations are equal in both arms up to the
+        step of the gate's decision. ``matched_pct`` is the percentage of the groups that were not cut whose actions
+        and observations are equal in both arms up to the end.
 
     Raises:
         InputError: an arm has no groups, or the arms have no group in common.
@@ -67,7 +70,7 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
 
 
 def _groups(path: Path) -> dict[tuple[str, str], Played]:
-    """Returns the trees of iteration 0 by (file within the folder, state)."""
+    """Returns (name of the file, id of the state) -> recorded rollout tree, for the trees of iteration 0."""
     files = recordings(path)
     found: dict[tuple[str, str], Played] = {
         (str(file.relative_to(path)) if path.is_dir() else "", str(row["state"]["id"])): row
@@ -81,9 +84,10 @@ def _groups(path: Path) -> dict[tuple[str, str], Played]:
 
 
 def recordings(path: Path) -> list[Path]:
-    """Returns the files of recorded rollouts of a run's folder or of its folders by seed; a file is returned itself.
+    """Returns the files of recorded rollouts at ``path``, which is a file, the folder of a run, or a folder with a run
+    for each seed.
 
-    Folders that ``fresh=true`` renamed are left out, and so are unfinished seeds if other seeds are finished.
+    Old runs that ``fresh=true`` renamed are left out. If some seeds are finished, unfinished seeds are left out too.
     """
     if not path.is_dir():
         return [path]
@@ -103,7 +107,7 @@ def _rewards(row: Played) -> list[float]:
 
 
 def _column(groups: Sequence[tuple[Played, Played, Any]], cost: Callable[[Played], float]) -> list[np.ndarray]:
-    """Returns the cost of each group in each arm, (N,)."""
+    """Returns one array (N,) for each arm, with the cost of each group as the sum of ``cost`` over its turns."""
     return [np.array([sum(map(cost, group[arm]["turns"])) for group in groups]) for arm in (0, 1)]
 
 
@@ -113,16 +117,18 @@ def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, 
 
 
 def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Returns the saving of the second arm relative to the first, in percent of the first: two inputs (..., N) -> (...,
-    1).
+    """Returns the saving in percent from the costs without the gate (``before``) and with the gate (``after``): two
+    inputs (..., N) -> (..., 1).
     """
     return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 
 
 def _same(free: Played, gated: Played, steps: int | None) -> bool:
-    """Returns whether the first ``steps`` turns (None: all) of every rollout have equal actions and observations."""
+    """Returns whether every rollout has the same actions and observations in both arms, in its first ``steps`` turns
+    (None: in all turns).
+    """
     sides = []
     for turns in (free["turns"], gated["turns"]):
-        paths = sorted(paths_of(turns))  # in the order in which the rollouts began
+        paths = sorted(paths_of(turns))  # sorted by the index of the first turn, the order in which rollouts began
         sides.append([[(turns[i]["text"], turns[i]["observation"]) for i in path[:steps]] for path in paths])
     return bool(sides[0] == sides[1])

@@ -1,5 +1,5 @@
-"""Computes how much a running gate saved: tier 1 (T3) and tier 3 (T5) of Selective Rollout, and the estimate from a
-buffer.
+"""Computes how much a gate saves: tier 1 (Table 3) and tier 3 (Table 5) of Selective Rollout from the authors' logs,
+and an estimate from groups that were sampled without a gate.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from turnwise.reports.gates.resample import intervals
 
 
 def replayed(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> dict[str, Any]:
-    """Returns tier 1 as estimated from a buffer: the turns after step ``k`` in the groups that are cut, in percent of
-    all turns.
+    """Returns an estimate of tier 1 from groups that were sampled without a gate. The saving is the number of turns
+    after step ``k`` in the groups that the gate would cut, in percent of all turns.
     """
     columns = [buffer.tails(k) * cut, buffer.turns]
     (interval,) = intervals(_saved_of_total, columns, resamples, seed)
@@ -37,15 +37,15 @@ def _saved_of_total(saved: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def read_tier1(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
-    """Returns T3 from the authors' table: the seconds of the same tasks without and with the gate. None if the table is
-    missing.
+    """Returns T3 (Table 3 of the paper) from the authors' data, which compares the wall-clock seconds of the same tasks
+    without and with the gate. Returns None if the file is missing.
 
-    A cut is correct if the same group in the other arm, which ran to its end, has equal rewards. ``matched_pct`` is the
-    share of groups that were not cut and that have equal turns and mean reward in both arms. With exactly equal draws
-    it would be 100.
+    A cut is correct if the same group has equal rewards in the arm without the gate, where it ran to its end.
+    ``matched_pct`` is the percentage of the groups that were not cut whose number of turns and mean reward are equal in
+    both arms. If both arms used exactly the same random draws, it would be 100.
 
     Raises:
-        InputError: the table lacks a column, or an arm lacks a task.
+        InputError: the file lacks a column, or an arm lacks a task.
     """
     path = folder / WALLCLOCK
     if not path.is_file():
@@ -86,12 +86,13 @@ def _saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
-    """Returns T5 from the authors' training logs; None if the logs are missing.
+    """Returns T5 (Table 5 of the paper) from the authors' training logs, or None if the logs are missing.
 
-    Every mean is over seeds and has the sample standard deviation beside it. ``zero_advantage_pct`` is the share of the
-    batch's groups with equal rewards, as a mean over iterations; in the gated arm only groups that were not cut count.
-    ``as_released`` is the authors' column ``dilution_pct``. From each of them follows the gradient amplification that
-    dilution alone predicts, (1 - gated) / (1 - baseline) (paper, section 4.4).
+    Means are over seeds and have the sample standard deviation beside them. ``zero_advantage_pct`` is the percentage of
+    groups in a batch whose rewards are equal, as a mean over iterations. In the gated arm, only groups that were not
+    cut are counted. ``as_released`` is the mean of the authors' column ``dilution_pct`` for the gated arm. From each of
+    the two values follows a prediction of the gradient amplification, if dilution is its only cause: (1 - gated) / (1 -
+    baseline) (paper, section 4.4).
 
     Raises:
         InputError: a log lacks a column, or the arms differ in their seeds.
@@ -151,8 +152,9 @@ def _by_seed(path: Path) -> dict[int, dict[str, np.ndarray]]:
 
 
 def _same(log: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns, by iteration, the share of groups with equal rewards among those that were not cut. The logs also count
-    cut groups as zero-variance, because their truncated rewards are nearly always all 0.
+    """Returns for each iteration the fraction of groups with equal rewards among the groups that were not cut. The cut
+    groups are subtracted, because the logs also count them as zero-variance: their truncated rewards are nearly always
+    all 0.
     """
     left = log["n_groups"] - log["n_groups_cut"]
     return np.maximum(log["n_zero_variance"] - log["n_groups_cut"], 0) / np.maximum(left, 1)

@@ -1,12 +1,13 @@
-"""Tunes the thresholds of a gate on a buffer of groups that ran to their end, with a minimum precision.
+"""Tunes the thresholds of a gate on groups that ran to their end, so that it saves as many turns as a minimum precision
+allows.
 
-``fixed`` decides at one step, ``sequential`` at several steps with one precision over all of them. Both save as many
-turns as the minimum precision allows. Results on the groups that were used for tuning are too optimistic;
-``cross_validated`` evaluates the schedules on other groups.
+``fixed`` tunes a gate that decides at one step. ``sequential`` tunes a gate that decides at several steps; its
+precision is that of all cuts together. Results on the groups that were used for tuning are too optimistic.
+``cross_validated`` evaluates the tuned thresholds on other groups.
 
-``live`` selects what counts as a cut. A running gate does not stop a group whose rollouts have all ended. The paper's
-tables count such a group as cut if its actions agree. That is nearly always correct, so the tables show a higher
-precision than a running gate has.
+``live`` selects which groups count as cut. With ``live``, as for a running gate, a group whose rollouts have all ended
+is not cut. Without it, as in the paper's tables, such a group counts as cut if its d_K is below the threshold. Such
+cuts are nearly always correct, so that the tables show a higher precision than a running gate has.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ import numpy as np
 from turnwise.algo.gates.signals import DISTANCE
 from turnwise.reports.gates.groups import Buffer
 
-ROUNDS = 20  # most rounds of coordinate ascent, which ends earlier if a round improves nothing
-CANDIDATES = 100  # most thresholds that are tried at a step; quantiles are used if there are more distinct values
+ROUNDS = 20  # largest number of rounds of coordinate ascent; a round without improvement ends it earlier
+CANDIDATES = 100  # largest number of thresholds tried at a step; if there are more, quantiles of them are tried
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Thresholds of a gate that stops at the first of ``steps`` where d_K is below its threshold (0: never)."""
+    """Thresholds of a gate that stops a group at the first of ``steps`` at which d_K is below the threshold of the
+    step. With a threshold of 0 the gate never stops at that step.
+    """
 
     steps: tuple[int, ...]
     thresholds: tuple[float, ...]
@@ -33,11 +36,11 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The cuts and savings of a schedule on a buffer."""
+    """The numbers of cuts and correct cuts (``tp``) of a schedule on a buffer, and the saved turns."""
 
     cut: int
     tp: int
-    saved_pct: float  # turns after the step of each cut, in percent of all turns
+    saved_pct: float  # turns of cut groups after the step of the cut, in percent of all turns
 
     @property
     def precision(self) -> float | None:
@@ -48,12 +51,13 @@ Fit = Callable[[Buffer], Schedule | None]
 
 
 def precision_floor(loss: float, useful: int, cut: int) -> float:
-    """Returns the precision at which at most a share ``loss`` of the useful (not zero-variance) groups is cut (App. C.5).
+    """Returns the smallest precision p at which at most the fraction ``loss`` of the useful groups (whose rewards
+    differ) is cut (App. C.5).
 
-    (1 - p) cut / useful <= loss, so p >= 1 - loss * useful / cut; 0 if any precision is enough.
+    From (1 - p) cut / useful <= loss follows p >= 1 - loss * useful / cut. The result is 0 if any precision is enough.
 
     Raises:
-        ValueError: the loss is not a share, or a count is negative.
+        ValueError: ``loss`` is not in [0, 1], or a count is negative.
     """
     if not 0 <= loss <= 1 or useful < 0 or cut < 0:
         raise ValueError(f"precision_floor needs a share and two counts, got {loss}, {useful} and {cut}")
@@ -61,10 +65,10 @@ def precision_floor(loss: float, useful: int, cut: int) -> float:
 
 
 def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule | None:
-    """Returns the threshold at step ``k`` that saves most with a precision of at least ``floor``, or None if none saves
-    anything.
+    """Returns the threshold at step ``k`` that saves the most turns with a precision of at least ``floor``, or None if
+    no such threshold saves any turns.
 
-    The threshold is midway between the largest value that is cut and the next one.
+    The threshold is midway between the largest value of d_K that is cut and the next larger value.
     """
     evidence = _Evidence.of(buffer, (k,), live)
     found = evidence.better((0.0,), 0, floor)
@@ -72,10 +76,11 @@ def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule |
 
 
 def sequential(buffer: Buffer, steps: Sequence[int], floor: float, live: bool = True) -> Schedule | None:
-    """Returns thresholds for decisions at all ``steps``, whose cuts together have a precision of at least ``floor``.
+    """Returns thresholds for a gate that decides at each of ``steps``. All cuts together have a precision of at least
+    ``floor``.
 
-    Coordinate ascent on the saved turns starts from the best gate with one step, so that on this buffer it never saves
-    less.
+    The saved turns are maximised by coordinate ascent. It starts from the best gate with a single step, so that on this
+    buffer the result never saves less than that gate.
     """
     steps = tuple(steps)
     evidence = _Evidence.of(buffer, steps, live)
@@ -94,13 +99,13 @@ def sequential(buffer: Buffer, steps: Sequence[int], floor: float, live: bool = 
 
 
 def score(buffer: Buffer, schedule: Schedule, live: bool = True) -> Score:
-    """Returns how much ``schedule`` cuts and saves."""
+    """Returns the cuts and the saved turns of ``schedule`` on the buffer."""
     return _Evidence.of(buffer, schedule.steps, live).score(schedule.thresholds)
 
 
 def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: bool = True) -> Score:
-    """Returns the score of schedules on parts of the buffer that were not used for their tuning, pooled over these
-    parts.
+    """Returns the score from cross-validation. For each fold, a schedule is tuned on the other folds and evaluated on
+    the fold; counts and saved turns are summed over the folds.
     """
     order = np.random.default_rng(seed).permutation(len(buffer.groups))
     cut, tp, saved = 0, 0, 0.0
@@ -118,13 +123,13 @@ def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """A buffer as arrays with one row for each step, (M, N)."""
+    """A buffer as arrays. ``values`` and ``tails`` have shape (M, N) for M steps and N groups."""
 
     values: np.ndarray
     tails: np.ndarray
     uniform: np.ndarray  # (N,)
     turns: float
-    open: np.ndarray  # (M, N) whether the group may be cut at this step
+    open: np.ndarray  # (M, N) bool: whether the group may be cut at the step
 
     @classmethod
     def of(cls, buffer: Buffer, steps: Sequence[int], live: bool) -> _Evidence:
@@ -139,9 +144,11 @@ class _Evidence:
         return Score(int(cut.sum()), int((cut & self.uniform).sum()), float(100 * saved / self.turns))
 
     def better(self, thresholds: tuple[float, ...], i: int, floor: float) -> tuple[float, ...] | None:
-        """Returns ``thresholds`` with the ``i``-th one replaced so that more turns are saved at the floor, or None.
+        """Returns ``thresholds`` with the ``i``-th one replaced by the one that saves the most turns with a precision
+        of at least ``floor``. Returns None if no replacement is an improvement.
 
-        Among equal savings the more precise threshold is chosen, and at equal precision the lower one.
+        If several thresholds save the same number of turns, the one with the highest precision is chosen; if their
+        precision is also equal, the lowest one.
         """
         best, key = None, (self.score(thresholds).saved_pct, 1.0)
         for candidate in [0.0, *_candidates(self.values[i])]:
@@ -153,7 +160,9 @@ class _Evidence:
 
 
 def _candidates(values: np.ndarray) -> list[float]:
-    """Returns thresholds that lead to different cuts: midway between neighbouring values, and one above the largest."""
+    """Returns thresholds that lead to different cuts. They are midway between neighbouring values, and one threshold is
+    above the largest value.
+    """
     distinct = np.unique(values)
     between = (distinct[:-1] + distinct[1:]) / 2
     if len(between) > CANDIDATES:
