@@ -1,7 +1,9 @@
-"""Compares the update of a branching tree with the same update computed path by path by the model's own forward pass.
+"""Compares the loss and gradients of a packed tree with those of separate forward passes, one for each path.
 
-The probe (``rollouts.probe``) measures a few tokens of a large model. This module measures the loss and every gradient
-of a small model, with windows as configured, and compares the engine's log-probs of its samples with the trainer's.
+The packed tree uses tree attention; the separate passes use the model's own attention. This module is for small models:
+it compares the loss and every gradient, and leaves attention windows as configured. It also compares the log-probs that
+the engine returned for its samples with the trainer's log-probs. The probe (``rollouts.probe``) instead compares the
+log-probs of a few tokens of a large model.
 """
 
 from __future__ import annotations
@@ -18,19 +20,21 @@ from turnwise.models.attention import unwrapped
 from turnwise.models.score import score
 from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention, sampled
 
-EXACT, NEAR = 1e-5, 1e-4  # limits: of loss and gradients, relative; of the engine's log-probs, in nats
-TRUNK = 150  # tokens of the trunk, more than in the probe
-LONG = 3  # turns have this many times the tokens of the probe's turns
+EXACT, NEAR = 1e-5, 1e-4  # greatest relative difference of loss and gradients; of the engine's log-probs, in nats
+TRUNK = 150  # number of tokens of the prefix that all paths share; the probe's prefix is shorter
+LONG = 3  # each turn has this many times the tokens of the same turn in the probe
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """The distance between packed or sampled numbers and those of plain paths.
+    """How far the numbers of the packed tree and of the engine are from those they are compared with.
 
     Attributes:
-        loss: difference of the losses, relative to their size or to 1, whichever is more.
-        gradient: largest difference of two gradient entries, relative to the largest entry or to 1, whichever is more.
-        sampled: largest difference between a log-prob of the engine and the trainer's, in nats.
+        loss: absolute difference between the losses of the packed tree and of the separate paths, divided by the
+            absolute loss of the paths or by 1, whichever is greater.
+        gradient: largest absolute difference between two gradient entries, divided by the largest absolute entry of the
+            paths' gradient or by 1, whichever is greater.
+        sampled: largest difference between the engine's log-prob of a token and the trainer's, in nats.
     """
 
     loss: float
@@ -43,12 +47,14 @@ class Distance:
 
 
 def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
-    """Measures a small causal LM with tree attention, in float32; gradients are those of its trained parameters.
+    """Returns the distances for a small causal LM with tree attention, in float32.
+
+    The gradients are those of the parameters that are trained.
 
     Args:
-        model: with or without adapters; its ``.grad`` attributes are not touched.
-        copy: whether the engine samples from a plain copy with adapters merged in.
-        seed: of the tokens and the advantages.
+        model: the model, with or without adapters. Its ``.grad`` attributes are not changed.
+        copy: whether the engine samples from a plain copy of the model, with adapters merged into the weights.
+        seed: seed of the random tokens and advantages.
     """
     draw = random.Random(seed)
     vocabulary = len(unwrapped(model).get_output_embeddings().weight)
@@ -75,7 +81,10 @@ def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
 
 
 def _path(model: Any, example: Example, row: int) -> Tensor:
-    """Returns log-probs of the tokens that are counted to one path, from a separate forward pass."""
+    """Returns the log-probs of the tokens that path number ``row`` contributes, from a forward pass over this path.
+
+    A token that several paths share is counted for only one of them.
+    """
     items = [k for k, own in enumerate(example.row) if own == row]
     logits = model(input_ids=example.paths[row : row + 1], use_cache=False).logits[0].float()
     logs = logits[[example.place[k] for k in items]].log_softmax(-1)

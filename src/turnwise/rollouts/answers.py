@@ -1,7 +1,7 @@
-"""Steps environments, in this thread or, if an environment waits for other processes, in further threads.
+"""Runs the steps of environments: in this thread, or in further threads if the environment waits for other processes.
 
-An environment of commands, servers or worker processes answers in milliseconds to seconds. A step begins as soon as its
-action is complete, while the policy is still sampling other actions.
+An environment that uses commands, servers or worker processes takes milliseconds to seconds for an answer. In a
+separate thread, its step begins as soon as the action is complete, while the policy is still sampling other actions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from turnwise.rollouts.guard import guarded
 
 @dataclass(slots=True, eq=False)
 class Begun:
-    """A step that was handed to the threads. ``since``: monotonic time at which a thread began it; None: not yet."""
+    """A step that was handed to the threads.
+
+    ``since`` is the monotonic time at which a thread began the step, or None while the step is still queued.
+    """
 
     session: Session
     step: Future[Step] | None = None
@@ -25,11 +28,11 @@ class Begun:
 
 
 class Answers:
-    """Takes the steps of environments.
+    """Runs environment steps and returns their answers.
 
     Args:
-        threads: greatest number of concurrent steps; 0: every step is taken in this thread.
-        seconds: the time limit of a step, from when it begins; None: no limit.
+        threads: greatest number of concurrent steps. With 0, every step runs in this thread.
+        seconds: time limit of a step in seconds, counted from when the step begins. None means no limit.
     """
 
     def __init__(self, threads: int, seconds: float | None) -> None:
@@ -39,7 +42,7 @@ class Answers:
         self._under_way: set[Begun] = set()
 
     def begin(self, session: Session, text: str) -> Begun:
-        """Hands a step to the threads and returns at once."""
+        """Hands an environment step to the threads and returns without waiting for its answer."""
         assert self._pool is not None
         begun = Begun(session)
         self._under_way.add(begun)
@@ -47,7 +50,7 @@ class Answers:
         return begun
 
     def take(self, session: Session, text: str) -> Step:
-        """Takes a step in this thread.
+        """Runs a step in this thread and returns the environment's answer.
 
         Raises:
             EnvironmentFault: the environment failed or does not answer.
@@ -56,7 +59,9 @@ class Answers:
             return session.step(text)
 
     async def wait(self, begun: Begun) -> Step:
-        """Waits for a step that was begun. A step that is still queued fails if no thread has moved for ``seconds``.
+        """Waits for a step that :meth:`begin` handed to the threads, and returns the environment's answer.
+
+        A step that is still queued fails if no thread has begun or ended a step for ``seconds``.
 
         Raises:
             EnvironmentFault: the environment failed or does not answer.
@@ -76,7 +81,7 @@ class Answers:
                 raise EnvironmentFault(f"no answer within {self.seconds:g} s")
 
     def close(self) -> None:
-        """Cancels the steps that have not begun, and closes the episodes of running steps if they can be closed."""
+        """Cancels the queued steps, and closes the episodes of queued and running steps if they have ``close``."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for begun in list(self._under_way):
@@ -92,6 +97,6 @@ class Answers:
 
 
 def _close(session: Session) -> None:
-    """Closes an episode. An episode without ``close`` ends its step by its own time limit."""
+    """Closes an episode if it has a method ``close``. Otherwise its running step ends by its own time limit."""
     if close := getattr(session, "close", None):
         close()

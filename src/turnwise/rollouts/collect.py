@@ -1,12 +1,12 @@
 """Collects the experience of one iteration, with the same loop for every method.
 
-    states    = select(iteration)               where to act
-    trees     = play(states)                    how often, where to branch, when to stop
-    rewards   = reward(tree)                    named, per leaf
-    credit    = advantage(trees, rewards)       per turn
-    updates   = pack(trees, credit)             each token once; one update per optimiser step
+    states    = select(iteration)               the states at which the policy acts
+    trees     = play(states)                    samples rollouts, decides where to branch and when to stop
+    rewards   = reward(tree)                    named rewards for each leaf
+    credit    = advantage(trees, rewards)       an advantage and a weight for each turn
+    updates   = pack(trees, credit)             stores each token once; one update per optimiser step
 
-No line asks which method is running: a method is defined by the parts that are plugged in.
+The loop does not depend on the method. A method is defined by the parts that are passed to it.
 """
 
 from __future__ import annotations
@@ -20,29 +20,33 @@ from turnwise.algo.rewards.reward import Reward
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, Rewards, RolloutTree, State
 
-REFILLS = 1_000_000  # number of the first refill; greater than the number of any iteration
+REFILLS = 1_000_000  # number with which refills ask ``select`` for states; greater than the number of any iteration
 
 Select = Callable[[int], list[State]]
-"""A function from the number of an iteration or a refill to its states."""
+"""A function that takes the number of an iteration or of a refill and returns its states."""
 
 Play = Callable[[Sequence[State], object], list[RolloutTree]]
-"""A function from states and the key that seeds their draws to one tree per state (or per state of this process)."""
+"""A function that takes states and a key that seeds their random draws, and returns one tree for each state.
+
+In a run of several processes, each process returns the trees of its own part of the states.
+"""
 
 Played = tuple[RolloutTree, Rewards]
 
 Gather = Callable[[list[Played]], list[Played]]
-"""A function from the trees of this process to those of all processes of the run, in the order of the states."""
+"""A function that takes the trees of this process and returns those of all processes, in the order of the states."""
 
 Memory = Callable[[], Mapping[str, float]]
-"""A function that returns what the advantage keeps from one experience to the next."""
+"""A function that returns the values that the advantage rule keeps from one iteration to the next."""
 
 
 @dataclass(slots=True)
 class Experience:
     """The result of one iteration's collection. The lists ``trees``, ``rewards`` and ``credits`` are aligned.
 
-    ``replaced`` holds the trees that a refill replaced, with their rewards. ``skipped`` counts states without a
-    rollout. ``memory`` is what the advantage needs at the next iteration, and ``metrics`` are its metrics for this one.
+    ``replaced`` holds the trees that a refill replaced, with their rewards. ``skipped`` is the number of states without
+    a rollout. ``memory`` holds the values that the advantage rule needs at the next iteration. ``metrics`` holds the
+    metrics of the advantage rule for this iteration.
     """
 
     trees: list[RolloutTree] = field(default_factory=list)
@@ -60,12 +64,12 @@ class Collector:
 
     Args:
         select, play, reward, advantage: the parts of the method.
-        row_tokens, batch_tokens: see :func:`turnwise.rollouts.pack.pack`.
-        steps: the number of optimiser steps into which an experience is divided.
-        max_refills: how often further states are drawn if the advantage asks for a full batch (DAPO's dynamic
-            sampling).
+        row_tokens, batch_tokens: limits of the packed rows and micro-batches; see :func:`turnwise.rollouts.pack.pack`.
+        steps: the number of optimiser steps into which the trees of an iteration are divided.
+        max_refills: how often further states are drawn at most, if the advantage rule asks for a full batch (DAPO's
+            dynamic sampling).
         gather: exchanges trees between processes. Each process computes the rewards of its own trees. Afterwards all
-            processes have all trees, so that groups, refills and advantages are those of a single process.
+            processes have all trees, so that refills and advantages are the same as in a single process.
     """
 
     select: Select
@@ -79,10 +83,10 @@ class Collector:
     gather: Gather = list
 
     def collect(self, iteration: int, memory: Memory = dict) -> Experience:
-        """Samples from the states of this iteration and gives each turn its credit.
+        """Samples rollouts from the states of this iteration and computes the credit of each turn.
 
-        ``memory`` returns the advantage's memory of the last experience. The function ``memory`` is called only when
-        the rollouts have ended, because the last experience may be collected at the same time as this one.
+        ``memory`` is a function that returns the advantage rule's memory of the previous iteration. It is called only
+        after the rollouts have ended, because the previous iteration may be collected at the same time as this one.
         """
         wanted = self.select(iteration)
         experience = Experience()
@@ -96,17 +100,17 @@ class Collector:
             missing = len(wanted) - len(kept)
             if missing <= 0:
                 break
-            # Refills read the order of states far beyond any run, so that no later iteration repeats their draw.
+            # Refills use numbers that are far above those of all iterations, so that no iteration draws the same batch.
             further = [s for s in self.select(REFILLS + iteration * self.max_refills + attempt) if s.id not in kept]
             self._extend(experience, further[:missing], (iteration, attempt), memory)
         _drop_empty(experience)
         return experience
 
     def updates(self, experience: Experience) -> list[Update]:
-        """Returns the packed micro-batches of each optimiser step.
+        """Returns one packed update for each optimiser step.
 
-        The trees are divided in their order into equal parts (up to one tree). A group is one tree and stays whole.
-        Credit was computed before, over the whole experience.
+        The trees are divided in their order into parts whose sizes differ by at most one tree. All rollouts of a group
+        are in one tree and stay together. The credit was computed before, over the trees of all parts.
         """
         trees, credits = experience.trees, experience.credits
         ends = [part * len(trees) // self.steps for part in range(self.steps + 1)]
@@ -115,7 +119,10 @@ class Collector:
         ]
 
     def _extend(self, experience: Experience, states: Sequence[State], key: object, memory: Memory) -> None:
-        """Samples from further states, then computes the credit of all trees again, because a rule may compare them."""
+        """Samples from further states and computes the credit of all trees again.
+
+        The credit of the earlier trees may change, because an advantage rule may compare trees with each other.
+        """
         paid: list[Played] = [(tree, self.reward(tree) if tree.turns else {}) for tree in self.play(states, key)]
         whole = self.gather(paid)
         played = [(tree, rewards) for tree, rewards in whole if tree.turns]
@@ -127,15 +134,15 @@ class Collector:
 
 
 def _counts(tree: RolloutTree, credit: Credit) -> bool:
-    """Returns whether a tree counts towards the size of the batch: it has weight, or a gate stopped it.
+    """Returns whether a tree counts towards the batch size: a turn has a non-zero weight, or a gate stopped the tree.
 
-    A stopped tree keeps its place, because a replacement would spend again what the gate saved.
+    A stopped tree is not replaced, because sampling a replacement would cost as much as the gate has saved.
     """
     return tree.stopped or any(credit.weight)
 
 
 def _drop_empty(experience: Experience) -> None:
-    """Moves the trees that do not count towards the batch to ``replaced``."""
+    """Moves trees that do not count towards the batch size (:func:`_counts`) to ``experience.replaced``."""
     whole = list(zip(experience.trees, experience.rewards, experience.credits, strict=True))
     kept = [(tree, rewards, credit) for tree, rewards, credit in whole if _counts(tree, credit)]
     experience.replaced += [(tree, rewards) for tree, rewards, credit in whole if not _counts(tree, credit)]

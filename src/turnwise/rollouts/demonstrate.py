@@ -1,4 +1,4 @@
-"""Turns a demonstration into a rollout tree with one path, on which SFT trains."""
+"""Converts a demonstration into a rollout tree with a single path. SFT trains on such trees."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from turnwise.types import RolloutTree, State, Turn
 
 
 def demonstration(turns: Sequence[State]) -> RolloutTree:
-    """Returns the expert's path through the states of one trajectory, in order.
+    """Returns a tree whose only path is the expert's path through the given states of one trajectory.
 
-    Each demonstrated turn occurs once, and the tokens between two turns are the observation. Each state must continue
-    the one before it, as those of :func:`paths` do.
+    Each demonstrated turn occurs once. The tokens between two demonstrated turns are the observation of the first one.
+    Each state must continue the state before it, as the states in a list of :func:`paths` do.
+
+    Raises:
+        ValueError: a state does not continue the state before it.
     """
     root = turns[0]
     tree = RolloutTree(root)
@@ -29,7 +32,10 @@ def demonstration(turns: Sequence[State]) -> RolloutTree:
 
 
 def paths(states: Sequence[State]) -> Mapping[str, list[State]]:
-    """Returns lists of states of one trajectory that continue one another, by the id of their first state."""
+    """Groups consecutive states into lists in which each state continues the one before it.
+
+    Such states belong to the same trajectory. The key of each list is the id of its first state.
+    """
     found: dict[str, list[State]] = {}
     last: State | None = None
     head = ""

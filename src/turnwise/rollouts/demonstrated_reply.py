@@ -1,4 +1,4 @@
-"""Judges replies of a dialogue by the demonstrated reply, where no environment can judge them."""
+"""Judges replies in a dialogue by comparing them with the demonstrated reply, if no environment can judge them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ Kind = Literal["strict", "calls", "similarity", "arguments"]
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """The verifiers that PivotRL names in addition to the environment's own (arXiv:2603.21383, section 3, App. A.2).
+    """Compares a reply with the demonstrated reply and returns two verdicts, ``functional`` and ``strict``.
 
-    ``strict`` requires the same calls in the same order, or the same text up to whitespace. ``functional`` depends on
-    the demonstrated reply: if it has calls, the reply's calls must match them one to one by name and arguments
-    (``data.toolcalls.match``); if it has none, the reply must have similar words and no call. At a pivot the rule is
-    that of NeMo Gym, from which pivot rows come (``data.toolcalls.overlap``). A truncated reply gets neither verdict.
+    PivotRL names these verifiers in addition to those of an environment (arXiv:2603.21383, section 3, App. A.2).
+
+    A reply is ``strict`` if it has the same calls in the same order, or the same text up to whitespace. The rule for
+    ``functional`` depends on the demonstrated reply. If that reply has calls, the calls of the judged reply must match
+    them one to one by name and arguments (``data.toolcalls.match``). If it has no calls, the judged reply must have
+    similar words and no call. For rows of a pivot file, the rule of NeMo Gym applies (``data.toolcalls.overlap``),
+    because pivot files come from NeMo Gym. A truncated reply is neither ``functional`` nor ``strict``.
 
     Attributes:
-        format: how calls are written, in replies and in demonstrations.
-        kind: functional by one rule for all replies; None: the rule depends on the demonstrated reply, as above.
+        format: the format of tool calls, in replies and in demonstrations.
+        kind: the name of one rule for ``functional`` that applies to all replies. None: the rule depends on the
+            demonstrated reply, as described above.
         threshold: least similarity of an accepted reply. The similarity is 1 minus the edit distance between the two
             lists of words divided by the longer length.
-        word_overlap: least share of common words at which the rule of pivot rows (``arguments``) accepts two texts as
-            equal.
+        word_overlap: least fraction of common words at which the rule for pivot rows (``arguments``) accepts two texts
+            as equal.
     """
 
     format: Format = "hermes"
@@ -53,7 +57,7 @@ class Anchored:
         """Returns the verdicts ``functional`` and ``strict``.
 
         Raises:
-            InputError: the demonstrated reply is not in this format.
+            InputError: the demonstrated reply is not in the format ``self.format``.
         """
         assert state.expert is not None
         tools: Sequence[Any] = state.task.data.get("tools", ())
@@ -89,5 +93,8 @@ class Anchored:
 
 
 def similarity(made: str, expected: str) -> float:
-    """Returns the share of common words, in order: 1 if the texts differ only in case and whitespace."""
+    """Returns 1 minus the edit distance between two lists of words, divided by the length of the longer list.
+
+    Case is ignored, so the result is 1 if the texts differ only in case and whitespace.
+    """
     return float(Levenshtein.normalized_similarity(made.lower().split(), expected.lower().split()))

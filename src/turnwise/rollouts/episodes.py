@@ -1,4 +1,4 @@
-"""Caches episodes by task and actions, so that no actions are repeated to reach the same state."""
+"""Caches environment episodes by task and actions, so that the actions before a state are not replayed every time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from turnwise.types import Task
 
 @dataclass(slots=True)
 class Episodes:
-    """Sessions of the run's environment, cached by task and actions, so that each turn continues the one before."""
+    """Returns episodes at given states of a task, from a cache of sessions with the task and the actions as its key.
+
+    An episode that is not in the cache is made from the cached session with the longest matching list of first actions.
+    """
 
     environment: Environment
     seconds: float | None = None  # time limit of one call of the environment; see ``rollouts.guard``
@@ -19,10 +22,12 @@ class Episodes:
     _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 
     def after(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """Returns the episode after these actions, for one rollout. Cached episodes that fail are dropped.
+        """Returns a copy of the episode after these actions, for one rollout.
+
+        If the environment fails, the cached episodes of this task are dropped and a fresh episode is tried.
 
         Raises:
-            EnvironmentFault: the environment failed in a fresh episode too.
+            EnvironmentFault: the environment failed in the fresh episode too.
             ValueError: the environment has no such task.
         """
         try:
@@ -36,7 +41,10 @@ class Episodes:
             return session.fork()
 
     def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """Returns the cached episode after these actions, continued from the longest cached beginning."""
+        """Returns the cached episode after these actions.
+
+        If there is none, the cached episode with the longest matching list of first actions is continued.
+        """
         done = 0
         session = None
         for done in range(len(actions), -1, -1):
@@ -59,9 +67,9 @@ class Episodes:
 
 
 def _release(session: Session | None) -> None:
-    """Lets a session release its live episode, if it has one.
+    """Lets a session give up its live episode, such as a server process, if the session has a method ``release``.
 
-    Forks of the session keep their episodes, and the released episode can be replayed.
+    Forks of the session keep their own episodes. The released episode can be restored by replaying its actions.
     """
     if release := getattr(session, "release", None):
         release()

@@ -1,4 +1,8 @@
-"""Judges one architecture: exact, refused, or wrong (accepted by the probe but different from its plain paths)."""
+"""Classifies a model architecture as exact, refused or wrong.
+
+A refused architecture is one that the project does not train. A wrong one is accepted by the probe, although its packed
+trees give other numbers than separate forward passes over their paths.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from turnwise.models.policy import with_adapter
 from turnwise.rollouts.against_paths import Distance, against_paths
 from turnwise.rollouts.probe import probe
 
-SAID = 240  # greatest number of characters of a reason
+SAID = 240  # greatest length of a reason in characters
 RANK, ALPHA = 4, 8
 
 
@@ -24,11 +28,12 @@ class FamilyVerdict:
     """One row of the table of architectures.
 
     Attributes:
-        family: the model type, and whether its layers were given a window.
-        verdict: ``exact``, ``refused`` or ``wrong``; ``traceback`` if something failed that was not refused.
-        lora: the same verdict for the model with LoRA; empty if the model is not exact.
-        why: the reason in one line, for every verdict but exact.
-        loss, gradient, sampled: the larger of both distances (``against_paths.Distance``); nan if none was measured.
+        family: the model type, and whether its layers were given an attention window.
+        verdict: ``exact``, ``refused`` or ``wrong``, or ``traceback`` if an unexpected error occurred.
+        lora: the verdict for the model with LoRA; empty if the model without LoRA is not exact.
+        why: the reason in one line; may be empty.
+        loss, gradient, sampled: the distances of ``against_paths.Distance``, each the larger of the values with and
+            without LoRA; nan if nothing was measured.
     """
 
     family: str
@@ -41,7 +46,11 @@ class FamilyVerdict:
 
 
 def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the rows of a model type: as it is, and with a window if its configuration can have one and has none."""
+    """Returns the names of a model type's table rows, each with the changes to the configuration.
+
+    The first row is the model type as it is. If its configuration can have an attention window but has none, a second
+    row is the model type with a window.
+    """
     rows: list[tuple[str, dict[str, Any]]] = [(kind, {})]
     try:
         changes = windowed(small_config(kind))
@@ -54,7 +63,10 @@ def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict:
-    """Builds a small random model, probes it as a run would and compares it with plain paths, without and with LoRA."""
+    """Builds a small random model, probes it as a run would, and compares packed trees with separate paths.
+
+    The comparison is made without LoRA and then with LoRA.
+    """
     try:
         model = small_model(small_config(kind, **changes))
     except Exception as error:  # the model's class may raise anything
@@ -83,8 +95,8 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict
     try:
         both = against_paths(adapted, copy=True)
         if not both.exact and (live := against_paths(adapted, copy=False)).exact:
-            # A layer whose weight is not used by its forward pass never trains its adapter, so a run merges no change
-            # there.
+            # If a layer's forward pass does not use its weight, its adapter is never trained. Merging the adapter of a
+            # run then changes nothing there.
             return _of(
                 name, "exact", "refused", "LoRA: a merged copy applies an adapter that the model does not", plain, live
             )
@@ -94,7 +106,10 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict
 
 
 def filled(adapted: Any, seed: int = 0) -> Any:
-    """Fills the adapters of a model with LoRA, so that they have an effect: their second factors are 0 at first."""
+    """Sets the second factors (``lora_B``) of a model's LoRA adapters to random values and returns the model.
+
+    These factors are 0 initially, so that without this step the adapters would have no effect.
+    """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for name, parameter in adapted.named_parameters():

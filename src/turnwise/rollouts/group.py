@@ -1,4 +1,7 @@
-"""Samples one rollout tree: its first rollouts, its gate, and the branches that the allocator adds."""
+"""Samples one rollout tree: runs the first rollouts, asks the gate, and runs the branches that the allocator adds.
+
+The first rollouts of a tree are those that start at its root.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,25 @@ from turnwise.rollouts.live_limit import Room
 from turnwise.types import RolloutTree
 
 Start = Callable[[RolloutTree, int, int], Sequence[Branch]]
-"""A function from a tree, one of its turns (-1: its root) and a number of rollouts to rollouts that begin there."""
+"""A function that takes a tree, the index of a turn (-1: the root) and a count, and starts that many rollouts."""
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A rollout tree while it is sampled.
+    """The group of rollouts of one tree, while they are sampled.
 
     Args:
-        number: its place in the order of the groups of a call.
-        tree: grows while the group runs.
-        count: the number of first rollouts.
-        gate: decides after each step of the first rollouts whether the group is stopped.
-        schedule: the engine's schedule.
-        start: begins rollouts.
-        roll_out: runs a rollout to its end.
-        expand: returns the turns at which further rollouts begin, with their numbers.
-        room: limits how many rollouts are live.
-        act: takes single actions, if the rollouts consist of one action; None: each rollout runs by ``roll_out``.
+        number: the group's number in the order of the groups of one call.
+        tree: the tree, which grows while the group runs.
+        count: the number of rollouts that start at the root.
+        gate: decides after each step of these first rollouts whether the group is stopped.
+        schedule: decides when the engine samples.
+        start: function that starts rollouts.
+        roll_out: function that runs one rollout to its end.
+        expand: function that returns the turns at which further rollouts start, and how many start at each.
+        room: limits the number of rollouts that are live at the same time.
+        act: function that samples single actions, for rollouts that consist of one action. None: ``roll_out`` runs each
+            rollout.
     """
 
     number: int
@@ -43,14 +47,14 @@ class Group:
     expand: Callable[[Group], Awaitable[Mapping[int, int]]]
     room: Room
     act: Callable[[Group, Sequence[Branch]], Awaitable[None]] | None = None
-    asked: int = 0  # the last step at which the gate was asked
-    past: int = 0  # the last step that rollouts may pass without waiting although the gate has not been asked
+    asked: int = 0  # the last step (turns since the root) at which the gate was asked
+    past: int = 0  # the last step at which ``Gate.early`` decided to continue, so that no rollout waits there
     _held: dict[Branch, asyncio.Future[None]] = field(default_factory=dict)
     _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
-    _first: bool = True  # a gate compares only first rollouts, because continuations of one rollout are alike
+    _first: bool = True  # whether the first rollouts are running; a gate compares only these
 
     async def run(self) -> None:
-        """Samples the tree to its end."""
+        """Samples the first rollouts and then the branches, until all have ended or the gate stops the group."""
         async with self.room.of(self.count, self):
             first = self.start(self.tree, -1, self.count)
             await self._all(first)
@@ -66,7 +70,10 @@ class Group:
         self.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:
-        """Waits until the gate has decided on the turns of ``branch``, and returns whether it takes another turn."""
+        """Waits until the gate has decided at the current step of ``branch``.
+
+        Returns whether the rollout may take another turn.
+        """
         branch.reached = branch.depth
         self._look(branch)
         if self._holds(branch.depth):
@@ -75,7 +82,7 @@ class Group:
         return not self.tree.stopped
 
     def _look(self, branch: Branch) -> None:
-        """Asks the gate if the slowest rollout has reached a new step, after ``branch`` took a turn or ended."""
+        """Asks the gate if the slowest rollout has reached a new step. Called when ``branch`` took a turn or ended."""
         if not self._first or self.tree.stopped:
             return
         reached = [other.reached for other in self._going]
@@ -98,9 +105,10 @@ class Group:
                         task.cancel()
 
     def _holds(self, step: int) -> bool:
-        """Returns whether rollouts wait at ``step``, so that none takes turns that the gate might make unnecessary.
+        """Returns whether rollouts that have reached ``step`` must wait for the gate's decision.
 
-        With the schedule of rounds, all wait for the slowest anyway.
+        Without waiting, a rollout might take turns that are wasted if the gate stops the group. With the schedule
+        ``rounds`` no such wait is needed, because all rollouts wait for the slowest one anyway.
         """
         waits = self._first and not self.tree.stopped and not self.schedule.repeats
         return waits and step > max(self.asked, self.past) and self.gate.looks_at(step)
@@ -134,9 +142,9 @@ class Group:
 
 
 def in_order(tree: RolloutTree, branches: Sequence[Branch]) -> None:
-    """Puts the turns of a tree's first rollouts into the order of rounds, whichever was sampled first.
+    """Sorts the turns of a tree's first rollouts by depth and then by rollout, whatever order they were sampled in.
 
-    A turn's number names the draws of the rollouts that branch there, so it must not depend on timing.
+    The index of a turn is part of the seed of rollouts that branch there, so it must not depend on timing.
     """
     written = [(place, branch.branch, turn) for branch in branches for place, turn in enumerate(branch.turns)]
     order = [turn for _, _, turn in sorted(written)]

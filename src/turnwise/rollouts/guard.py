@@ -1,6 +1,6 @@
-"""Turns every failure of an environment into one kind of fault: any exception, and a step that does not end.
+"""Converts exceptions and time-outs of an environment into one kind of error, ``EnvironmentFault``.
 
-A failure of the environment never gives a reward of 0 and does not end a run: the rollout becomes invalid and is
+A failure of the environment gives no reward (not even 0) and does not end the run. The rollout becomes invalid and is
 restarted. An error that the user can correct (:class:`~turnwise.errors.InputError`) still ends the run with its
 message.
 """
@@ -18,22 +18,22 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
 
 _LOG = logging.getLogger(__name__)
-_told: set[str] = set()  # places in the code whose first fault has been logged
+_told: set[str] = set()  # places in the code from which a fault has already been logged
 
 
 class _Late(BaseException):
-    """Raised by the alarm; a BaseException, so that no ``except Exception`` of an environment catches it."""
+    """Raised when the time limit is over. It is a BaseException, so that no ``except Exception`` catches it."""
 
 
-class guarded:  # noqa: N801 - a context manager is read as a verb
-    """Turns exceptions in this block, and a block that takes longer than ``seconds``, into a fault of the environment.
+class guarded:  # noqa: N801 - the name of a context manager is lower case
+    """Context manager that raises ``EnvironmentFault`` if its block fails or takes longer than ``seconds``.
 
-    Time is limited only in the main thread, because only it receives signals. Environments that wait for workers,
-    sandboxes or servers have shorter limits of their own.
+    The time limit works only in the main thread, because only this thread receives signals. Environments that wait for
+    workers, sandboxes or servers have shorter limits of their own.
 
     Args:
-        seconds: the time limit; None: no limit.
-        passing: further exceptions that are raised unchanged, as ``InputError`` is.
+        seconds: the time limit in seconds. None means no limit.
+        passing: classes of further exceptions that are not converted. ``InputError`` is never converted.
 
     Raises:
         EnvironmentFault: raised in place of any other exception. The first fault from each place in the code is logged.
@@ -55,7 +55,7 @@ class guarded:  # noqa: N801 - a context manager is read as a verb
         if self._armed:
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            except _Late as late:  # the alarm came in this moment
+            except _Late as late:  # the time limit was over at this very moment
                 error = late
             self._armed = False
             signal.signal(signal.SIGALRM, self._handler)

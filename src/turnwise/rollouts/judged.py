@@ -1,4 +1,4 @@
-"""A judge's score of every rollout in addition to its reward, asked for while other rollouts are still running."""
+"""Asks a judge to score every rollout in addition to its reward, while other rollouts are still running."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
-NOT_SUMS = ("calls_per_s", "tokens_per_s", "latency_p50", "latency_p95")  # keys of a judge's report that do not add up
+NOT_SUMS = ("calls_per_s", "tokens_per_s", "latency_p50", "latency_p95")  # entries of a report that are not summed
 
 
 @dataclass(slots=True)
 class Judged:
-    """Adds the score of a judge to the rewards of ``reward``, as ``reasoning``; ``total`` is not changed.
+    """A reward that adds a judge's scores, under the name ``reasoning``, to the rewards of ``reward``.
 
-    :meth:`ask` submits the question about one reply, and a call with a finished tree waits for the answers about it. If
-    no question about a reply was submitted before, the call submits it. Equal replies at one state are one question.
-    Questions belong to one collection: the call removes those of the tree's state.
+    The reward ``total`` is not changed. :meth:`ask` submits the question about one reply and returns at once. Calling
+    the object with a finished tree submits the questions that are still missing, and waits for all answers about the
+    tree. Equal replies at one state share one question. The call then forgets the questions about the tree's state, so
+    that no answer is used in a later collection.
 
     Args:
-        reward: the outcome reward, of trees whose rollouts are one action.
-        judge: gives the scores.
-        steps: the demonstrated turns by the ids of their states: conversation, tools, rationale and calls.
-        text: returns everything that was written, including the thinking, given an action's ids.
-        format: how calls are written, in replies and in demonstrations that contain them as text.
+        reward: the outcome reward, for trees whose rollouts consist of one action.
+        judge: the judge that gives the scores.
+        steps: map from state id to the demonstrated turn with its conversation, tools, rationale and calls.
+        text: function that takes the token ids of an action and returns its whole text, including the thinking.
+        format: the format of tool calls, in replies and in demonstrations that contain their calls as text.
     """
 
     reward: Reward
@@ -44,7 +45,9 @@ class Judged:
     _asked: dict[str, dict[tuple[int, ...], Future[float | None]]] = field(default_factory=dict, init=False, repr=False)
 
     def prove(self, state: State) -> str | None:
-        """Asks about the demonstrated reply of one state, if the judge can fail, and returns a message for the user.
+        """Asks the judge about the demonstrated reply of one state, as a test, and returns a message for the user.
+
+        Returns None without asking if the judge has no method ``prove``.
 
         Raises:
             InputError: the judge gives no score, or the demonstrated action is not in ``format``.
@@ -53,7 +56,7 @@ class Judged:
         return prove(candidate(self.steps[state.id], self.text(state.expert_ids), self.format)) if prove else None
 
     def ask(self, state: State, action_ids: Sequence[int]) -> None:
-        """Asks about a reply unless it was asked about before, and returns at once.
+        """Submits the question about a reply, unless it was submitted before, and returns without waiting.
 
         Raises:
             InputError: the demonstrated action is not in ``format``.
@@ -64,7 +67,10 @@ class Judged:
             asked[key] = self.judge.submit(candidate(self.steps[state.id], self.text(action_ids), self.format))
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Returns the rewards; ``reasoning`` is NaN without a score and for leaves whose environment failed."""
+        """Returns the rewards of a tree's leaves, including ``reasoning``.
+
+        ``reasoning`` is NaN if the judge gave no score, and for leaves whose environment failed.
+        """
         rewards = self.reward(tree)
         leaves = tree.leaves()
         for leaf in leaves:
@@ -80,16 +86,17 @@ class Judged:
         return {**rewards, "reasoning": reasoning}
 
     def report(self) -> dict[str, float]:
-        """Returns the judge's report with ``wait_seconds``."""
+        """Returns the judge's report, with the seconds spent waiting for answers as ``wait_seconds``."""
         return {**self.judge.report(), "wait_seconds": self.waited}
 
 
 def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
     """Returns the question to a judge about the reply ``text`` at a demonstrated turn.
 
-    The reference is the demonstrated reasoning or, without it, the text of the demonstration beside its calls. The
-    reply's thinking and text are compared with the reference. A reply that cannot be parsed has no calls, and its
-    thinking is the part that can be separated.
+    The judge compares the thinking and the text of the reply with a reference. The reference is the demonstrated
+    reasoning if there is one, else the text of the demonstration without its calls. If the reply cannot be parsed, the
+    question has no calls, and the thinking is the part of the reply that can be recognised as thinking, or else the
+    whole reply.
 
     Raises:
         InputError: the demonstration contains its calls as text, and they are not in the format ``form``.
@@ -118,7 +125,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
 
 
 def _parts(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
-    """Returns everything in the reply except its calls, and the calls."""
+    """Returns the thinking and text of a reply, and its calls (None if the reply cannot be parsed)."""
     try:
         reply = PARSERS[form](text, step.tools)
         return "\n\n".join(filter(None, (reply.thinking, reply.content))), reply.calls

@@ -1,4 +1,4 @@
-"""Rollouts as coroutines: what happens during one call of :meth:`turnwise.rollouts.play.Player.play`."""
+"""Runs the rollouts of one call of :meth:`turnwise.rollouts.play.Player.play` as coroutines."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OnReply = Callable[[State, Sequence[int]], None]
-"""A callback for a state and the ids of the single action that was taken there."""
+"""A callback that gets a state and the token ids of the single action that was sampled there."""
 
 
 class Live:
-    """The rollouts of one call. The arguments are those of :meth:`turnwise.rollouts.play.Player.play`."""
+    """Samples the rollouts of one call. The arguments are those of :meth:`turnwise.rollouts.play.Player.play`."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Live:
         self.answers = Answers(player.environment_threads if waits else 0, player.environment_seconds)
         self.schedule = schedule_of(player.engine, player.sampling, on_turns or (lambda actions: None))
         self._number = numbers()
-        self._opened: dict[int, None] = {}  # the engine's open nodes
-        self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that may branch now
+        self._opened: dict[int, None] = {}  # the engine's open nodes (stored prefixes), in order
+        self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that wait for the allocator
 
     async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
-        """Samples every tree to its end, starting with ``counts`` first rollouts each."""
+        """Samples every tree to its end. ``counts`` are the numbers of rollouts that start at the trees' roots."""
         act = self.act if self.local else None
         room = Room(None if self.local else getattr(self.player.environment, "together", None), self.schedule)
         groups = [
@@ -71,7 +71,7 @@ class Live:
         self.engine.close(list(self._opened))
 
     async def roll_out(self, branch: Branch, group: Group) -> None:
-        """Runs one rollout until its episode, its length or its group ends."""
+        """Runs one rollout until its episode ends, its greatest length is reached or its group is stopped."""
         going = True
         while going:
             begin = self._begin_of(branch)
@@ -101,7 +101,7 @@ class Live:
         return turn
 
     async def act(self, group: Group, branches: Sequence[Branch]) -> None:
-        """Takes single actions of a group, which are judged without a step of the environment (PivotRL)."""
+        """Samples the single actions of a group. They are judged without a step of the environment (PivotRL)."""
         left = list(branches)
         while left:
             requests = [Request(b.number, b.node, b.seed(self.key), self._begin_of(b)) for b in left]
@@ -111,7 +111,10 @@ class Live:
             ]
 
     def judged(self, branch: Branch, sample: Sample) -> bool:
-        """Records and judges a single action; returns False if the environment failed and the rollout was restarted."""
+        """Adds a single action to the tree and judges it.
+
+        Returns False if the environment failed and the rollout was restarted, else True.
+        """
         turn = self.record(branch, sample)
         turn.done = True
         try:
@@ -126,7 +129,7 @@ class Live:
         """Waits for the environment's answer and returns whether the rollout may take another turn."""
         player, session = self.player, branch.session
         assert session is not None
-        turn.info["won"] = False  # stays if the gate stops the group before the answer arrives
+        turn.info["won"] = False  # remains if a gate stops the group before the environment answers
         step: Step
         if begun:
             step = await self.answers.wait(begun)
@@ -159,25 +162,31 @@ class Live:
     # -- where rollouts begin ------------------------------------------------------------------------------------------
 
     def start(self, tree: RolloutTree, turn: int, count: int) -> list[Branch]:
-        """Starts ``count`` rollouts from a turn of the tree (-1: its root)."""
+        """Starts ``count`` rollouts after a turn of the tree (-1: at its root) and returns them.
+
+        Fewer are started if the environment fails.
+        """
         if count == 0:
             return []
         state = tree.state
         ids = tree.history(turn)
         actions = [*state.actions, *(tree.turns[t].text for t in tree.path(turn))]
         origin = self._open(self.engine.open(ids, near=state.task.id))
-        first = len(tree.turns)  # a number that no earlier branch of this tree has had
+        first = len(tree.turns)  # greater than the number of any earlier branch at this turn
         branches: list[Branch] = []
         for place in range(count):
             branch = Branch(tree, next(self._number), turn, first + place, origin, tuple(actions), len(ids))
             if not self.begin(branch):
-                self.tally.faults += count - place - 1  # the other rollouts start from the same state
+                self.tally.faults += count - place - 1  # the remaining rollouts would start from the same state
                 break
             branches.append(branch)
         return branches
 
     def begin(self, branch: Branch, again: bool = False) -> bool:
-        """Puts a rollout at its anchor, or puts it there ``again``; returns False if all retries failed."""
+        """Puts a rollout at its anchor: forks the environment's episode and the engine's node there.
+
+        With ``again`` this is a restart. Returns False if the environment failed and no retry is left.
+        """
         while True:
             if again and branch.attempt == self.player.retries:
                 self.tally.faults += 1
@@ -197,7 +206,10 @@ class Live:
             return True
 
     async def expand(self, group: Group) -> Mapping[int, int]:
-        """Asks the allocator where a group branches after its first rollouts: turn -> count."""
+        """Asks the allocator where a group branches after its first rollouts.
+
+        Returns a map from turn to the number of rollouts that start there.
+        """
         branches: asyncio.Future[Mapping[int, int]] = asyncio.get_running_loop().create_future()
         self._ended.append((group, branches))
         if len(self._ended) == 1:
@@ -206,18 +218,18 @@ class Live:
         return await branches
 
     def _expand(self) -> None:
-        """Expands all groups that have ended at once and in order, so that the allocator predicts them in one pass."""
+        """Asks the allocator about all waiting groups in one call, so that its predictor needs only one pass."""
         ended, self._ended = sorted(self._ended, key=lambda each: each[0].number), []
         try:
             found = self.allocator.expand([group.tree for group, _ in ended])
-        except Exception as error:  # passed to a waiting group, because the event loop would only log it
+        except Exception as error:  # raised in a waiting group, because the event loop would only log it
             ended[0][1].set_exception(error)
             return
         for (group, branches), counts in zip(ended, found, strict=True):
             self.schedule.enter(group)
             branches.set_result(counts)
 
-    # -- the engine's nodes, and steps that begin while others are sampled ---------------------------------------------
+    # -- the engine's nodes, and environment steps that begin while other actions are sampled --------------------------
 
     def _open(self, node: int) -> int:
         self._opened[node] = None
@@ -229,7 +241,7 @@ class Live:
             self.engine.close([node])
 
     def _begin_of(self, branch: Branch) -> Begin | None:
-        """Returns what to call with an action as soon as it is complete, or None."""
+        """Returns the function that is called with the rollout's next action as soon as it is complete, or None."""
         state, session = branch.tree.state, branch.session
         if self.local:
             return None if self.on_reply is None else partial(_reply, self.on_reply, state)
@@ -244,7 +256,7 @@ def _reply(on_reply: OnReply, state: State, sample: Sample) -> None:
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:
-    """Waits for the tasks. An error of one of them or of the endless task is raised at once."""
+    """Waits until all ``tasks`` have ended. An error in one of them, or in the ``endless`` task, is raised at once."""
     together: asyncio.Future[Any] = asyncio.gather(*tasks)
     either: list[asyncio.Future[Any]] = [together, endless]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -254,7 +266,7 @@ async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None])
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end in this thread. An interrupt is raised at once, even while the engine samples."""
+    """Runs a coroutine to its end in this thread. A signal such as Ctrl-C is raised at once, even during sampling."""
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(work)

@@ -1,4 +1,4 @@
-"""Limits how many rollouts are live at once, for environments in which each of them holds a process."""
+"""Limits how many rollouts are live at the same time, for environments in which each rollout needs a process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from turnwise.engines.schedule import Schedule
 
 
 class Room:
-    """Lets whole groups in, in the order of their arrival, because a gate waits for all rollouts of its group.
+    """Admits whole groups of rollouts, in the order in which they arrive.
 
-    A waiting group does not count as running; it counts again as soon as it is let in. Draws do not depend on which
-    rollouts are live.
+    A group is not admitted in parts, because a gate waits for all rollouts of a group. The schedule does not count a
+    waiting group as running. The random draws do not depend on which rollouts are live.
 
     Args:
-        most: greatest number of live rollouts; a larger group is live alone. None: no limit.
-        schedule: the engine's schedule.
+        most: greatest number of live rollouts. A larger group is admitted alone. None means no limit.
+        schedule: the engine's schedule, which decides when actions are sampled.
     """
 
     def __init__(self, most: int | None, schedule: Schedule) -> None:
@@ -28,7 +28,7 @@ class Room:
 
     @asynccontextmanager
     async def of(self, count: int, member: object) -> AsyncIterator[None]:
-        """Waits until there is room for ``count`` rollouts of the group ``member``, and holds the room."""
+        """Waits until ``count`` rollouts of the group ``member`` are admitted. They count as live within the block."""
         if self._waiting or not self._fits(count):
             entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((count, member, entered))
@@ -43,7 +43,7 @@ class Room:
             while self._waiting and self._fits(self._waiting[0][0]):
                 wanted, other, entered = self._waiting.popleft()
                 self._live += wanted
-                self.schedule.enter(other)  # at once, so that nobody finds the schedule idle in between
+                self.schedule.enter(other)  # at once, so that the schedule does not seem idle until the group runs
                 entered.set_result(None)
 
     def _fits(self, count: int) -> bool:

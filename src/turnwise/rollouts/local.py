@@ -1,4 +1,4 @@
-"""Single actions that are judged without a step of the environment: PivotRL's local rollouts (arXiv:2603.21383)."""
+"""Judges single actions without a step of the environment, as in PivotRL's local rollouts (arXiv:2603.21383)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from turnwise.types import State, Turn
 
 
 class Verdict(NamedTuple):
-    """The verdict on one action."""
+    """The two verdicts on one action."""
 
-    functional: bool  # the action is as good as the demonstrated one (Eq. 6)
-    strict: bool  # the action is the demonstrated one (Eq. 2)
+    functional: bool  # the action is as good as the demonstrated one (PivotRL Eq. 6)
+    strict: bool  # the action equals the demonstrated one (PivotRL Eq. 2)
 
 
 class Verifier(Protocol):
@@ -26,7 +26,7 @@ class Verifier(Protocol):
     """
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
-        """Returns ``functional`` and ``strict``, as in :class:`Verdict`.
+        """Returns the verdicts ``functional`` and ``strict`` (see :class:`Verdict`).
 
         Raises:
             EnvironmentFault: the environment failed.
@@ -36,11 +36,12 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByEnvironment:
-    """Judges with the environment's two verifiers, after bringing the environment to the state. A truncated action gets
-    neither verdict.
+    """Judges an action with the environment's two verifiers, after the environment was brought to the action's state.
+
+    A truncated action is neither functional nor strict.
 
     Args:
-        episodes: of the run's environment, in which the action would be taken.
+        episodes: the cached episodes of the run's environment.
     """
 
     episodes: Episodes
@@ -58,11 +59,14 @@ class ByEnvironment:
 
 @dataclass(slots=True)
 class Verdicts:
-    """Judges actions and caches the verdicts; verifiers are deterministic, and many samples of a state are equal.
+    """Judges actions and caches the verdicts.
+
+    A cached verdict can be used again because verifiers are deterministic. This saves time because many samples at one
+    state are equal.
 
     Args:
-        episodes: of the run's environment.
-        dialogues: judges the replies of a dialogue, whose task has no environment.
+        episodes: the cached episodes of the run's environment.
+        dialogues: the verifier for replies in dialogues, whose tasks have no environment.
     """
 
     episodes: Episodes
@@ -70,7 +74,7 @@ class Verdicts:
     kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
 
     def judge(self, state: State, turn: Turn) -> None:
-        """Writes ``functional`` and ``strict`` into the turn's ``info``.
+        """Writes the verdicts ``functional`` and ``strict`` (0 or 1) into the turn's ``info``.
 
         Raises:
             ValueError: the state has no demonstrated action.

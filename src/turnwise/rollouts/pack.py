@@ -1,8 +1,8 @@
 """Packs trees and their credit into micro-batches in which every token is stored once.
 
-All paths that share a prefix (a group, the turns of one trajectory, the branches of a tree) go into one trie. Identical
-samples are merged too. The loss reads *items*: one per trained token of each turn, each with the place whose log-prob
-it needs, so that merging changes no number. Targets are not merged: each item keeps its own credit.
+All paths that share a prefix (a group, the turns of one trajectory, the branches of a tree) go into one trie. Equal
+samples are merged too. The loss reads *items*. There is one item for each trained token of each turn, with the place of
+the log-prob that it needs and with its own credit. Items are not merged, so packing does not change the loss.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from turnwise.algo.losses.loss import Counts
 from turnwise.rollouts.trie import Trie
 from turnwise.types import Credit, RolloutTree
 
-MERGE = 0.5  # a tree joins a row if the row already holds at least this share of its state
+MERGE = 0.5  # a path joins a row if the row already holds at least this fraction of the state's tokens
 
 
 @dataclass(slots=True)
 class Items:
-    """Trained tokens, axis _K. ``unique_K`` is an index into the micro-batch's predicted tokens ``_U``."""
+    """The trained tokens of a micro-batch, along axis K."""
 
-    unique_K: Tensor
-    old_logprob_K: Tensor  # of the policy that sampled
+    unique_K: Tensor  # index of the item's token among the micro-batch's U predicted tokens
+    old_logprob_K: Tensor  # log-prob under the policy that sampled the token
     advantage_K: Tensor
     weight_K: Tensor
     turn_K: Tensor  # the turn's number within the whole update
     sequence_K: Tensor  # the sample's number within the whole update (Credit.sample)
-    share_K: Tensor  # 1 / (trees of the update x samples of the token's tree)
+    share_K: Tensor  # 1 / (number of trees of the update x number of samples of the token's tree)
     clip_low_K: Tensor | None = None
     clip_high_K: Tensor | None = None
-    near_logprob_K: Tensor | None = None  # of the trainer's policy before the first step on the collection
-    views: dict[str, Tensor] = field(default_factory=dict)  # other advantages, (K,) each, for diagnostics
+    near_logprob_K: Tensor | None = None  # log-prob before the iteration's first step
+    views: dict[str, Tensor] = field(default_factory=dict)  # name -> other advantages (K,), for diagnostics
 
 
 @dataclass(slots=True)
 class Packed:
-    """One micro-batch: B rows of packed trees, U predicted tokens, K items."""
+    """One micro-batch: B rows of S packed tokens (axes B, S), of which U are predicted, and K items."""
 
     ids_BS: Tensor
     position_BS: Tensor
     end_BS: Tensor
-    source_U: Tensor  # flat place (in B * S) of the token before the predicted one
+    source_U: Tensor  # place (in the flattened B * S tokens) of the token before the predicted one
     target_U: Tensor
     items: Items
 
@@ -64,23 +64,23 @@ class Packed:
 class Update:
     """All micro-batches of one optimiser step.
 
-    No turn and no sequence is split over two micro-batches, so that means over them can be taken within one.
+    Each turn and each sequence lies within one micro-batch, so that a mean over it needs no other micro-batch.
     """
 
     batches: list[Packed]
-    counts: Counts  # over the whole update, so that the split into micro-batches never changes the result
+    counts: Counts  # counts of the whole update, so that the split does not change the loss
     stored_tokens: int  # number of tokens in the packed batches
     path_tokens: int  # number of tokens that the same paths would have without packing
 
     def share(self, rank: int, world: int) -> Update:
-        """Returns the micro-batches of one of ``world`` processes; the counts stay those of the whole update.
+        """Returns the micro-batches of process ``rank`` of ``world``. The counts remain those of the whole update.
 
-        All processes get the same number, because processes that average gradients or shard weights must run the same
-        number of passes. A process with too few gets a copy of another's micro-batch with every weight 0.
+        All processes get the same number of micro-batches, because processes that average gradients or shard weights
+        must run the same number of passes. If one is missing, a copy of another with all weights 0 is used.
         """
         mine = self.batches[rank::world]
         if len(mine) * world < len(self.batches):
-            spare = self.batches[-1]  # its rows are the shortest
+            spare = self.batches[-1]  # the last micro-batch has the shortest rows
             nothing = replace(spare.items, weight_K=torch.zeros_like(spare.items.weight_K))
             mine = [*mine, replace(spare, items=nothing)]
         return replace(self, batches=mine)
@@ -117,12 +117,13 @@ def pack(
 
     Args:
         trees: the trees of one update.
-        credits: aligned with ``trees``. Turns of weight 0 are only context; trees without weight are left out.
-        row_tokens: a row that would grow beyond this is closed, and its prefix is repeated in the next row (the cost of
-            attention is quadratic in a row's length). For a long prefix, :func:`row_limit` allows more. A single path
-            may be longer.
-        batch_tokens: greatest number of padded tokens of one micro-batch (a single row may be larger).
-        merge: False gives every sample its own row, which is the usual padded layout, for comparison.
+        credits: the credit of each tree. Turns of weight 0 are only context. Trees whose turns all have weight 0 are
+            left out.
+        row_tokens: greatest length of a row, because the cost of attention is quadratic in it. A path that does not fit
+            starts a new row, which repeats the prefix. A long shared prefix allows longer rows (:func:`row_limit`).
+            A single path may be longer.
+        batch_tokens: greatest number of tokens of a micro-batch, including padding. A single row may be larger.
+        merge: False gives every path its own row, which is the usual padded layout, for comparison.
     """
     rows: list[_Row] = []
     tokens = turns = sequences = path_tokens = 0
@@ -165,9 +166,9 @@ def pack(
 
 
 def _segments(tree: RolloutTree, path: Sequence[int]) -> list[list[int]]:
-    """Returns a path's tokens without its last observation, one list per conversation.
+    """Returns the tokens of a path after its state, without the last observation, as one list for each conversation.
 
-    The first continues the state.
+    The first list continues the state; each further list starts a new conversation.
     """
     found: list[list[int]] = [[]]
     for t in path:
@@ -189,11 +190,11 @@ def _place(
 ) -> tuple[_Row, int]:
     """Returns the row for a path, and the node at which the path's state ends in it.
 
-    The row is the last of ``rows`` if the path shares enough with it and still fits, otherwise a new row.
+    The row is the last of ``rows`` if the path shares a long enough prefix with it and fits into it, else a new row.
 
     Args:
-        segments: the path's tokens after the state, one list per conversation.
-        root: the result for an earlier path of the same tree, which saves searching for the state again.
+        segments: the path's tokens after the state, as one list for each conversation.
+        root: the result for an earlier path of the same tree. It saves searching for the state in the row.
     """
     if merge and rows:
         row = rows[-1]
@@ -211,11 +212,11 @@ def _place(
 
 
 def row_limit(shared: float, row_tokens: float) -> float:
-    """Returns the greatest length of a row that a path may join, if ``shared`` of the path's tokens are in the row.
+    """Returns the greatest length of a row after a path has joined it; ``shared`` tokens of the path were there before.
 
-    The limit is ``row_tokens``, or more for a long shared prefix: up to twice the prefix, but at most ``row_tokens``
-    more than it. One row of 2 s tokens has fewer pairs to attend to (4 s^2) than two rows of 1.5 s that both begin with
-    the same s tokens (4.5 s^2), and fewer tokens.
+    The limit is ``row_tokens`` for a short shared prefix. For a long one it is twice the prefix, but at most the prefix
+    plus ``row_tokens``. The reason is the cost: one row of 2 s tokens has fewer tokens and fewer attention pairs
+    (4 s^2) than two rows of 1.5 s tokens that both begin with the same s tokens (4.5 s^2).
     """
     return max(row_tokens, shared + min(shared, row_tokens))
 
@@ -287,7 +288,7 @@ def _batch(rows: list[_Row]) -> Packed:
         clip = torch.tensor([item.clip or (float("nan"), float("nan")) for item in items])
         packed = replace(packed, clip_low_K=clip[:, 0], clip_high_K=clip[:, 1])
     for name in sorted({name for item in items for name in item.views}):
-        # for a tree without this view, its own advantage is used
+        # an item whose tree lacks this view gets its trained advantage instead
         packed.views[name] = torch.tensor([item.views.get(name, item.advantage) for item in items])
     return Packed(
         ids_BS=torch.from_numpy(ids),

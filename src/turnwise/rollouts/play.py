@@ -1,8 +1,8 @@
 """Samples rollout trees from states, and counts the costs.
 
-The rollouts themselves are coroutines (``rollouts.live``), whose actions the engine samples under a schedule
-(``engines.schedule``). Token ids are kept throughout: the ids that the policy wrote are stored with the log-probs under
-which they were drawn, and the environment's answer is appended as ids, so that nothing is tokenised twice.
+The rollouts are coroutines (``rollouts.live``). A schedule (``engines.schedule``) decides when the engine samples their
+actions. Histories are stored as token ids. The ids that the policy wrote are stored with the log-probs under which they
+were drawn. The environment's answer is tokenised once and appended, so that no text is tokenised twice.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from turnwise.rollouts.live import Live, OnReply, run
 from turnwise.rollouts.local import Verdicts, Verifier
 from turnwise.types import Message, RolloutTree, State
 
-KEPT = 10_000  # greatest number of episodes, and of verdicts on actions, that are kept between collections
+KEPT = 10_000  # greatest number of cached episodes, and of cached verdicts, that are kept between calls
 
 
 class Chat(Protocol):
-    """The functions of a tokenizer that sampling needs (``data.chat.ChatTokens``)."""
+    """The methods of a tokenizer with a chat template that sampling needs (``data.chat.ChatTokens``)."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
 
@@ -44,7 +44,7 @@ class Tally:
     faults: int = 0  # rollouts that were lost because the environment failed
     retries: int = 0  # restarts of rollouts whose environment failed
     cancelled: int = 0  # actions that were being sampled when a gate stopped their group
-    cancelled_tokens: int = 0  # their tokens, as far as the engine reports them; not included in ``tokens``
+    cancelled_tokens: int = 0  # tokens of cancelled actions, if the engine reports them; not in ``tokens``
 
 
 @dataclass(slots=True)
@@ -52,18 +52,23 @@ class Player:
     """Plays rollouts with an engine and an environment.
 
     Args:
-        engine, environment, chat: the engine samples, the environment answers, ``chat`` converts text to tokens.
-        sampling: the settings of every action.
-        max_turns: greatest number of turns from a state; None: to the end of the episode. With 1, actions are judged
-            without a step of the environment (``info["functional"]``, ``info["strict"]``): PivotRL's local rollouts.
-        max_length: greatest number of tokens of a history; a rollout that reaches it ends unfinished.
-        retries: how often a rollout whose environment failed is restarted from its anchor, with new draws. The failed
-            attempt stays in the tree as an invalid leaf.
-        environment_seconds: time limit of one answer of the environment; None: no limit (``rollouts.guard``).
-        environment_threads: concurrent steps of an environment that waits for other processes (``rollouts.answers``);
-            0: steps are taken one after the other.
-        dialogues: judges single replies of dialogues without an environment.
-        lock: held while the environment is used in the playing thread; players that run at the same time share it.
+        engine: samples the actions.
+        environment: answers the actions.
+        chat: converts between text and tokens.
+        sampling: temperature, length limit and filters with which every action is sampled.
+        max_turns: greatest number of turns from a state. None: rollouts continue to the end of the episode. With 1,
+            actions are judged without a step of the environment (PivotRL's local rollouts), and the verdicts are
+            ``info["functional"]`` and ``info["strict"]`` of the turn.
+        max_length: greatest number of tokens of a history. A rollout that would exceed it ends unfinished.
+        retries: how often a rollout whose environment failed is restarted from its starting state or turn, with new
+            random draws. The failed attempt stays in the tree as an invalid leaf.
+        environment_seconds: time limit in seconds for one answer of the environment (``rollouts.guard``). None: no
+            limit.
+        environment_threads: number of concurrent steps in an environment that waits for other processes
+            (``rollouts.answers``). With 0, steps run one after the other.
+        dialogues: the verifier for single replies in dialogues without an environment.
+        lock: is held while the environment is used in the thread that samples. Players that run at the same time share
+            one lock.
     """
 
     engine: Engine
@@ -97,19 +102,21 @@ class Player:
         """Returns one tree for each state.
 
         Args:
-            states: where to act; their ids must differ, because they name the groups.
-            allocator: decides how many rollouts start, and where a tree branches once its first rollouts have ended.
-            gate: decides when to stop a whole tree; asked at each step that all its first rollouts have reached, as
-                long as one of them goes on.
-            key: names this collection (run seed, iteration); with state, branch and turn it seeds every draw.
-            on_turns: is called with the number of actions that have just been sampled, for progress.
-            on_reply: is called with each rollout of one action (``max_turns`` 1) as soon as it is written, so that
-                judging can begin while others are still sampled. Draws do not depend on this callback.
+            states: the states at which rollouts start. Their ids must differ, because each id names a group.
+            allocator: decides how many rollouts start at each state, and where a tree branches after these first
+                rollouts have ended.
+            gate: decides when to stop a whole tree. It is asked at each step that all first rollouts of the tree have
+                reached, until all of them have ended.
+            key: names this collection, for example by run seed and iteration. Every random draw is seeded by this key
+                together with state, branch and turn.
+            on_turns: is called with the number of actions that have just been sampled, to show progress.
+            on_reply: is called with each action as soon as it is complete, if ``max_turns`` is 1. A judge can then
+                begin while other actions are still sampled. The draws do not depend on this callback.
         """
         if len({state.id for state in states}) != len(states):
             raise ValueError("two states of one collection have the same id: their groups would be mixed up")
         trees = [RolloutTree(state, version=self.engine.version) for state in states]
-        # The longest come first, so that shorter states of the same trajectory share their row.
+        # States with the longest history come first, so that shorter ones of the same trajectory can share their row.
         order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))
         counts = allocator(states)
         live = Live(self, allocator, gate, key, on_turns, on_reply)
@@ -124,5 +131,5 @@ class Player:
         self.verdicts.kept.clear()
 
     def using(self, sampling: Sampling, max_turns: int | None) -> Player:
-        """Returns the same player with other sampling settings and its own tally."""
+        """Returns a copy of this player with other sampling settings and its own count of costs."""
         return replace(self, sampling=sampling, max_turns=max_turns, tally=Tally())

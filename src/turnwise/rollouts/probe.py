@@ -1,16 +1,16 @@
-"""Checks on a small branching tree that a loaded model gives the same log-probs packed, sampled and plain.
+"""Checks that the engine, the packed forward pass and a model's own forward pass give the same log-probs.
 
-The engine samples a tree (a trunk, two turns, an observation after each, branches of the second turn). The tree is
-packed as for an update and scored. Each path from the root to a leaf also goes through the model's own forward pass,
-with its own attention in the reference implementation (``eager``) and its own head. The log-probs of the sampled tokens
-at temperature 1 must agree.
+The engine samples a small tree: a shared prefix (the *trunk*), two turns with an observation after each, and second
+turns that branch there. The tree is packed as for an update and scored. Each path from the root to a leaf also goes
+through the model's own forward pass, with its own head and its reference attention (``eager``). The log-probs of the
+sampled tokens at temperature 1 must agree.
 
-The probe is small, so that even for a model of billions of parameters it takes little more time than loading. During
-the probe, windows are reduced to ``WINDOW`` tokens, only the lowest layers that include every kind of layer are used,
-and the vocabulary is cut to its first tokens (``models.cut``). The rest of the vocabulary is compared once, after one
-token. A model that differs with the cut vocabulary is measured again with all of it. The model is probed in the mode in
-which it was loaded, so that noise of a training mode is found. In reduced precision, a difference above the limit is
-measured again in float32, on a copy of those layers, because roundings alone can exceed the limit.
+The probe takes little more time than loading, even for billions of parameters. It reduces attention windows to
+``WINDOW`` tokens, uses only as many of the lowest layers as include every kind of layer, and cuts the vocabulary to its
+first tokens (``models.shortened``). The rest of the vocabulary is compared once, after one token. A model that differs
+with the cut vocabulary is measured again with the whole one. The model stays in the mode in which it was loaded, so
+that random noise of a training mode is found. In reduced precision, a difference above the limit is measured again in
+float32 on a copy of those layers, because rounding alone can exceed the limit.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from turnwise.models.shortened import cut, narrowed
 from turnwise.rollouts.pack import Packed, pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 
-WINDOW = 2  # tokens; shorter than a sampled turn, so that windows end inside and behind it and in the trunk
-TRUNK, CHUNK = 16, 64  # tokens of the trunk: more than any window, or than a chunk of the gated delta rule
-VOCABULARY = 4096  # size of the vocabulary while trees are compared
-WRITTEN, SEEN, LAST = 3, 7, 2  # tokens of a first turn, of its observation, of a second turn
-LIMIT, REDUCED = 1e-3, 5e-2  # greatest differences in nats, in float32 and in reduced precision
-PARENTS = (-1, -1, 0, 0, 1)  # parents of the five turns
+WINDOW = 2  # length of attention windows in tokens; windows then end inside turns, after turns and in the prefix
+TRUNK, CHUNK = 16, 64  # tokens of the shared prefix: TRUNK usually, CHUNK for models with a gated delta rule
+VOCABULARY = 4096  # size of the cut vocabulary
+WRITTEN, SEEN, LAST = 3, 7, 2  # numbers of tokens of a first turn, of the observation after it, and of a second turn
+LIMIT, REDUCED = 1e-3, 5e-2  # greatest allowed differences in nats: in float32, and in reduced precision
+PARENTS = (-1, -1, 0, 0, 1)  # for each of the five turns the index of its parent; -1 is the root
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The place of a difference (``attention``, ``head``, ``position`` or ``engine``), and its description."""
+    """Where log-probs differ (``attention``, ``head``, ``position`` or ``engine``), and a description in words."""
 
     where: str
     why: str
@@ -54,12 +54,12 @@ class Difference:
 
 
 def probe(model: Any) -> Difference | None:
-    """Returns the difference that a causal LM shows under tree attention, or None. The model is not changed."""
+    """Probes a causal LM and returns the difference that was found, or None. The model is not changed."""
     return _judged(model, _difference, _head_difference)
 
 
 def probe_backbone(model: Any) -> Difference | None:
-    """Does the same as :func:`probe` for a transformer without head, relative to its largest last hidden state."""
+    """Probes a transformer without a head by its last hidden states, relative to the largest of their entries."""
     return _judged(model, _hidden_difference, lambda _: None)
 
 
@@ -67,7 +67,7 @@ Measure = Callable[[Any], Difference | None]
 
 
 def _judged(model: Any, measure: Measure, whole: Measure) -> Difference | None:
-    """Measures with a cut vocabulary, then with all of it: by ``measure`` after a difference, else by ``whole``."""
+    """Measures with a cut vocabulary, then the whole one: by ``measure`` if a difference was found, else ``whole``."""
     with cut(model, WINDOW), torch.no_grad():
         with narrowed(model, VOCABULARY) as fewer:
             found = _twice(model, measure)
@@ -92,19 +92,19 @@ def _twice(model: Any, measure: Measure) -> Difference | None:
 
 
 Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
-"""The ids of a trunk and of two observations."""
+"""The token ids of the shared prefix, and of the two observations."""
 
 
 # -- the tree ----------------------------------------------------------------------------------------------------------
 
 
 class Example:
-    """The small tree, with its packed form and the paths of which it consists.
+    """The small tree that is compared, in packed form and as separate paths from the root to each leaf.
 
     Args:
-        trunk: ids of the state.
-        seen: ids of the two observations.
-        written: ids of the five turns.
+        trunk: token ids of the tree's root state, which all paths share.
+        seen: token ids of the two observations.
+        written: token ids of the actions of the five turns.
     """
 
     def __init__(self, trunk: Sequence[int], seen: Sequence[Sequence[int]], written: Sequence[Sequence[int]]) -> None:
@@ -116,8 +116,8 @@ class Example:
         credit = Credit(advantage=[1.0] * len(turns), weight=[1.0] * len(turns))
         self.packed: Packed = pack([self.tree], [credit], row_tokens=1 << 20).batches[0]
         self.order: list[int] = []  # the turns, in the order of the packed items
-        self.row: list[int] = []  # for each item, the path on which it lies
-        self.place: list[int] = []  # for each item, the place of the token before it
+        self.row: list[int] = []  # for each item (trained token), the number of the path to which it is counted
+        self.place: list[int] = []  # for each item, the place on this path of the token before it
         paths = []
         for number, leaf in enumerate(self.tree.leaves()):
             ids = list(trunk)
@@ -138,10 +138,7 @@ class Example:
 
 
 def _tokens(config: Any) -> Tokens:
-    """Returns token ids of a shared prefix and of two observations, which have no token in common.
-
-    None of the tokens is a special token of the configuration.
-    """
+    """Returns token ids, none of them of special tokens, for the shared prefix and for the two observations."""
     named = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
     vocabulary = min(config.vocab_size, VOCABULARY)
     free = [token for token in range(vocabulary // 8, vocabulary) if token not in named]
@@ -151,7 +148,7 @@ def _tokens(config: Any) -> Tokens:
 
 
 def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
-    """Returns the five turns that an engine samples for the tree."""
+    """Samples the five turns of the tree with an engine and returns them."""
     trunk, seen = tokens
     a = engine.open(trunk)
     b = engine.fork(a)
@@ -162,12 +159,12 @@ def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: in
 
 
 def _given(tokens: Tokens) -> list[list[int]]:
-    """Returns turns of fixed tokens, for a model that cannot be sampled."""
+    """Returns the token ids of five fixed turns, for a model from which the engine cannot sample."""
     trunk = tokens[0]
     return [[trunk[(7 * i + j) % len(trunk)] for j in range(WRITTEN if i < 2 else LAST)] for i in range(len(PARENTS))]
 
 
-# -- measured ----------------------------------------------------------------------------------------------------------
+# -- measurements ------------------------------------------------------------------------------------------------------
 
 
 def _difference(model: Any) -> Difference | None:
@@ -198,7 +195,7 @@ def _difference(model: Any) -> Difference | None:
 
 
 def _head_difference(model: Any) -> Difference | None:
-    """Compares the logits of the whole vocabulary after one token."""
+    """Compares the trainer's head with the model's own by the log-probs of the whole vocabulary after one token."""
     trunk, _ = _tokens(unwrapped(model).config.get_text_config())
     ids = torch.tensor([trunk[:1]], device=next(model.parameters()).device)
     own = _plainly(model, ids).logits[0]
@@ -208,21 +205,21 @@ def _head_difference(model: Any) -> Difference | None:
 
 
 def _own(model: Any, example: Example) -> Tensor:
-    """Returns log-probs (K,) of the tree's tokens by the model's own forward pass over each path."""
+    """Returns the log-probs (K,) of the tree's sampled tokens, from the model's own forward pass over each path."""
     logits = _plainly(model, example.paths).logits
     rows, places = torch.tensor(example.row), torch.tensor(example.place)
     return logits[rows, places].float().log_softmax(-1).gather(-1, example.target_K[:, None])[:, 0]
 
 
 def _plainly(model: Any, paths: Tensor, **more: Any) -> Any:
-    """Runs the model's own forward pass over whole paths, with its reference attention."""
+    """Runs the model's own forward pass over whole paths (a batch of token ids), with its reference attention."""
     with own_attention(model):
         return model(input_ids=paths, use_cache=False, **more)
 
 
 @contextmanager
 def own_attention(model: Any) -> Iterator[None]:
-    """Lets the model compute attention itself (``eager``) within the context."""
+    """Makes the model use its own reference attention (``eager``) within the block."""
     base = unwrapped(model)
     base.set_attn_implementation("eager")
     try:
@@ -245,17 +242,17 @@ def _hidden_difference(body: Any) -> Difference | None:
 
 
 def _hidden(model: Any, packed: Packed, plan: Plan) -> Tensor:
-    """Returns the last hidden states before the predicted tokens, (K, C)."""
+    """Returns the last hidden states (K, C) at the tokens before the predicted ones, from a packed forward pass."""
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
     hidden: Tensor = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
     return hidden
 
 
-# -- where it differs --------------------------------------------------------------------------------------------------
+# -- which part differs ------------------------------------------------------------------------------------------------
 
 
 class _Counting:
-    """A plan that counts how often it is called."""
+    """An attention plan that counts how often the model's layers call it."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.flow, self.asked = plan, plan.flow, 0
@@ -266,7 +263,7 @@ class _Counting:
 
 
 def _named(model: Any, example: Example, own_K: Tensor, by: float) -> Difference:
-    """Finds out which part of a packed tree differs from the model's own pass, by comparing parts."""
+    """Finds the part of the computation in which a packed tree differs from the model's own pass, and describes it."""
     limit, told = _limit(model), f"log-probs of a packed tree differ by {by:.2g} nats from a plain forward pass"
     rows, places = torch.tensor(example.row), torch.tensor(example.place)
     body = backbone(model)

@@ -1,4 +1,4 @@
-"""Seeds derived from names, so that a rollout's draws do not depend on when it is sampled or on its batch."""
+"""Derives seeds from names, so that a rollout's random draws do not depend on when or in which batch it is sampled."""
 
 from __future__ import annotations
 

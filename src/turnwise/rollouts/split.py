@@ -1,4 +1,4 @@
-"""Splits micro-batches in two by rows, for a device whose memory cannot hold the whole micro-batch."""
+"""Splits micro-batches into two by rows, for devices with too little memory for a whole micro-batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from turnwise.rollouts.pack import Items, Packed
 
 
 def smaller(batches: list[Packed], times: int) -> list[Packed]:
-    """Splits each micro-batch in two, ``times`` times, in order; one with a single row is not split.
+    """Splits each micro-batch into two by rows, and repeats this ``times`` times. The order of rows is kept.
 
-    A turn and a sequence lie within one row, and the denominators are those of the whole update, so no result changes.
+    A micro-batch with a single row is not split. The split does not change the loss, because each turn and each
+    sequence lies within one row, and because means are taken over the whole update.
     """
     for _ in range(times):
         batches = [half for packed in batches for half in split(packed)]
@@ -21,13 +22,13 @@ def smaller(batches: list[Packed], times: int) -> list[Packed]:
 
 
 def split(packed: Packed) -> list[Packed]:
-    """Returns the first half of the rows and the rest, or the batch itself if it has a single row."""
+    """Returns two micro-batches with the first and the second half of the rows, or the given one if it has one row."""
     B = len(packed.ids_BS)
     return [_rows(packed, 0, B // 2), _rows(packed, B // 2, B)] if B > 1 else [packed]
 
 
 def _rows(packed: Packed, first: int, last: int) -> Packed:
-    """Returns rows ``first`` to ``last``, without the padding that only other rows needed."""
+    """Returns a micro-batch of the rows ``first`` to ``last`` (exclusive), padded only to the longest of them."""
     S = packed.ids_BS.shape[1]
     row_U = packed.source_U // S
     kept_U = (row_U >= first) & (row_U < last)

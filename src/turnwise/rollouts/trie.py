@@ -1,4 +1,4 @@
-"""A token trie: the packed form of any set of paths that share prefixes. Each token is stored once."""
+"""A token trie (prefix tree), in which token sequences share the tokens of their common prefixes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Trie:
-    """A trie whose nodes are tokens. A node has at most one child per token, so equal continuations merge."""
+    """A trie whose nodes are tokens. A node has at most one child for each token id, so equal continuations merge."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -20,7 +20,10 @@ class Trie:
         return len(self.tokens)
 
     def shared(self, ids: Sequence[int], at: int = -1) -> tuple[int, int]:
-        """Returns how many of ``ids`` already exist below node ``at``, and the node of the last of these."""
+        """Returns how many of the first ``ids`` exist as a path below node ``at``, and the last node of the path.
+
+        If none exists, the node is ``at``.
+        """
         for count, token in enumerate(ids):
             node = self._children.get((at, token))
             if node is None:
@@ -43,9 +46,9 @@ class Trie:
         return nodes
 
     def layout(self) -> Layout:
-        """Returns the trie in depth-first order.
+        """Returns the trie as one sequence of tokens in depth-first order.
 
-        A node's descendants follow it, so the ancestor mask needs two comparisons.
+        The descendants of a node follow it directly, so two comparisons of places tell whether it is an ancestor.
         """
         count = len(self.tokens)
         size, depth, place, cursor = [1] * count, [0] * count, [0] * count, [0] * count
@@ -78,6 +81,6 @@ class Layout:
     """A trie as one training sequence of S tokens."""
 
     ids_S: np.ndarray
-    position_S: np.ndarray  # depth: the token's position on its own path
-    end_S: np.ndarray  # one past the token's last descendant
-    place_N: np.ndarray  # node -> place in the sequence
+    position_S: np.ndarray  # the token's position on its own path, counted from 0
+    end_S: np.ndarray  # the place after the token's last descendant
+    place_N: np.ndarray  # for each node of the trie, its place in the sequence

@@ -1,4 +1,8 @@
-"""Claims the folder of a run. The same configuration resumes there; another one is refused. Nothing saved is lost."""
+"""Locks the output folder of a run and decides whether the run starts there, resumes or is refused.
+
+A run with the same configuration resumes in the folder. A run with another configuration is refused. No saved file is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from turnwise.runs.record import RECORD, RESULT, differences, fault_of_result, r
 
 logger = logging.getLogger(__name__)
 
-_ENDED = ".ended_early"  # marks a folder whose run ended before its first checkpoint
+_ENDED = ".ended_early"  # empty file that marks a folder whose run ended before its first checkpoint
 _REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # files that every start writes again
 
 
@@ -32,19 +36,21 @@ class RunFolder:
 
     path: Path
     config_hash: str
-    resumed: bool  # a run of the same configuration was started here before
-    finished: bool  # that run has a readable result
+    resumed: bool  # whether a run of the same configuration was started in this folder before
+    finished: bool  # whether that run has a readable result
 
 
 @contextmanager
 def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     """Yields the run's folder, locked against other processes until the block ends.
 
-    The first claim writes the resolved configuration there. ``fresh=true`` first renames an existing run to
-    ``<folder>.old-<n>``, except when Slurm requeues a job, which resumes. If a run fails before its first checkpoint,
-    the folder is emptied when it holds nothing of value, so that a corrected command can use it. Otherwise the same
-    command resumes there, and another configuration renames the folder. A killed process changes nothing. The processes
-    of a distributed run share the claim of their first rank.
+    The first claim writes the resolved configuration to the folder. With ``fresh=true``, the folder of an existing run
+    is first renamed to ``<folder>.old-<n>``; a job that Slurm requeued is not renamed but resumes.
+
+    If the block fails before the run's first checkpoint, the folder is emptied, so that a corrected command can use it.
+    A folder with files worth keeping is marked instead: the same command resumes there, and a command with another
+    configuration renames the folder. If the process is killed, the folder stays as it is. In a distributed run, only
+    the first rank locks the folder.
 
     Raises:
         ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another
@@ -72,10 +78,10 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
 
 
 def _taken(cfg: DictConfig, path: Path) -> bool:
-    """Claims the folder for this run. Returns whether this run had already been started there.
+    """Prepares the folder for this run, and returns whether this run had been started there before.
 
     Raises:
-        ConfigError: the folder holds another run.
+        ConfigError: the folder holds a run of another configuration, or files that cannot be used.
     """
     if _anew(cfg) and os.path.lexists(path / RECORD):
         _put_aside(path)
@@ -104,7 +110,10 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
 
 
 def _give_back(path: Path) -> None:
-    """Empties the folder of a run that ended without a checkpoint, or marks it if it holds files worth keeping."""
+    """Empties the folder of a run that ended without a checkpoint. A folder with files worth keeping is marked instead.
+
+    Files worth keeping are all those that are not written again at every start.
+    """
     with suppress(OSError):
         if (path / RESULT).exists() or any((path / "checkpoints").glob("*.ckpt")):
             return
@@ -128,7 +137,7 @@ def _refuse_removed(path: Path, error: BaseException | None = None) -> None:
 
 @contextmanager
 def _writable(path: Path) -> Iterator[None]:
-    """Turns file system errors in this block into a ConfigError about the run's folder, unless the disk is full."""
+    """Converts file system errors of the block to a ``ConfigError`` about the run's folder, unless the disk is full."""
     try:
         yield
     except OSError as error:
@@ -140,15 +149,18 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 def _anew(cfg: DictConfig) -> bool:
-    """Returns whether to start from the beginning.
+    """Returns whether the run starts from the beginning (``fresh=true``).
 
-    A requeued Slurm job has ``fresh=true`` in its command but resumes.
+    A Slurm job that was requeued resumes although its command contains ``fresh=true``.
     """
     return bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
 
 
 def _has_result(path: Path) -> bool:
-    """Returns whether there is a readable result. A damaged one is written again from the run's other files."""
+    """Returns whether the folder has a readable ``result.json``.
+
+    The run writes a damaged ``result.json`` again from its other files.
+    """
     fault = fault_of_result(path)
     if fault and is_first():
         logger.warning("%s is %s; it is written again", path / RESULT, fault)
@@ -173,7 +185,7 @@ def _refuse_another(cfg: DictConfig, path: Path) -> None:
 
 @contextmanager
 def _only_one(path: Path) -> Iterator[None]:
-    lock = path.with_name(f".{path.name}.lock")  # beside the folder, because the folder may be renamed
+    lock = path.with_name(f".{path.name}.lock")  # lies beside the folder, because the folder may be renamed
     while True:
         with _writable(path):
             if lock.exists() and not lock.is_file():
@@ -181,14 +193,14 @@ def _only_one(path: Path) -> Iterator[None]:
             stream = lock.open("w")
         with stream:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when a process is killed
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it if the process is killed
             except BlockingIOError:
                 raise ConfigError(
                     [f"{path}: another process is running there; wait for it, or give name=..."]
                 ) from None
-            # Only the process that locks the file under this name owns the folder, and only the owner removes the file.
-            # If the previous owner removed it after we opened it, another process may have created and locked a new
-            # one.
+            # The folder belongs to the process that locks the file of this name, and only this process removes the
+            # file. The previous owner may have removed the file after it was opened here, and another process may
+            # have created and locked a new file. Then this process tries again.
             if not _stands_for(stream.fileno(), lock):
                 continue
             try:
@@ -215,12 +227,15 @@ def _put_aside(path: Path) -> Path:
 
 
 def is_first() -> bool:
-    """Returns whether this is the first or only process of its run, according to its launcher's variables."""
+    """Returns whether this process is the first or only one of its run, according to its launcher's variables."""
     return not rank().strip("0.")
 
 
 def rank() -> str:
-    """Returns this process's rank, or node rank and local rank, from its launcher's variables; 0 for a single process."""
+    """Returns the rank of this process from its launcher's environment variables; ``0`` for a single process.
+
+    If the launcher gives a node rank and a local rank, both are returned, separated by a dot.
+    """
     for names in (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",)):
         if names[-1] in os.environ:
             return ".".join(os.environ.get(name, "0") for name in names)

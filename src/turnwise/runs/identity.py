@@ -1,4 +1,7 @@
-"""Identifies a run by the settings that decide what it computes, without those that only name, place or display it."""
+"""Computes a hash that identifies a run: the hash of the settings that decide what the run computes.
+
+Settings that only name, place or display the run do not enter the hash.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _SHOWN_ONLY = (
     "engine.urls",  # the same weights may be served at another address
     "engine.lanes",
     "rollout.environment_threads",
-    "rollout.spool",  # how a killed run resumes
+    "rollout.spool",  # only decides how a killed run resumes
     "engine.key_variable",
     "engine.patience",
     *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),
@@ -34,10 +37,11 @@ _SHOWN_ONLY = (
     "trainer.enable_model_summary",
     "update.recompute",
     "update.offload",
-    # several processes compute together what one process would compute (docs/scaling.md)
+    # several processes together compute the same result as one process (docs/scaling.md)
     *(f"trainer.{name}" for name in ("devices", "num_nodes", "strategy")),
 )
-# keys added after the first results: with this value a run has the same hash as without the key
+# Keys that were added after the first results. A run that has the value below gets the same hash as a run whose
+# configuration lacks the key, so the hashes of older results stay valid.
 _AS_BEFORE = {
     "rollout.staleness": 0,
     "engine.schedule": "rounds",
@@ -54,23 +58,23 @@ _AS_BEFORE = {
     "env.verifier": "oracle",
     **{f"env.worlds.{name}.verifier": "oracle" for name in ("household", "bfcl", "apibank", "search")},
 }
-# evaluation during training does not change what is trained, so every value is hashed as "never"
+# Evaluation during training does not change what is trained, so every value of this key is hashed as 0 (never).
 _AS_IF = {"eval.every": 0}
 
 
 def config_hash(cfg: DictConfig) -> str:
-    """Returns twelve hex digits that identify the settings which decide what a run computes."""
+    """Returns the run's hash of 12 hex digits, computed from the settings that decide what the run computes."""
     return hash_of(recorded(cfg))
 
 
 def hash_of(record: Mapping[str, Any]) -> str:
-    """Returns the hash of the leaves that :func:`recorded` returns."""
+    """Returns the hash (12 hex digits) of the settings that :func:`recorded` returned."""
     text = json.dumps(record, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def recorded(cfg: DictConfig) -> dict[str, Any]:
-    """Returns the settings that decide what a run computes, by dotted key."""
+    """Returns the settings that decide what a run computes, as a map from dotted key to value."""
     leaves = flat(_record(cfg))
     return {
         key: _AS_IF.get(key, value)
@@ -95,16 +99,16 @@ def _record(cfg: DictConfig) -> dict[str, Any]:
 def shown_only(key: str) -> bool:
     """Returns whether an override of this key only names, places or displays a run.
 
-    The key may contain Hydra's ``+~/``.
+    The key may be written in Hydra's syntax for overrides, with ``+``, ``~``, ``/`` or ``@``.
     """
     plain = key.lstrip("+~").partition("@")[0].replace("/", ".")
     return any(plain == name or plain.startswith(f"{name}.") for name in _SHOWN_ONLY)
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns the leaves of a tree by dotted key.
+    """Flattens nested mappings and returns a map from dotted key to value.
 
-    Empty mappings and null have no leaves, because they are unused parts.
+    Empty mappings and values of None are left out, because they stand for unused parts.
     """
     if isinstance(node, Mapping):
         leaves: dict[str, Any] = {}

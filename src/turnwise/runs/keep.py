@@ -1,13 +1,13 @@
-"""Keeps the results of finished runs in a form that is small enough to ship and sufficient for tables and figures.
+"""Copies finished runs in a compressed form for the repository. Tables and figures can be computed from the copies.
 
-A kept run is a folder with the name that the run had::
+A kept run is a folder with the same name as the run::
 
     results/pivotrl/tab1/pivotrl/seed0/
         result.json              unchanged
         config.yaml              unchanged
         metrics.jsonl.gz         every row
-        evaluation/*.jsonl.gz    every attempt without its text: task, split, success; item, score
-        rollouts/train.jsonl.gz  only if the run recorded every group: its turns, with a checksum in place of each text
+        evaluation/*.jsonl.gz    every attempt without its text: task, split and success, or item and score
+        rollouts/train.jsonl.gz  only if the run recorded every group: the turns, with a checksum in place of each text
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _OUTCOME = ("split", "task", "mode", "attempt", "subset", "success", "turns", "s
 
 
 def finished(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yields the folders of finished runs in and below ``folders``, in order, without those that ``fresh=true`` renamed."""
+    """Yields the folders of finished runs in and below ``folders``, in the order of their paths.
+
+    Folders that ``fresh=true`` renamed (``.old-<n>``) are left out.
+    """
     for folder in folders:
         for result in sorted(folder.rglob("result.json")):
             if ".old-" not in result.parent.name:
@@ -38,8 +41,8 @@ def finished(folders: Iterable[Path]) -> Iterator[Path]:
 def keep(run: Path, place: Path) -> int:
     """Writes the kept form of ``run`` to ``place`` and returns its size in bytes.
 
-    ``result.json`` is written last, so that an incomplete copy does not count as a run. Equal contents become equal bytes, so
-    that keeping a run again changes nothing.
+    ``result.json`` is written last, so that an incomplete copy does not count as a run. Equal contents give equal
+    bytes, so that keeping the same run again changes no file.
 
     Raises:
         ResultError: the result cannot be read.
@@ -62,7 +65,10 @@ def keep(run: Path, place: Path) -> int:
 
 
 def _recorded_all(run: Path) -> bool:
-    """Returns whether the run recorded every sampled group, as runs do whose tables are computed from groups."""
+    """Returns whether the run recorded every sampled group in ``rollouts/train.jsonl``.
+
+    Some tables are computed from the recorded groups.
+    """
     try:
         rollout = read_yaml(run / "config.yaml").get("rollout") or {}
         return bool(rollout) and rollout.get("recorded", 0) >= rollout.get("states", 1)
@@ -71,7 +77,10 @@ def _recorded_all(run: Path) -> bool:
 
 
 def _groups(path: Path) -> Iterator[str]:
-    """Yields recorded trees with a checksum in place of each text, which still tells actions and observations apart."""
+    """Yields each recorded tree as a JSON line, with a checksum in place of every text.
+
+    Different actions or observations still have different checksums.
+    """
     for place, row in checked_lines(path):
         try:
             turns = [

@@ -1,4 +1,4 @@
-"""Reads and writes the JSON lines of a run one at a time, because a long run leaves more of them than fit into memory."""
+"""Reads and writes the JSON-lines files of a run one line at a time, because a long file may not fit into memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.files import append, atomic_write
 
 logger = logging.getLogger(__name__)
 
-ZIPPED = ".gz"  # end of the name of a file of a kept run (runs/keep.py)
+ZIPPED = ".gz"  # suffix of the compressed files of a kept run (runs/keep.py)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -23,7 +23,10 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def json_object(line: str | bytes) -> dict[str, Any] | None:
-    """Returns the JSON object in ``line``, or None if there is none, as in the torn last line of a killed run."""
+    """Returns the JSON object in ``line``, or None if the line holds none.
+
+    The last line of a killed run may be incomplete.
+    """
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -32,10 +35,13 @@ def json_object(line: str | bytes) -> dict[str, Any] | None:
 
 
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a file; an incomplete last line is skipped silently, damaged lines with a warning."""
+    """Yields the records of a file. Damaged lines are skipped with a warning, a damaged last line without one.
+
+    A killed run may leave an incomplete last line.
+    """
     if not path.exists():
         return
-    damaged = 0  # number of the previous line if it was damaged; a damaged last line gives no warning
+    damaged = 0  # number of the previous line if that line was damaged, else 0
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if damaged:
@@ -49,12 +55,14 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def text_file(path: Path) -> Path | None:
-    """Returns ``path`` or, if only its compressed copy ``path.gz`` exists, that; None if neither exists."""
+    """Returns ``path`` if it exists, else its compressed copy ``path.gz``. Returns None if neither file exists."""
     return next((file for file in (path, path.with_name(path.name + ZIPPED)) if file.exists()), None)
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of ``path`` or, if only its compressed copy ``path.gz`` exists, of that; none if neither exists.
+    """Yields the lines of ``path`` or, if only ``path.gz`` exists, the lines of this compressed copy.
+
+    Nothing is yielded if neither file exists.
 
     Raises:
         InputError: the file cannot be read, decompressed or decoded.
@@ -74,7 +82,9 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``file:line`` and the record of each line of :func:`text_lines`, without blank lines.
+    """Yields a pair for each line of a JSON-lines file: its place as ``file:line``, and its record.
+
+    Blank lines are skipped. The file may be compressed (:func:`text_lines`).
 
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object.
@@ -88,10 +98,12 @@ def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def checked_rows(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of :func:`checked_lines`, decoded together, which is faster for a file that fits into memory.
+    """Returns the same records as :func:`checked_lines`, but decodes the whole file at once.
+
+    This is faster, but the file must fit into memory.
 
     Raises:
-        InputError: as :func:`checked_lines`.
+        InputError: the file cannot be read, or a line is not a JSON object.
     """
     found = text_file(path)
     if found is None:
@@ -105,11 +117,11 @@ def checked_rows(path: Path) -> list[dict[str, Any]]:
             return rows
     except (OSError, EOFError, ValueError, RecursionError, zlib.error):
         pass
-    return [row for _, row in checked_lines(path)]  # slower, but its error names the line and the problem
+    return [row for _, row in checked_lines(path)]  # slower, but the error names the line and the problem
 
 
 def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Removes the lines for which ``keep`` returns False, and a torn last line."""
+    """Removes from a file the records for which ``keep`` returns False, and all damaged lines."""
     if not path.exists():
         return
     with atomic_write(path) as part, part.open("w", encoding="utf-8") as stream:

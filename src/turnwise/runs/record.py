@@ -1,6 +1,4 @@
-"""Reads and writes ``config.yaml`` of a run's folder, compares it with another configuration, and checks
-``result.json``.
-"""
+"""Reads, writes and compares the ``config.yaml`` in a run's folder, and checks the folder's ``result.json``."""
 
 from __future__ import annotations
 
@@ -19,10 +17,10 @@ from turnwise.files import atomic_write
 from turnwise.runs.identity import flat, recorded
 
 RECORD, RESULT = "config.yaml", "result.json"
-_MOST = 2**20  # bytes; a complete configuration has about ten thousand
+_MOST = 2**20  # greatest size of the file in bytes; a complete configuration has about ten thousand
 _OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result.py)
 _ABSENT = "nothing"
-_SHOWN = 30  # most lines of differences
+_SHOWN = 30  # greatest number of differences that a message lists
 
 
 def write_record(cfg: DictConfig, folder: Path) -> None:
@@ -39,7 +37,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     """Reads the settings that decide what the folder's run computes (:func:`turnwise.runs.identity.recorded`).
 
     Raises:
-        ConfigError: the file is damaged or is not a configuration; the message names it and the remedy.
+        ConfigError: the file is damaged or is not a configuration. The message names the file and the remedy.
     """
     path = folder / RECORD
     try:
@@ -74,7 +72,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Returns the keys whose values differ, as ``loss.clip_high: 0.2 there, 0.3 here``."""
+    """Returns one line for each key whose values differ, such as ``loss.clip_high: 0.2 there, 0.3 here``."""
     there, here = flat(old), flat(new)
     lines = [
         f"{key}: {there.get(key, _ABSENT)} there, {here.get(key, _ABSENT)} here"
@@ -85,7 +83,10 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def fault_of_result(folder: Path) -> str | None:
-    """Returns None if ``result.json`` holds a result, an empty text if there is no file, else what is wrong with it."""
+    """Checks ``result.json`` and returns a description of what is wrong with the file.
+
+    Returns None if the file holds a result, and an empty text if there is no such file.
+    """
     try:
         path = folder / RESULT
         if not os.path.lexists(path):

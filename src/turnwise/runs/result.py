@@ -1,6 +1,7 @@
 """Defines the schema of ``result.json``, writes it atomically and reads it with checks.
 
-Percentages are points (0 to 100), changes are differences of points, times are seconds. Unknown keys are kept.
+Success rates are percentages (0 to 100), changes are differences in percentage points, and times are in seconds. Keys
+that the schema does not know are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class ResultError(InputError):
-    """A result is missing, unreadable or does not follow the schema; the message names file, key and remedy."""
+    """Raised if a result is missing, unreadable or does not follow the schema.
+
+    The message names the file, the key and the remedy.
+    """
 
 
 class _Part(BaseModel):
@@ -44,7 +48,7 @@ class Comparison(_Part):
     delta_ci95: Interval | None = None
     tasks: Count | None = None
     by_split: dict[str, Comparison] = {}
-    by_subset: dict[str, Comparison] = {}  # only of benchmarks with subsets (docs/metrics.md)
+    by_subset: dict[str, Comparison] = {}  # only for benchmarks with subsets (docs/metrics.md)
     subset_mean: Comparison | None = None  # unweighted mean of the subsets
 
     @model_validator(mode="after")
@@ -52,20 +56,21 @@ class Comparison(_Part):
         if self.base is not None and self.after is not None:
             if self.delta is None:
                 self.delta = self.after - self.base
-            elif abs(self.after - self.base - self.delta) > 0.11:  # three numbers, each rounded to one decimal
+            elif abs(self.after - self.base - self.delta) > 0.11:  # each number may be rounded to one decimal
                 raise ValueError(f"delta is {self.delta}, but after - base is {self.after - self.base:.2f}")
         return self
 
 
 class InDomain(Comparison):
-    """Held-out success in the trained environment, or the share of accepted replies in held-out dialogues.
+    """Held-out success in the trained environment, or the fraction of accepted replies in held-out dialogues.
 
-    The fields of :class:`Comparison` are the headline.
+    The inherited fields of :class:`Comparison` hold the headline result. ``greedy`` and ``sampled`` hold the results
+    for each way of decoding.
     """
 
     greedy: Comparison | None = None
     sampled: Comparison | None = None
-    pass_at_k: dict[str, Points | Comparison] = {}  # k -> after, or base and after
+    pass_at_k: dict[str, Points | Comparison] = {}  # k -> pass@k after training, or before and after
 
 
 class Nats(_Part):
@@ -78,10 +83,11 @@ class Nats(_Part):
 
 
 class Replies(_Part):
-    """Demonstrated replies that a run has not trained on.
+    """Figures for demonstrated replies that a run has not trained on.
 
-    ``nll`` is their likelihood. ``functional`` is the share of the policy's own replies that are equally good, and
-    ``strict`` the share that are the same.
+    ``nll`` is the negative log-likelihood of the demonstrated replies. ``functional`` is the fraction of the policy's
+    own replies that a verifier accepts as equally good. ``strict`` is the fraction of the policy's own replies that
+    equal the demonstrated reply.
     """
 
     replies: Count
@@ -91,7 +97,11 @@ class Replies(_Part):
 
 
 class HeldOut(Replies):
-    """Held-out dialogues of a file without an environment: all replies, by called tool, and by turn (from 1)."""
+    """Figures for the held-out dialogues of a file, which have no environment.
+
+    The inherited fields are about all replies. ``by_tool`` groups the replies by the tool that they call, and
+    ``by_turn`` by the number of the turn (from 1).
+    """
 
     dialogues: Count
     by_tool: dict[str, Replies] = {}
@@ -105,23 +115,23 @@ class OutOfDomain(_Part):
     after: dict[str, Points] = {}
     mean_change: Change | None = None
     mean_change_ci95: Interval | None = None
-    change_ci95: dict[str, Interval] = {}  # by suite
+    change_ci95: dict[str, Interval] = {}  # confidence interval of each suite's change
     items: Count | dict[str, Count] | None = None
 
     @property
     def suites(self) -> list[str]:
-        """Returns all suites measured before or after training, in the order in which they were written."""
+        """Returns the names of all suites that were measured before or after training, in the order of the file."""
         return list(dict.fromkeys([*self.base, *self.after]))
 
     def change(self, suite: str) -> float | None:
-        """Returns after minus base of one suite in points, or None if one of them is missing."""
+        """Returns the change of a suite's score in percentage points, or None if either score is missing."""
         if suite not in self.base or suite not in self.after:
             return None
         return self.after[suite] - self.base[suite]
 
 
 class Result(_Part):
-    """The result of one run; the module's docstring gives the units."""
+    """The result of one run. Success rates are percentages (0 to 100), and times are in seconds."""
 
     method: str
     env: str
@@ -129,23 +139,23 @@ class Result(_Part):
     seed: int
     in_domain: InDomain
     ood: OutOfDomain = OutOfDomain()
-    held_out: HeldOut | None = None  # only of a run on dialogues of a file without an environment
-    environment: InDomain | None = None  # tasks of the environment, measured in addition to such dialogues
+    held_out: HeldOut | None = None  # only after training on dialogues without an environment
+    environment: InDomain | None = None  # tasks of the environment, if ``in_domain`` is about dialogues
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
-    cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # of training only; None in results of older versions
-    # of all profiles of the run; None: there was none, or an older version did not record it
+    cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # CPU time of training; None in results of older versions
+    # costs of all profiles of the run; None if there was no profile, or if an older version did not record the value
     profile_turns: Count | None = None
     profile_tokens: Count | None = None
     profile_cpu_seconds: Annotated[float, Field(ge=0)] | None = None
-    faults: dict[str, Count] = {}  # failures of the environment: rollouts ``lost``, and ``retries``
-    seconds: dict[str, Annotated[float, Field(ge=0)]] = {}  # by phase
-    wall_seconds: Annotated[float, Field(ge=0)] | None = None  # of the whole run, all starts; None in older results
-    judge: dict[str, float] = {}  # counts of questions and answers (docs/judges.md); empty without a judge
-    gate: dict[str, float] = {}  # groups stopped and what that saved; empty without a gate
+    faults: dict[str, Count] = {}  # failures of the environment: ``lost`` rollouts and ``retries``
+    seconds: dict[str, Annotated[float, Field(ge=0)]] = {}  # time of each phase
+    wall_seconds: Annotated[float, Field(ge=0)] | None = None  # over all starts of the run; None in older results
+    judge: dict[str, float] = {}  # report of the judge (docs/judges.md); empty without a judge
+    gate: dict[str, float] = {}  # stopped groups and estimated savings; empty without a gate
     warnings: list[str] = []  # problems during training, with the likely cause
     verifier: dict[str, dict[str, Any]] = {}  # domain -> counts of the verifier's verdicts; empty without a verifier
-    pivots: dict[str, int | float] = {}  # of the profile before training (docs/metrics.md); empty without one
+    pivots: dict[str, int | float] = {}  # facts of the first profile (docs/metrics.md); else empty
     config_hash: str = ""
     commit: str = ""
     versions: dict[str, str] = {}
@@ -159,8 +169,8 @@ def write_result(result: Result | dict[str, Any], folder: Path | str) -> Path:
     """Checks ``result``, writes ``<folder>/result.json`` atomically and returns its path.
 
     Raises:
-        ResultError: the result does not follow the schema; nothing is written.
-        OSError: the folder cannot be written; the previous file stays.
+        ResultError: the result does not follow the schema; in this case nothing is written.
+        OSError: the folder cannot be written; the previous file is kept.
     """
     path = Path(folder) / "result.json"
     checked = result if isinstance(result, Result) else _check(result, str(path))
@@ -174,8 +184,8 @@ def read_result(path: Path | str) -> Result:
     """Reads a ``result.json``; ``path`` is the file or the run's folder.
 
     Raises:
-        ResultError: the file is missing, is not JSON or does not follow the schema; the message lists every mistake by
-            key.
+        ResultError: the file is missing, is not JSON or does not follow the schema. The message lists each
+            wrong key.
     """
     path = Path(path)
     path = path / "result.json" if path.is_dir() else path

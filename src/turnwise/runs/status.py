@@ -1,4 +1,7 @@
-"""Reads and writes ``status.json``, the progress of a running run, for its page and for ``report.py --watch``."""
+"""Reads and writes ``status.json``, which holds the progress of a running run.
+
+The run's HTML page and ``report.py --watch`` show it.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,16 @@ class Status:
     Attributes:
         state: ``running``, ``interrupted`` (a signal ended the process) or ``failed`` (an error ended it).
         phase: a key of :data:`PHASES`.
-        done, total: progress of the phase.
-        left: time left of the phase.
-        whole: time left of all phases.
-        at_least: whether the time of some phases could not be estimated, so that ``whole`` is a lower bound.
+        done: number of finished steps of the phase.
+        total: number of all steps of the phase.
+        left: estimated time until the phase ends.
+        whole: estimated time until the run ends.
+        at_least: whether ``whole`` is a lower bound, because the time of some phases could not be estimated.
         before: time that earlier starts of the run took.
-        began, written: when this start began and when the status was written.
+        began: when this start of the run began, as a Unix time.
+        written: when the status was written, as a Unix time.
         command: the command that started the run.
-        why: first line of the error that ended the run.
+        why: first line of the error that ended the run; empty if no error did.
     """
 
     state: str = "running"
@@ -70,7 +75,7 @@ def write_status(status: Status, folder: Path) -> None:
 def read_status(folder: Path) -> Status | None:
     """Returns the current status of a run, or None if it cannot be read.
 
-    A run without a process counts as interrupted.
+    If the file says that the run is running but no process holds the run's lock, the returned state is ``interrupted``.
     """
     try:
         raw: Any = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))
@@ -82,7 +87,7 @@ def read_status(folder: Path) -> Status | None:
 
 
 def _held(folder: Path) -> bool:
-    """Returns whether a process holds the lock beside the run's folder (``runs.folder.claim``)."""
+    """Returns whether a process holds the lock of the run's folder (``runs.folder.claim``)."""
     try:
         with folder.resolve().with_name(f".{folder.resolve().name}.lock").open() as stream:
             try:
@@ -100,7 +105,7 @@ def spent(status: Status) -> float:
 
 
 def progress(status: Status) -> str:
-    """Returns the progress in words: ``training, iteration 12 of 60``."""
+    """Returns the progress in words, such as ``training, iteration 12 of 60``."""
     doing = PHASES.get(status.phase, status.phase or "starting")
     if not status.total or status.phase == "report":
         return doing
@@ -109,7 +114,7 @@ def progress(status: Status) -> str:
 
 
 def remaining(status: Status) -> str:
-    """Returns the time left of the phase and of the run in words, or an empty text if it is unknown."""
+    """Returns in words how much time the phase and the run still need, or an empty text if this is unknown."""
     if status.left is None:
         return ""
     text = f"{about(status.left)} left"
@@ -120,7 +125,7 @@ def remaining(status: Status) -> str:
 
 
 def about(seconds: float) -> str:
-    """Returns a rounded time in words: ``about 40 s``, ``about 8 min``, ``about 2 h 10 min``."""
+    """Returns a rounded time in words, such as ``about 40 s``, ``about 8 min`` or ``about 2 h 10 min``."""
     if seconds < 55:
         return f"about {max(5, 5 * round(seconds / 5))} s"
     minutes = max(1, round(seconds / 60))

@@ -1,5 +1,7 @@
-"""Starts each collection of a run as soon as its policy exists; it is taken when it is trained on
-(``rollout.staleness``).
+"""Starts the collection of rollouts for an iteration before the policy is ready to train on it (``rollout.staleness``).
+
+A collection starts as soon as the policy that samples it exists. The result is used later, when the policy is trained
+on the iteration.
 """
 
 from __future__ import annotations
@@ -21,29 +23,33 @@ from turnwise.training.overlap import Overlap
 from turnwise.training.recorder import Gathered
 
 Gather = Callable[[int, float, Player, Memory], Gathered]
-"""A function from iteration, start time of its collection, player and the advantage's memory to what was collected."""
+"""A function that collects an iteration and returns the result.
+
+Its arguments are the iteration, the start time of the collection, the player, and the advantage rule's memory.
+"""
 
 Work = Callable[[Memory], Gathered]
-"""A function that collects an iteration, given the advantage's memory."""
+"""A function that takes the advantage rule's memory, collects one iteration and returns the result."""
 
 
 @dataclass(slots=True)
 class Ahead:
-    """Runs collections ahead: with ``staleness`` k, iteration i learns from rollouts of policy i - k.
+    """Samples rollouts for later iterations while the policy is trained on an earlier one.
 
-    The first k + 1 iterations learn from rollouts of policy 0.
+    With ``staleness`` k, iteration i is trained on rollouts of policy i - k. The first k + 1 iterations are trained on
+    rollouts of policy 0.
 
     Attributes:
-        module: the policy.
-        player: samples in this process.
-        gather: collects an iteration.
+        module: the policy that is trained.
+        player: samples rollouts in this process.
+        gather: function that collects an iteration.
         iterations: number of iterations of the run.
-        staleness: k.
+        staleness: the number k above.
         loads: whether the engine needs the policy's weights at all.
-        beside: whether several collections are sampled at the same time, each with its own adapter, so that a
-            collection can use the capacity that the last rollouts of the collection before leave free. If False,
-            collections are sampled one after the other.
-        handed: whether the first process samples for all.
+        beside: whether several collections are sampled at the same time, each with its own adapter. A collection can
+            then use capacity that is free while the last rollouts of the previous collection run. If False, collections
+            are sampled one after the other.
+        handed: whether the first process samples for all processes of the run.
     """
 
     module: PolicyModule
@@ -55,20 +61,26 @@ class Ahead:
     beside: bool
     handed: bool
     begun: int = -1  # the last iteration whose collection was started
-    last: Future[Gathered] | None = None  # its result, if it was started in a thread
+    last: Future[Gathered] | None = None  # the result of that collection, if it runs in a thread
     overlap: Overlap[Gathered] = field(default_factory=Overlap)
-    _now: Work | None = None  # a collection that this thread will do itself
-    _loading: threading.Lock = field(default_factory=threading.Lock)  # for concurrent collections that load weights
+    _now: Work | None = None  # a collection that this thread runs when it is taken
+    _loading: threading.Lock = field(default_factory=threading.Lock)  # held while a collection loads weights
 
     def start(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts this iteration's collection if needed, and what can be sampled at the same time."""
+        """Starts this iteration's collection if it was not started before, and others that can run at the same time.
+
+        ``memory`` is the advantage rule's memory after the previous iteration.
+        """
         if iteration > self.begun:
             self._first(iteration, memory)
         if self.beside:
             self._further(iteration, memory)
 
     def take(self, iteration: int, memory: Mapping[str, float]) -> Gathered:
-        """Returns what the iteration collected; the same in every process if the first one samples for all."""
+        """Waits for the iteration's collection and returns its result.
+
+        If the first process samples for all, every process gets the same result.
+        """
         now, self._now = self._now, None
         gathered = now(lambda: memory) if now else self.overlap.take(iteration)
         if self.handed:
@@ -77,14 +89,15 @@ class Ahead:
         return gathered
 
     def taken(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts what is sampled while the policy learns from the taken iteration. ``memory`` is the advantage's memory
-        after that iteration.
+        """Starts the collections that are sampled while the policy is trained on the iteration that was just taken.
+
+        ``memory`` is the advantage rule's memory after that iteration.
         """
         if not self.beside:
             self._further(iteration, memory)
 
     def _first(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts this iteration's collection, with the policy that a run without restarts would have used."""
+        """Starts this iteration's collection, with the policy that a run without interruptions would have used."""
         began = time.monotonic()
         self.begun, self.last = iteration, None
         policy = self.module.earlier[0] if self.module.earlier else None
@@ -98,18 +111,18 @@ class Ahead:
             self._now = partial(self.gather, iteration, began, self.player)
 
     def _further(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts the collections that are due after ``iteration`` has been taken.
+        """Starts the collections that can be sampled once ``iteration`` has been taken.
 
-        In the middle of a run this is one collection, ``iteration`` + k, from the current policy. At the start of a
-        run, the first k iterations are started too. The engine gets the weights even if it has them already, because
-        that empties its cache. After a resume the cache is empty too, and the last digits of log-probs depend on the
-        cache.
+        In the middle of a run this is one collection, for ``iteration`` + k, from the current policy. At the start of a
+        run, the collections of the first iterations are started too. The engine gets the weights again even if it has
+        them, because this empties its cache. The last digits of log-probs depend on the cache, and after a resume the
+        cache is empty too.
         """
         if not self.staleness or iteration + 1 >= self.iterations:
             return
         now = remembered(self.module)
-        # Policies of the following iterations, also needed if the run ends now, because its next start collects with
-        # them.
+        # The policies that sample for the following iterations. They are stored even if the run ends now, because its
+        # next start samples with them.
         self.module.earlier = [*(self.module.earlier or [now] * self.staleness)[1:], now]
         if self.module.trainer.received_sigterm:
             return
@@ -119,7 +132,10 @@ class Ahead:
         self._begin({i: self._later(i, policies[i - iteration - 1]) for i in range(first, last + 1)}, memory)
 
     def _later(self, iteration: int, policy: dict[str, Any] | None) -> Work:
-        """Returns a function that collects an iteration with a policy (None: the current one), for use in a thread."""
+        """Returns a function that collects an iteration with a given policy. The function can be called in a thread.
+
+        ``policy`` holds the weights of an earlier policy; None means the current policy.
+        """
         began = time.monotonic()
         with become(self.module, policy):
             if self.staleness == 1 and not self.beside:  # the engine is idle now, so no copy of the weights is needed

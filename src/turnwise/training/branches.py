@@ -1,4 +1,4 @@
-"""Metrics of the shape of trees: their cost, where they branched, and whether branches have different outcomes."""
+"""Computes metrics of rollout trees: their cost, where they branch, and whether their branches differ in outcome."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from turnwise.rollouts.collect import Experience
 from turnwise.types import RolloutTree
 
-DEPTHS = ((1, 1), (2, 3), (4, 7), (8, 15), (16, None))  # ranges of the number of turns before a branch
+DEPTHS = ((1, 1), (2, 3), (4, 7), (8, 15), (16, None))  # ranges of the number of turns before a branch; None: no limit
 QUARTERS = 4
-TOLERANCE = 1e-6  # rewards that differ by less count as equal
+TOLERANCE = 1e-6  # rewards that differ by at most this much count as equal
 
 
 def trajectories(tree: RolloutTree) -> float:
-    """Returns the cost in TRACE's unit (arXiv:2606.11119, App.
+    """Returns the cost of a tree in TRACE's unit (arXiv:2606.11119, Appendix E.5).
 
-    E.5): 1 per rollout from the root, 1/2 per continuation.
+    A rollout from the root costs 1, and a continuation (a further rollout that starts after a turn) costs 1/2.
     """
     children = tree.children()
     continuations = sum(len(born) - 1 for turn, born in children.items() if turn >= 0 and born)
@@ -24,7 +24,10 @@ def trajectories(tree: RolloutTree) -> float:
 
 
 def branch_metrics(experience: Experience) -> dict[str, float]:
-    """Returns metrics of the trees; metrics of branches only if a tree branched below its root."""
+    """Returns metrics of the trees of one iteration.
+
+    Metrics of branches are included only if a tree branched below its root.
+    """
     trees = experience.trees
     metrics: dict[str, float] = {"train/states_skipped": experience.skipped}
     if trees:
@@ -48,7 +51,11 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
 
 
 def branches(tree: RolloutTree) -> list[tuple[int, float]]:
-    """Returns for each continuation the number of turns before it, absolute and as a share of the original rollout."""
+    """Returns a pair of numbers for each continuation: its depth and its relative position.
+
+    The depth is the number of turns before it. The relative position is the depth divided by the number of turns of the
+    original rollout.
+    """
     children = tree.children()
     placed = []
     for turn, born in children.items():
@@ -62,7 +69,11 @@ def branches(tree: RolloutTree) -> list[tuple[int, float]]:
 
 
 def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
-    """Counts the leaves below branch points, and those of them below branch points with mixed outcomes (Eq. 20)."""
+    """Returns two counts of the leaves below branch points (TRACE Eq. 20).
+
+    The first count is of all these leaves, and the second of those below branch points with mixed outcomes. A leaf is
+    counted once for each branch point above it.
+    """
     children = tree.children()
     below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}
     for leaf, reward in zip(tree.leaves(), total, strict=True):

@@ -1,4 +1,4 @@
-"""Determines the format of a run's tool calls, in which both reward and judge parse them."""
+"""Determines the format in which a run's replies write tool calls. The reward and the judge parse this format."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from turnwise.errors import InputError
 from turnwise.types import State
 
 FALLBACK: Format = "hermes"  # the format of most chat templates with tools
-SAMPLE = 32  # number of demonstrated actions that are checked before a run begins
+SAMPLE = 32  # greatest number of demonstrated actions that are checked before a run begins
 
 
 def call_format(given: Format | None, environment: Any, from_file: bool, of_policy: Format | None = None) -> Format:
     """Returns the format of the run's tool calls.
 
-    A configured format (``reward.format``) decides. Without one the format is that of the environment if its experts
-    wrote the demonstrations, and that of the policy's chat template if they come from a file.
+    The configured format (``reward.format``) is used if there is one. Otherwise the format is that of the environment
+    if the environment's experts wrote the demonstrations, or that of the policy's chat template if the demonstrations
+    come from a file.
 
     Args:
-        given: the configured format; None: the user set none.
-        environment: its ``format`` or ``calls`` is the format in which its experts write; a mixture has those of its
-            parts.
-        from_file: whether the demonstrations are dialogues of a file (``data.file``).
-        of_policy: the format of the policy's chat template; None if it is unknown.
+        given: the configured format, or None if the user set none.
+        environment: the environment, or a mixture of several. Its attribute ``format`` or ``calls`` is the format in
+            which its experts write.
+        from_file: whether the demonstrations are dialogues from a file (``data.file``).
+        of_policy: the format of the policy's chat template, or None if it is unknown.
 
     Raises:
         InputError: the parts of the environment write calls in different formats.
@@ -46,7 +47,7 @@ def call_format(given: Format | None, environment: Any, from_file: bool, of_poli
 
 
 def _own_formats(environment: Any) -> dict[str, Format]:
-    """Returns the format of calls by environment; environments without calls are left out."""
+    """Returns a map from the name of an environment to its format of calls. Environments without calls are left out."""
     found = {
         name: getattr(world, "format", None) or getattr(world, "calls", None)
         for name, world in environments_of(environment).items()
@@ -55,18 +56,21 @@ def _own_formats(environment: Any) -> dict[str, Format]:
 
 
 def in_format(reward: Any, form: Format) -> Any:
-    """Returns the reward with its format set to ``form``; the reward itself if it has a format or parses no calls."""
+    """Returns a copy of the reward with its format set to ``form``.
+
+    A reward that has a format already, or that parses no calls, is returned unchanged.
+    """
     return replace(reward, format=form) if getattr(reward, "format", form) is None else reward
 
 
 def check_readable(reward: Any, candidates: Sequence[State]) -> None:
-    """Refuses demonstrations in which the reward's format finds no tool call at all, before anything is computed.
+    """Checks that some demonstrated actions contain tool calls in the reward's format.
 
-    ``SAMPLE`` demonstrated actions, spread evenly over all of them, are checked. One call is enough, because some turns
+    Up to ``SAMPLE`` demonstrated actions, spread evenly over all, are checked. One call is enough, because some turns
     call no tool.
 
     Raises:
-        InputError: there is no call; the message names a format in which there are some, if any.
+        InputError: no checked action contains a call. The message names a format in which some do, if there is one.
     """
     form = getattr(reward, "format", None)
     if form is None or not len(candidates):

@@ -1,4 +1,4 @@
-"""The states in which a run may act, and the demonstrations from which they were read."""
+"""Reads the states at which a run may sample or train, and the demonstrations from which these states come."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from turnwise.types import Message, State
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The states in which a run may act, and what belongs to them.
+    """The states at which a run may sample or train, and the data that belong to them.
 
     Attributes:
-        states: openings of train tasks, or expert turns.
-        opening: returns a task's first messages and their ids.
-        demonstrations: the expert trajectories; None if the states are openings of tasks.
-        problems: reasons for which trajectories were left out.
-        steps: the demonstrated turns by the ids of their states.
-        own: name of the user's file if none of its trajectories belongs to the environment.
-        held_out: dialogues of the user's file that are evaluated and never trained on.
-        plays: whether tasks of the environment are evaluated.
+        states: the first states of train tasks, or the states of expert turns.
+        opening: function that returns a task's first messages and their token ids.
+        demonstrations: the expert trajectories; None if the states are the first states of tasks.
+        problems: the trajectories that were left out, with the reasons.
+        steps: map from state id to the demonstrated turn.
+        own: name of the user's file if none of its trajectories belongs to the environment, else None.
+        held_out: dialogues of the user's file that are used for evaluation and never trained on.
+        plays: whether the evaluation includes tasks of the environment.
     """
 
     states: Sequence[State]
@@ -47,18 +47,18 @@ class Candidates:
 
     @property
     def headline(self) -> str | None:
-        """Returns the name of the user's file if the run is evaluated on it and not on the environment."""
+        """Returns the name of the user's file if the headline result is about it, or None if about the environment."""
         return self.own if self.held_out or not self.plays else None
 
     def messages(self, state: State) -> Sequence[Message]:
-        """Returns the history of a state as chat messages."""
+        """Returns the history before a state's action as chat messages."""
         found = self.demonstrations and self.demonstrations.named(state.trajectory or "")
         if not found:
             return self.opening(state.task)[0]
         return found.messages[: found.acts[state.turn]]
 
     def fitting(self, settings: Settings, parts: Parts, phases: Phases) -> Sequence[State]:
-        """Returns the states whose sequences fit into ``rollout.max_length``; the number of the others is logged.
+        """Returns the states whose sequences fit into ``rollout.max_length``, and logs how many do not fit.
 
         Raises:
             InputError: no state fits.
@@ -71,7 +71,9 @@ class Candidates:
 
 
 def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
-    """Reads the openings of train tasks, or every expert turn. Some dialogues of a user's file are held out.
+    """Reads the candidate states: the first states of train tasks, or all expert turns.
+
+    If a user's file has dialogues without an environment, some of them are held out for evaluation.
 
     Raises:
         InputError: there is no usable state, or the reward or the evaluation cannot use the demonstrations.

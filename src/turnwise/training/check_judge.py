@@ -1,4 +1,4 @@
-"""Asks a run's judge a first question, to check that the judge answers."""
+"""Asks a run's judge one question at the start, to check that the judge answers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from turnwise.types import State
 
 
 class Proof(Callback):
-    """Asks the judge a first question, to check that it answers before the run depends on it.
+    """Asks the judge one question, to check that the judge answers before the run needs it.
 
-    A new run asks at once. A resumed run asks when training begins, and not at all if no iteration is left. One process
-    asks and tells the others the outcome.
+    A new run asks at its start. A resumed run asks when training begins, so it does not ask if no iteration is left.
+    The first process asks and sends the outcome to the others.
 
     Args:
-        judged: the reward with the judge; None: there is no judge.
-        candidates: the states of the run; the question is about the first one.
+        judged: the reward that contains the judge, or None if the run has no judge.
+        candidates: the candidate states of the run. The question is about the first one.
         distributed: the processes of the run.
-        log: is called with what the user should know about the answer.
+        log: is called with a message for the user if there is one.
     """
 
     def __init__(
@@ -41,11 +41,10 @@ class Proof(Callback):
             self.ask()
 
     def ask(self) -> None:
-        """Asks the question.
+        """Asks the judge, unless there is no judge or no candidate.
 
         Raises:
-            InputError: there is no score. Every process raises the error, because the others wait for the one that
-                asked.
+            InputError: the judge gave no score. Every process raises this error, so that none waits for the others.
         """
         self.asked = True
         told = fault = None

@@ -1,4 +1,7 @@
-"""Atomic checkpoints with checksums. The previous checkpoint is kept in case the newest one is damaged later."""
+"""Writes checkpoints atomically and with checksums.
+
+The previous checkpoint is kept, in case the newest one is damaged later.
+"""
 
 from __future__ import annotations
 
@@ -17,40 +20,40 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write
 
 LAST, BEFORE, DAMAGED = "last.ckpt", "before.ckpt", "damaged.ckpt"
-SUMS = ".sha256"  # end of the names of files with checksums, in the format of sha256sum
-_DIGEST = 64  # hex digits of SHA-256
-_END = 22  # bytes of a zip archive's end record without its comment
+SUMS = ".sha256"  # suffix of files that contain checksums, in the format of sha256sum
+_DIGEST = 64  # number of hex digits of a SHA-256 checksum
+_END = 22  # size in bytes of the record that ends a zip archive, without a comment
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a temporary file in the same folder and renames it.
+    """Writes a checkpoint to a temporary file in the same folder and then renames the file.
 
-    Lightning's own class writes to the system's temporary folder. Moving the file to another file system is a copy, so
-    a kill or a full disk could leave half a checkpoint in place of the good one.
+    Lightning's own class writes to the system's temporary folder instead. If that folder is on another file system,
+    moving the file copies it, so that a kill or a full disk could replace a good checkpoint by half of a new one.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Replaces the checkpoint at ``path`` and keeps the previous one beside it as ``before.ckpt``.
 
         Raises:
-            OSError: the checkpoint cannot be written; the previous one stays.
+            OSError: the checkpoint cannot be written. The previous one is kept.
         """
-        buffer = io.BytesIO()  # on a full disk, torch's own writing raises an error that does not say so
+        buffer = io.BytesIO()  # torch's own error for a full disk does not name the cause
         torch.save(checkpoint, buffer)
-        _keep(Path(path))  # before writing, so that a disk needs room for two checkpoints, not three
+        _keep(Path(path))  # before writing, so that the disk needs space for two checkpoints and not three
         with atomic_write(Path(path)) as part:
             part.write_bytes(sealed(buffer))
 
 
 def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
-    """Returns the newest undamaged checkpoint of a run's ``checkpoints`` folder; None if the folder has none.
+    """Returns the newest undamaged checkpoint in a run's ``checkpoints`` folder, or None if the folder has none.
 
-    A damaged newest checkpoint is renamed to ``damaged.ckpt``, so that the next save does not keep it as the previous
-    one.
+    If the newest checkpoint is damaged and the previous one is not, the damaged one is renamed to ``damaged.ckpt``.
+    Otherwise the next save would keep the damaged one as the previous checkpoint.
 
     Args:
         folder: the run's ``checkpoints`` folder.
-        log: is called with one line that says what was damaged and from which checkpoint the run resumes.
+        log: is called with one line if a checkpoint is damaged. The line names it and the one that is used instead.
 
     Raises:
         InputError: all checkpoints are damaged.
@@ -62,7 +65,7 @@ def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
         why = damage(path)
         if why is None:
             if bad:
-                shutil.rmtree(folder / DAMAGED, ignore_errors=True)  # a folder cannot replace another
+                shutil.rmtree(folder / DAMAGED, ignore_errors=True)  # because a folder cannot replace another one
                 (folder / LAST).replace(folder / DAMAGED)
                 log(f"{bad[0]}; it is now {DAMAGED}, and the run resumes from the previous one, {path}")
             return path
@@ -75,7 +78,7 @@ def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
 
 
 def damage(path: Path) -> str | None:
-    """Returns what is wrong with a checkpoint, or None if its bytes are those that were written."""
+    """Verifies the checksums of a checkpoint. Returns None if they match, else a description of the damage."""
     if path.is_dir():
         return _damaged_part(path)
     hashed, left = hashlib.sha256(), path.stat().st_size - _DIGEST
@@ -88,7 +91,7 @@ def damage(path: Path) -> str | None:
 
 
 def seal(folder: Path, rank: int, world: int) -> None:
-    """Writes checksums of a folder's files; each process handles its share of the files."""
+    """Writes checksums of the files in a checkpoint's folder. Each of ``world`` processes handles some of the files."""
     with atomic_write(folder / f"{rank}{SUMS}") as part:
         part.write_text("".join(f"{_sum(folder / name)}  {name}\n" for name in _files(folder)[rank::world]))
 
@@ -118,7 +121,10 @@ def _sum(file: Path) -> str:
 
 
 def sealed(buffer: io.BytesIO) -> memoryview:
-    """Returns what ``torch.save`` wrote with its SHA-256 as the archive's comment, which ``torch.load`` ignores."""
+    """Appends a SHA-256 checksum to what ``torch.save`` wrote, and returns the bytes.
+
+    The checksum is the comment of the zip archive, which ``torch.load`` ignores.
+    """
     if bytes(buffer.getbuffer()[-_END : -_END + 4]) != b"PK\x05\x06":
         raise RuntimeError("torch.save did not write a zip archive that ends in its directory")
     buffer.seek(-2, io.SEEK_END)  # the last two bytes are the length of the comment
@@ -128,7 +134,7 @@ def sealed(buffer: io.BytesIO) -> memoryview:
 
 
 def _keep(path: Path) -> None:
-    """Keeps the checkpoint at ``path`` under the name of the previous one too."""
+    """Keeps the checkpoint at ``path`` also under the name ``before.ckpt``, in place of the older checkpoint there."""
     if path.name != LAST or not path.is_file():
         return
     before = path.with_name(BEFORE)

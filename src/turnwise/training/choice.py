@@ -1,4 +1,8 @@
-"""Chooses the states that a run trains on: profiles the candidates under the current policy and applies the rule."""
+"""Chooses the states that a run trains on.
+
+If the rule of the configuration (``states``) needs a profile, the policy first samples several actions at each
+candidate.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,13 @@ from turnwise.types import State
 
 
 class Chosen(NamedTuple):
-    """The first states that a run trains on, and what chooses new ones later.
+    """The states that were chosen before training, with facts about the profile.
 
     Attributes:
-        verdicts: counts of the verifiers' verdicts in the profile, by domain; empty without a profile.
-        reprofile: None if the rule chooses only once.
-        pivots: the entries ``pivots.*`` of the run's result; empty without a profile.
+        states: the states that the run trains on first.
+        verdicts: counts of the verifiers' verdicts in the profile, by domain. Empty without a profile.
+        reprofile: chooses new states during training. None if the rule chooses only once.
+        pivots: the entries ``pivots.*`` of the run's result. Empty without a profile.
     """
 
     states: Sequence[State]
@@ -36,15 +41,16 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Profiles the candidates and chooses among them.
+    """Profiles the candidate states under the current policy and chooses among them.
 
-    Profile number n is stored in ``profile-<n>/`` and ``profile-<n>.parquet`` of the run's folder; number 0 is without
-    number.
+    A profile is stored in the run's folder, in shards and then in one file. The first profile is ``profile/`` and
+    ``profile.parquet``; later ones are ``profile-<n>/`` and ``profile-<n>.parquet`` with n from 1.
 
     Attributes:
-        settings, parts: of the run.
-        candidates: where the run may act; the same at every choice.
-        player: samples one turn at each candidate (``max_turns=1``).
+        settings: the run's settings.
+        parts: the parts of the run's method.
+        candidates: the candidate states, which are the same at every choice.
+        player: samples single actions at the candidates (``max_turns=1``).
         module: the policy that is profiled.
         phases: shows progress.
     """
@@ -57,7 +63,7 @@ class Choice:
     phases: Phases
 
     def first(self) -> Chosen:
-        """Returns the choice before training, after a profile under the base policy if the rule needs one."""
+        """Chooses the states before training. If the rule needs a profile, the base policy is profiled first."""
         rule, settings = self.parts.states, self.settings
         if not rule.k:
             return Chosen(rule.select(self.candidates, {}))
@@ -70,14 +76,17 @@ class Choice:
         return Chosen(kept, verdicts, Reprofile(rule.reprofile, self.candidates, kept, *of_run), pivots)
 
     def __call__(self, number: int) -> Sequence[State]:
-        """Returns the states that profile ``number`` keeps.
+        """Makes profile ``number`` and returns the states that the rule keeps.
 
-        The number is 0 before training and grows with each later choice.
+        The profile before training has number 0, and each later one has the next number.
         """
         return self.profiled(number)[1]
 
     def profiled(self, number: int = 0) -> tuple[Profiles, Sequence[State]]:
-        """Returns the profile and the kept states. Samples of an earlier start are read back."""
+        """Returns profile ``number`` and the states that the rule keeps.
+
+        Samples that an earlier start of the run stored are read from the files.
+        """
         rule, seed, distributed = self.parts.states, self.settings.seed, self.module.distributed
         name = f"profile-{number}" if number else "profile"
         key = (seed, "profile", number) if number else (seed, "profile")
@@ -85,8 +94,8 @@ class Choice:
             if not is_sharded(self.module):
                 self.module.to(self.settings.device)
             self._sync_weights()
-            # The first profile keeps the engine's cache between shards, as in the shipped results.
-            # Servers never repeat a sample bit for bit, so emptying their cache has no use.
+            # For the first profile, the engine keeps its cache between shards, as it did for the shipped results.
+            # Emptying the cache of a server is useless, because servers never repeat a sample bit for bit.
             afresh = self._sync_weights if number and not distributed.served else None
             shards = self.settings.folder / name
             data = self.settings.data

@@ -1,4 +1,4 @@
-"""Collects the rollouts of one iteration, from the current policy or from an earlier one."""
+"""Collects the rollouts of each iteration, sampled from the current policy or from an earlier one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLOWEST = [name for name in NOT_SUMS if name.startswith("latency")]
 
 
 class Imitation:
-    """Gives demonstrations their credit: every demonstrated turn has weight and advantage 1."""
+    """The advantage rule for demonstrations. It gives every demonstrated turn weight 1 and advantage 1."""
 
     wants_refill = False
 
@@ -39,9 +39,10 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """An allocator whose budget has been spent over all states: ``counts`` by state id.
+    """An allocator that returns numbers of rollouts that were decided before, for the states of all processes together.
 
-    The class is needed because each process samples only for some of the states.
+    ``counts`` maps a state id to its number of rollouts. The class is needed because each process samples only for some
+    of the states, but ``allocator`` divides its budget among all of them.
     """
 
     allocator: Allocator
@@ -55,7 +56,13 @@ class Allocated:
 
 
 def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> dict[str, float]:
-    """Returns metrics of sampling: the engine's report, its policy's delay in updates, and the seconds waited."""
+    """Returns metrics of sampling.
+
+    Args:
+        engine: the engine's report.
+        stale: number of updates between the policy that sampled and the policy that is trained.
+        waited: seconds in which the iteration waited for rollouts.
+    """
     return {
         **{f"engine/{name}": count for name, count in engine.items()},
         "rollout/staleness": float(stale),
@@ -64,34 +71,35 @@ def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> 
 
 
 class Learner(Protocol):
-    """A model that learns from the rollouts in addition to the policy."""
+    """A model, other than the policy, that is trained on the rollouts."""
 
     def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
-        """Learns from an iteration's rollouts and returns metrics."""
+        """Trains on an iteration's rollouts and returns metrics."""
         ...
 
 
 class Collection:
-    """Returns the updates of an iteration, one for each optimiser step (``update.steps``).
+    """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step.
 
-    With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained: iteration i learns
-    from rollouts of policy i - k (``training.ahead``). The engine is then busy, so other users must call :meth:`settle`
-    first. In a run of several processes the first process samples for all, with servers, and sends each collection to
-    the others.
+    With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained, so that iteration
+    i is trained on rollouts of policy i - k (``training.ahead``). The engine is busy during this time. Other code that
+    needs the engine must call :meth:`settle` first. If a run with staleness has several processes, the first process
+    samples for all of them, with servers, and sends each collection to the others.
 
     Args:
-        settings: how much an iteration collects, how the trees are packed, and the seed of the order of states and of
-            every draw.
-        parts: the parts of the method. Without an allocator nothing is sampled: the demonstrated path is the tree.
-        states: the states in which the run may act.
-        player: samples; each process of the run samples for its share of the states.
+        settings: the run's settings: how much an iteration collects, how trees are packed, and the seed of the order of
+            states and of all random draws.
+        parts: the parts of the method. Without an allocator nothing is sampled, and the trees are demonstrations.
+        states: the states at which rollouts may start.
+        player: samples rollouts. Each process of the run samples for its own part of the states.
         module: the policy.
-        recorder: records what was collected.
-        reprofile: chooses new states during the run; it replaces ``states``.
-        frozen: groups that were sampled before the first update (``rollout.frozen``), from which every iteration draws.
+        recorder: records metrics and trees of each collection.
+        reprofile: chooses new states during the run, in place of ``states``. None: ``states`` are used throughout.
+        frozen: groups that were sampled before the first update (``rollout.frozen``). Every iteration then draws from
+            them. None: every iteration samples its own groups.
 
     Raises:
-        InputError: ``rollout.staleness`` in several processes without servers.
+        InputError: the run has ``rollout.staleness`` and several processes, but no servers.
     """
 
     def __init__(
@@ -108,7 +116,7 @@ class Collection:
         rollout, update = settings.rollout, settings.update
         self.settings, self.parts, self.player, self.module, self.recorder = settings, parts, player, module, recorder
         self.reprofile, self.frozen, self.distributed = reprofile, frozen, module.distributed
-        self.settled = 0.0  # seconds spent waiting for the collection ahead before its result was taken
+        self.settled = 0.0  # seconds that :meth:`settle` has waited since the last collection was taken
         self.halted = False
         self.sampled = parts.allocator is not None
         self.staleness = rollout.staleness if self.sampled else 0
@@ -175,7 +183,7 @@ class Collection:
         return self.module.with_near([update.share(self.distributed.rank, self.distributed.world) for update in packed])
 
     def settle(self) -> None:
-        """Waits until the collection ahead is done and the engine is free."""
+        """Waits until the collections of later iterations are done and the engine is free."""
         began = time.monotonic()
         self.ahead.overlap.settle()
         waited = time.monotonic() - began
@@ -183,7 +191,7 @@ class Collection:
         self.recorder.waited(waited)
 
     def halt(self) -> None:
-        """Stops the collection ahead after its current turn and drops it."""
+        """Stops the collections of later iterations after their current turn and drops them."""
         self.halted = True
         self.ahead.overlap.settle()
 
@@ -199,11 +207,15 @@ class Collection:
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Sums the counts of all processes, unless one process collected for all and its counts are complete."""
+        """Sums counts over all processes. If one process collected for all, its counts are returned as they are."""
         return dict(mine) if self.handed else self.distributed.add(mine, largest)
 
     def _stale(self, experience: Experience) -> int:
-        """Returns how many updates the oldest rollouts are behind the policy."""
+        """Returns by how many updates the policy that sampled the oldest rollouts is behind the current policy.
+
+        Raises:
+            RuntimeError: rollouts are older than allowed, or newer than the policy.
+        """
         version = self.module.version
         most = math.inf if self.frozen is not None else self.staleness
         for tree in experience.trees:

@@ -1,4 +1,7 @@
-"""Computes what a run has cost. The shards of a profile contain their costs, so that a resumed run still knows them."""
+"""Computes the costs of a run: turns, tokens, CPU seconds, seconds and faults.
+
+The files (shards) of a profile contain their own costs, so that a resumed run still knows them.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-_KEY = b"turnwise"  # key in a shard's metadata
+_KEY = b"turnwise"  # key of the costs in the metadata of a shard's Parquet schema
 
 
 def with_facts(table: pa.Table, **facts: float) -> pa.Table:
-    """Returns the table with ``facts`` about its creation in its metadata."""
+    """Returns the table with ``facts`` about its creation, such as costs, added as metadata."""
     return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
 
 
 def facts_of(schema: pa.Schema) -> Mapping[str, Any]:
-    """Returns the facts that :func:`with_facts` added; empty if there are none, as in shards of older versions."""
+    """Returns the facts that :func:`with_facts` added to a table.
+
+    The result is empty if there are none, as in shards that older versions of the project wrote.
+    """
     return json.loads((schema.metadata or {}).get(_KEY, b"{}"))
 
 
 def run_costs(counters: Mapping[str, float], phases: Mapping[str, float], folder: Path) -> dict[str, Any]:
-    """Returns the run's turns, tokens, CPU seconds, faults and seconds, as entries of its result.
+    """Returns the run's turns, tokens, CPU seconds, faults and seconds, as entries of ``result.json``.
 
     Args:
-        counters: the recorder's counters, over all starts.
-        phases: seconds of each phase of this start.
-        folder: of the run.
+        counters: the recorder's counters, over all starts of the run.
+        phases: seconds of each phase in this start.
+        folder: the run's folder.
     """
     seconds = {name.replace(" ", "_"): round(value, 2) for name, value in phases.items()}
-    seconds.pop("train", None)  # replaced below by rollouts and updates, over all starts of this run
+    seconds.pop("train", None)  # replaced below by the times of rollouts and updates over all starts
     seconds |= {"rollouts": round(counters["rollout_seconds"], 2), "updates": round(counters["update_seconds"], 2)}
     return {
         "rollout_turns": int(counters["turns"]),
@@ -48,8 +54,9 @@ def run_costs(counters: Mapping[str, float], phases: Mapping[str, float], folder
 def profile_costs(folder: Path) -> dict[str, float | None]:
     """Returns ``profile_turns``, ``profile_tokens`` and ``profile_cpu_seconds`` of all profiles in a run's folder.
 
-    Turns are the samples. CPU time is that of the first process. A shard that was incomplete at a kill is not counted.
-    A value is None if a shard does not contain it. The result is empty if there is no shard.
+    Each sample of a profile is one turn. The CPU time is that of the first process. A shard that was incomplete when
+    the process was killed is not counted. A value is None if some shard does not contain it. The result is empty if
+    there is no shard.
     """
     shards = sorted(folder.glob("profile*/shard-*.parquet"))
     if not shards:
@@ -65,7 +72,7 @@ def profile_costs(folder: Path) -> dict[str, float | None]:
 
 
 def _cost(shard: Path) -> dict[str, Any]:
-    """Returns the costs of one shard. If the number of turns is missing, the samples are counted."""
+    """Returns the costs that one shard contains. If the number of turns is missing, the samples are counted instead."""
     cost: dict[str, Any] = dict.fromkeys(("turns", "tokens", "cpu_seconds"))
     try:
         cost |= facts_of(pq.read_schema(shard))

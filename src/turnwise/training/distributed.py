@@ -1,4 +1,4 @@
-"""Connects the processes of one run: how they share work and exchange results."""
+"""Connects the processes of one run, which share the work and exchange their results."""
 
 from __future__ import annotations
 
@@ -24,22 +24,26 @@ from turnwise.errors import InputError, Stopped
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=12)  # time limit for the slowest process; a dead process is noticed at once by the launcher
-POLL = 0.005  # seconds
+PATIENCE = timedelta(hours=12)  # how long to wait for the slowest process; the launcher notices dead ones
+POLL = 0.005  # seconds between two checks whether all processes have reached a barrier
 LAUNCHER = "lightning.fabric.strategies.launchers.subprocess_script"
-LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "remote process exited")  # gloo, NCCL
+# parts of the error messages of gloo and NCCL after another process has ended
+LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "remote process exited")
 
 
 @dataclass(frozen=True, slots=True)
 class DistributedContext:
-    """Process ``rank`` of ``world`` processes, which exchange values over ``group``.
+    """One process of a run, and its connection to the others.
 
-    The group always uses gloo; a single process needs none. Every method except :meth:`share` must be called by all
-    processes, in the same order.
+    All processes must call the methods that exchange values, in the same order: :meth:`gather`, :meth:`add`,
+    :meth:`summed`, :meth:`broadcast`, :meth:`barrier` and :meth:`first_alone`.
 
     Attributes:
-        served: whether the engine runs outside all processes; it serves one client, so the first process samples for
-            all.
+        rank: number of this process, from 0.
+        world: number of processes.
+        group: the process group (always gloo) for exchanging Python values. None for a single process.
+        served: whether the engine runs in servers outside of these processes. A server has one client, so the first
+            process samples for all.
     """
 
     rank: int = 0
@@ -49,18 +53,19 @@ class DistributedContext:
 
     @property
     def first(self) -> bool:
-        """Returns whether this is the process that writes files and logs."""
+        """Returns whether this is the first process, which writes the files and the log."""
         return self.rank == 0
 
     @property
     def samples(self) -> bool:
-        """Returns whether this process samples a share of the rollouts."""
+        """Returns whether this process samples rollouts."""
         return self.first or not self.served
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """Returns this process's items, which are neighbours in the list, because neighbours share prefixes.
+        """Returns the part of ``items`` that this process handles.
 
-        :meth:`gather` restores the order.
+        The part is contiguous, because neighbouring states share prefixes. :meth:`gather` joins the results of the
+        parts in the original order. With ``served``, the first process gets all items.
         """
         if self.served:
             return list(items) if self.first else []
@@ -76,7 +81,7 @@ class DistributedContext:
         return [item for part in every for item in part]
 
     def add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Sums values over the processes by name, or takes the maximum for names in ``largest``.
+        """Sums the values of each name over the processes. For names in ``largest``, the maximum is taken instead.
 
         A name may be missing in some processes.
         """
@@ -90,7 +95,7 @@ class DistributedContext:
         return whole
 
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Sums each tensor over the processes in place, with the devices' default process group."""
+        """Sums each tensor over the processes, in place, with the default process group (the one of the devices)."""
         if self.world > 1:
             self.barrier()
             for tensor in tensors:
@@ -102,7 +107,10 @@ class DistributedContext:
         return value if self.world == 1 else self.gather([value])[0]
 
     def barrier(self) -> None:
-        """Waits for all processes by polling, because a process that blocks inside a library cannot handle signals."""
+        """Waits until all processes have called this method.
+
+        The method polls, because a process that blocks inside a library cannot handle signals.
+        """
         if self.world > 1:
             met = dist.barrier(group=self.group, async_op=True)
             while not met.is_completed():
@@ -111,25 +119,30 @@ class DistributedContext:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """Runs the block in the first process before the others, which can then use its files."""
+        """Runs the block in the first process, and then in the others, which can use the files that the first wrote."""
         if not self.first:
             self.barrier()
         try:
             yield
         finally:
-            if self.first:  # also after an error, which the others will raise themselves
+            if self.first:  # after an error too; the other processes will then meet the same error
                 self.barrier()
 
     def sampling(self, served: bool) -> DistributedContext:
-        """Returns the same context with ``served`` set."""
+        """Returns a copy of this object with the given value of ``served``."""
         return replace(self, served=served)
 
 
 @contextmanager
 def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
-    """Connects the processes that ``trainer`` asks for; starts them unless a launcher (Slurm, torchrun) has.
+    """Starts the processes that the ``trainer`` settings ask for, connects them, and yields the connection.
 
-    Lightning would start them only in ``fit``, so one process alone would do everything before that.
+    If a launcher (Slurm, torchrun) has started the processes, they are only connected. Lightning by itself would start
+    them in ``Trainer.fit``, so that a single process would do all work before training.
+
+    Raises:
+        InputError: the settings cannot be used.
+        Stopped: another process of the run has ended.
     """
     asked = {name: OmegaConf.select(trainer, name) for name in ("accelerator", "devices", "num_nodes")}
     asked = {"plugins": environments(), **{name: value for name, value in asked.items() if value is not None}}
@@ -147,10 +160,10 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
             "command of many runs; add hydra/launcher=slurm_8gpu, which starts a run's processes itself, or start one "
             "run at a time"
         )
-    # gloo in addition to NCCL, for the norms of shards that are kept on the CPU
+    # gloo is needed in addition to NCCL, for the norms of weight shards that are kept in CPU memory
     backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
     fabric = Fabric(strategy=DDPStrategy(process_group_backend=backend), **asked)
-    logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # its only line names the process that was lost
+    logging.getLogger(LAUNCHER).setLevel(logging.INFO)  # this logger's only line names the process that was lost
     fabric.launch()
     group = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:
@@ -173,18 +186,18 @@ def _in_multirun() -> bool:
 
 
 def label_of(name: str, seed: int) -> str:
-    """Returns a label for this run's lines if several runs share the terminal, else an empty text."""
+    """Returns a label for the lines that this run prints if several runs share the terminal, else an empty text."""
     if not _in_multirun() or "basic_launcher" in str(
         HydraConfig.get().launcher._target_
-    ):  # the basic launcher runs one after the other
+    ):  # the basic launcher runs one run after the other
         return ""
     return f"{name}/seed{seed}"
 
 
 def environments() -> list[Any]:
-    """Returns Lightning's plugins for the cluster environment.
+    """Returns Lightning's plugins for the cluster environment: one for Slurm, or none.
 
-    Under Slurm, Lightning's own requeueing is switched off, because it saves in the middle of whatever the signal
-    interrupts, such as an update. The job's launcher requeues instead (docs/scaling.md).
+    Under Slurm, Lightning's own requeueing is switched off, because it saves a checkpoint at the moment of the signal,
+    which may be in the middle of an update. The job's launcher requeues the job instead (docs/scaling.md).
     """
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []

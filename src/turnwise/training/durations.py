@@ -1,4 +1,4 @@
-"""Measured run times of the six methods with default settings, from ``benchmarks/by_name.py``."""
+"""Looks up how long a run takes. The run times were measured by ``benchmarks/by_name.py`` for default settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ FILE = "durations.json"  # in this package; {"machine": ..., "minutes": {configu
 
 
 def duration_line(cfg: DictConfig) -> str | None:
-    """Returns a line with the measured time of a run with this configuration and any seed, or None if there is none."""
+    """Returns a line that tells how long a run with this configuration takes, or None if this was not measured.
+
+    The seed may differ from that of the measured run.
+    """
     measured = json.loads((files("turnwise.training") / FILE).read_text(encoding="utf-8"))
     minutes = measured["minutes"].get(hash_at_seed_0(cfg))
     if minutes is None:

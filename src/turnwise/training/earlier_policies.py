@@ -1,4 +1,4 @@
-"""Keeps the policies of earlier updates, so that rollouts begun with them can be sampled again after a kill."""
+"""Stores the weights of earlier policies, so that a resumed run can sample their unfinished rollouts again."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Versioned(Protocol):
 
 
 def remembered(module: Versioned) -> dict[str, Any]:
-    """Returns copies of ``version`` and the trained ``weights``, for a checkpoint."""
+    """Returns the policy's ``version`` and copies of its trained ``weights``, in a form that a checkpoint can store."""
     weights = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
     return {"version": module.version, "weights": weights}
 
 
 @contextmanager
 def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
-    """Gives the policy the ``earlier`` weights within the block; None changes nothing."""
+    """Replaces the policy's weights and version by ``earlier`` ones within the block. None changes nothing."""
     if earlier is None:
         yield
         return

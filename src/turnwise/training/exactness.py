@@ -1,4 +1,4 @@
-"""Refuses models whose log-probs the packed forward pass does not reproduce exactly (``rollouts.probe``)."""
+"""Refuses models for which the packed forward pass does not give the model's own log-probs (``rollouts.probe``)."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from turnwise.files import atomic_write
 from turnwise.models.attention import unwrapped
 from turnwise.rollouts.probe import Difference, probe, probe_backbone
 
-_CODE = ("models", "engines", "rollouts")  # folders whose code can change the probe's result
+_CODE = ("models", "engines", "rollouts")  # packages whose code can change the result of the probe
 
 
 def check_policy(model: Any, named: str, cache: Path) -> None:
-    """Probes a causal LM, unless the cache says that a model of this configuration is exact.
+    """Checks that packed trees give the log-probs of a causal LM's own forward pass.
+
+    The check is skipped if the cache says that a model of this configuration has passed it.
 
     Args:
         model: the model.
-        named: the key and the value that chose the model, for the message.
-        cache: the folder that runs share.
+        named: the configuration key and value that chose the model, for the message.
+        cache: the folder of files that runs share.
 
     Raises:
-        InputError: the model's log-probs are not reproduced; the message is one line with the place of the difference
-            and the remedy.
+        InputError: the log-probs differ. The message is one line with the place of the difference and the remedy.
     """
     _check(model, named, cache, probe)
 
 
 def check_backbone(model: Any, named: str, cache: Path) -> None:
-    """Probes a transformer without a head, as :func:`check_policy` does."""
+    """Checks a transformer without a head as :func:`check_policy` checks a causal LM, by its last hidden states."""
     _check(model, named, cache, probe_backbone)
 
 
@@ -52,7 +53,7 @@ def _check(model: Any, named: str, cache: Path, measure: Callable[[Any], Differe
 
 
 def refusal(model: Any, named: str, found: Difference) -> str:
-    """Returns one line with the architecture, the place of the difference, and the remedy."""
+    """Returns an error message of one line with the architecture, the place of the difference, and the remedy."""
     kind = unwrapped(model).config.model_type
     return (
         f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly, and training on "
@@ -61,7 +62,10 @@ def refusal(model: Any, named: str, found: Difference) -> str:
 
 
 def _key(model: Any, measured: str) -> str:
-    """Returns a digest of what decides the result: configuration, precision, device, adapters, libraries and code."""
+    """Returns a hash of everything that decides the result of the probe.
+
+    This is the model's configuration, precision, device and adapters, and the versions of the libraries and the code.
+    """
     base = unwrapped(model)
     weight = next(base.parameters())
     about = {

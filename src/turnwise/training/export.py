@@ -14,17 +14,18 @@ from turnwise.training.sharding import Whole, is_sharded
 
 
 def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
-    """Writes ``adapter``, or ``model`` with all weights, with the tokenizer.
+    """Writes the trained policy and its tokenizer to a subfolder of the run's folder.
 
-    All processes that hold a shard must call it. A run with ``policy.start`` writes all weights, because its adapter
-    fits only the merged weights, not the published model.
+    The subfolder is ``adapter`` if only a LoRA adapter is written, or ``model`` if all weights are. A run with
+    ``policy.start`` writes all weights, because its adapter belongs to weights into which another adapter was merged,
+    and not to the published model. If the model is sharded, all processes must call this function.
 
     Args:
         model: the trained model.
         tokenizer: the policy's tokenizer.
-        folder: of the run.
+        folder: the run's folder.
         policy: the policy's settings.
-        writes: whether this process writes.
+        writes: whether this process writes the files.
     """
     if policy.start:
         left = plain_copy(model)

@@ -1,4 +1,4 @@
-"""The first lines of a run's log: what the run does and how much work it is."""
+"""Writes the first lines of a run's log, which say what the run does and how much work this is."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from turnwise.training.durations import duration_line
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
-    """Returns lines on method, environment, policy, amount of training, evaluations, and a file that is not read."""
+    """Returns log lines about the method, environment, policy, amount of training and evaluations of a run.
+
+    A further line is a warning if ``data.file`` is set although the method does not read it.
+    """
     iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
     file = OmegaConf.select(cfg, "data.file")
     at_starts = str(cfg.states["_target_"]).endswith("TaskStarts")
     reads = bool(file) and not at_starts
-    domain = Path(file).name if reads else environment.name  # a file's dialogues need not belong to an environment
+    domain = Path(file).name if reads else environment.name  # the dialogues of a file may belong to no environment
     source = f" Demonstrations: {file}." if reads else ""
     lines = [
         f"{cfg.method} on {domain}, policy {cfg.policy.model}, seed {cfg.seed}: "
@@ -32,7 +35,7 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         )
     if took := duration_line(cfg):
         lines.append(took)
-    answers = int(settings.attempts) + 1  # the sampled answers and one greedy answer
+    answers = int(settings.attempts) + 1  # the number of sampled answers, and one greedy answer
     if reads:
         each = f"tasks or dialogues, {_counted(answers, 'episode or reply', 'episodes or replies')} each"
     else:
@@ -46,7 +49,7 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
 
 
 def untrained_lines(model: str, environment: Any) -> list[str]:
-    """Returns a line for each environment that the shipped policy ``model`` was never trained on."""
+    """Returns a log line for each environment on which the shipped policy ``model`` was never trained."""
     parts = environments_of(environment).values()
     return [line for part in parts if (line := unknown_to(model, part.name, getattr(part, "level", None)))]
 
@@ -71,7 +74,10 @@ def _iteration(cfg: DictConfig, environment: Any) -> str:
 
 
 def _rollouts(allocator: Mapping[str, Any], states: int) -> float | None:
-    """Returns the rollouts of one iteration (a continuation counts 1/2), or None if the allocator decides later."""
+    """Returns the number of rollouts of one iteration, in which a continuation counts 1/2.
+
+    Returns None if the allocator decides the number only during the run.
+    """
     if "group_size" in allocator and "budget" not in allocator:
         return float(allocator["group_size"]) * (allocator.get("prompts") or states)
     if "budget" in allocator:

@@ -1,4 +1,4 @@
-"""Checks that a run's folder is still the one in which the run began."""
+"""Checks during training that the run's folder was not removed or replaced."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from turnwise.errors import Stopped
 
 
 class StillThere(Callback):
-    """Ends the run at the next iteration if its folder was removed or replaced and would contain only half a run.
+    """Ends the run at the next iteration if its folder was removed or replaced.
+
+    Otherwise the folder would in the end contain only a part of the run.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.identity = folder, _identity(folder)
 
     def on_train_batch_start(self, *of_lightning: Any) -> None:
-        """Checks the folder.
+        """Checks that the folder is still the one in which the run began.
 
         Raises:
             Stopped: the folder was removed or replaced.

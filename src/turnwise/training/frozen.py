@@ -1,8 +1,8 @@
-"""A frozen buffer: groups that are sampled once from the base policy; every update draws from them.
+"""Samples a frozen buffer: groups of rollouts from the base policy, from which every update of the run draws.
 
-This is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). No update changes what later ones see, so
-runs with and without a gate differ only in which groups enter an update. The gate decides while the groups are sampled
-but stops none: a group that it would have stopped is sampled to its end and marked.
+This is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). Training does not change the rollouts of
+later updates, so runs with and without a gate differ only in which groups enter an update. The gate makes its decisions
+while the groups are sampled, but it stops none. A group that it would have stopped is sampled to its end and marked.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
 logger = logging.getLogger(__name__)
 
-SHARD = 32  # groups sampled and written together, so that a kill never changes which groups share a batch
+SHARD = 32  # number of groups that are sampled and written together; fixed, so that a kill does not change the batches
 
 
 @dataclass(slots=True)
 class Shadow(Gate):
-    """Records a gate's decisions without stopping rollouts. ``cut``: the state ids of trees that it would stop."""
+    """Asks another gate for its decisions and records them, but stops no rollout.
+
+    ``cut`` holds the ids of the states whose trees ``gate`` would have stopped.
+    """
 
     gate: Gate
     cut: set[str] = field(default_factory=set)
@@ -53,15 +56,16 @@ class Shadow(Gate):
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Returns, for states of the buffer, the trees sampled from them (:data:`turnwise.rollouts.collect.Play`).
+    """The sampled buffer. Calling it with some of its states returns their trees, in place of sampling new ones.
 
-    A tree that the gate would have stopped is complete and has ``stopped`` set, so that updates leave it out. The
-    log-probs are those of the base policy, so ratios are relative to the base policy at every update.
+    It can be used as :data:`turnwise.rollouts.collect.Play`. A tree that the gate would have stopped is complete but
+    has ``stopped`` set, so that updates leave it out. The stored log-probs are those of the base policy, so the loss's
+    probability ratios are relative to the base policy at every update.
 
     Attributes:
-        trees: one for each state, in the order in which they were sampled.
-        cost: of sampling them, by the names of the recorder's counters.
-        distributed: each process returns the trees of its share of the states.
+        trees: map from state id to tree, in the order in which the trees were sampled.
+        cost: the cost of sampling the trees, under the names of the recorder's counters.
+        distributed: the processes of the run. Each returns the trees of its own part of the states.
     """
 
     trees: Mapping[str, RolloutTree]
@@ -78,15 +82,15 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    trees: list[RolloutTree]  # their states contain only an id and tokens
+    trees: list[RolloutTree]  # trees whose states contain only an id and tokens
     cost: dict[str, float]
 
 
 def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
-    """Draws the ``count`` states of a buffer, the same at every start of a run.
+    """Draws the ``count`` states of a buffer. The same seed gives the same states at every start of a run.
 
     Raises:
-        InputError: there are fewer states.
+        InputError: there are fewer than ``count`` states.
     """
     if len(states) < count:
         raise InputError(
@@ -98,14 +102,17 @@ def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Samples the groups of a buffer and stores them in files.
+    """Samples the groups of a buffer and stores them in files (shards).
 
     Attributes:
-        player, allocator, gate: as for an iteration; no group is stopped.
-        folder: for the files.
-        key: names the draws.
-        begin: gives the engine the weights; called before each file, so that the engine's cache is empty.
-        distributed: each process samples its share of the groups; the first writes the files.
+        player: samples the rollouts.
+        allocator: decides the number of rollouts and where they branch.
+        gate: the gate whose decisions are recorded. It stops no group.
+        folder: the folder of the files.
+        key: the key from which the seeds of the random draws are derived.
+        begin: function that gives the engine the policy's weights. It is called before each file is sampled, because
+            it also empties the engine's cache.
+        distributed: the processes of the run. Each samples a part of the groups, and the first writes the files.
     """
 
     player: Player
@@ -117,13 +124,14 @@ class Recording:
     distributed: DistributedContext = field(default_factory=DistributedContext)
 
     def __call__(self, states: Sequence[State], on_done: Callable[[int], None] = lambda steps: None) -> Frozen:
-        """Samples from the states whose groups are not in the files yet, and reads all groups back.
+        """Samples the groups that are not in the files yet, and reads all groups from the files.
 
-        So every start of a run trains on what the files contain, and a kill only loses the file that was being written.
+        Every start of a run thus trains on what the files contain. If the process is killed, only the groups of the
+        file that was not written yet are lost.
 
         Args:
-            states: those of the buffer, in the same order at every start.
-            on_done: is called with the number of states whose groups have just been sampled or found.
+            states: the states of the buffer, in the same order at every start.
+            on_done: is called after each file with its number of states.
 
         Raises:
             InputError: a file contains groups of other states.
@@ -152,7 +160,7 @@ class Recording:
         return Frozen(trees, dict(cost), self.distributed)
 
     def _sample(self, part: Sequence[State], path: Path) -> None:
-        """Writes the groups of ``part`` to ``path``."""
+        """Samples the groups of the states in ``part`` and writes them to ``path``."""
         local, shadow = self.player.using(self.player.sampling, self.player.max_turns), Shadow(self.gate)
         began, cpu_began = time.monotonic(), time.process_time()
         trees = local.play(self.distributed.share(part), self.allocator, shadow, self.key)
@@ -166,11 +174,11 @@ class Recording:
             data = json.dumps({"cost": cost, "trees": rows}).encode()
             with atomic_write(path) as place:
                 place.write_bytes(gzip.compress(data, mtime=0))
-        self.distributed.barrier()  # the others read what the first has written
+        self.distributed.barrier()  # the other processes read the file that the first has written
 
 
 def tree_row(tree: RolloutTree) -> dict[str, Any]:
-    """Returns a tree as a JSON object, from which :func:`read_tree` restores it exactly; floats keep every digit."""
+    """Returns a tree as a JSON object, from which :func:`read_tree` restores the tree with all digits of its floats."""
     return {
         "state": tree.state.id,
         "ids": list(tree.state.ids),
@@ -183,7 +191,7 @@ def tree_row(tree: RolloutTree) -> dict[str, Any]:
 
 
 def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
-    """Returns the tree that :func:`tree_row` converted, with ``state`` as its state."""
+    """Returns the tree from which :func:`tree_row` made ``row``, with ``state`` as its root state."""
     return RolloutTree(
         state,
         [Turn(**turn) for turn in row["turns"]],
@@ -195,7 +203,10 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
 
 
 def _read(path: Path) -> _Shard | None:
-    """Reads a shard, or returns None if it must be sampled. A damaged file, or one of another kind, is renamed."""
+    """Reads a shard. Returns None if there is no usable file, so that the shard must be sampled.
+
+    A file that is damaged or has other content is renamed with the suffix ``.damaged``.
+    """
     if not path.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Counts the groups that a gate stopped, and estimates what this saved."""
+"""Counts the groups that a gate stopped, and estimates how many turns and tokens this saved."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ from collections.abc import Iterable, Mapping
 
 from turnwise.types import RolloutTree
 
-PREFIX = "gate/"  # prefix of the counters
+PREFIX = "gate/"  # prefix of the counters' names
 _NAMES = ("groups", "cut", "looked", "unstopped", "open", "passed", "turns", "tokens")
 
 
 def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[str, float]:
-    """Counts the groups that were sampled. The counts of several collections add up.
+    """Counts the groups that were sampled, and what happened to them. Counts of several collections can be added.
 
-    ``groups`` counts all groups, ``looked`` those that the gate decided on, and ``cut`` those that it decided to stop.
-    ``unstopped`` counts those that were sampled to their end whatever it decided. ``open`` counts the rollouts that
-    were running when the gate decided to stop their group. ``passed`` counts the rollouts that went on after the gate's
-    last decision on their group, and ``turns`` and ``tokens`` what these needed from there to their end.
+    - ``groups``: all groups.
+    - ``looked``: groups about which the gate made a decision.
+    - ``cut``: groups that the gate decided to stop.
+    - ``unstopped``: groups that were sampled to their end whatever the gate decided (``to_the_end``).
+    - ``open``: rollouts that were running when the gate decided to stop their group.
+    - ``passed``: rollouts that continued after the gate's last decision about their group.
+    - ``turns``, ``tokens``: turns and tokens that the ``passed`` rollouts took after that decision.
 
     Args:
         trees: every group, including those that a refill replaced later.
         to_the_end: whether groups that the gate decided to stop were still sampled to their end, as in a frozen buffer.
-            Then the savings are known and need no estimate.
+            The savings are then measured, and ``passed``, ``turns`` and ``tokens`` are about such groups.
     """
     counts = dict.fromkeys(_NAMES, 0.0)
     for tree in trees:
@@ -42,17 +45,17 @@ def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[
 
 
 def _under_way(tree: RolloutTree) -> int:
-    """Counts the rollouts of a stopped tree that would have gone on.
+    """Counts the rollouts of a stopped tree that would have continued.
 
-    Only a rollout that goes on has an observation's tokens. A rollout that reached its last turn or its maximal length
-    has no such tokens.
+    These are the rollouts whose last turn has tokens of an observation. A rollout has no such tokens if its episode
+    ended or if it reached its last turn or its maximal length.
     """
     return sum(bool(tree.turns[leaf].observation_ids) for leaf in tree.leaves() if leaf not in tree.invalid)
 
 
 def _after_last_decision(tree: RolloutTree) -> dict[str, int]:
     step = tree.looks[-1].step
-    depth: list[int] = []  # number of turns from the root to each turn, including it
+    depth: list[int] = []  # for each turn, the number of turns from the root up to and including it
     for turn in tree.turns:
         depth.append(1 + (depth[turn.parent] if turn.parent >= 0 else 0))
     after = [turn for turn, at in zip(tree.turns, depth, strict=True) if at > step]
@@ -64,11 +67,12 @@ def _after_last_decision(tree: RolloutTree) -> dict[str, int]:
 
 
 def gate_result(counters: Mapping[str, float]) -> dict[str, float]:
-    """Returns the gate's entry in a result, from the run's counters.
+    """Returns the entry ``gate`` of the run's result, from the run's counters.
 
-    ``saved_turns`` and ``saved_tokens`` estimate what the stopped rollouts would have needed: on average as much as the
-    rollouts that passed a decision needed after it. Both are left out if a rollout was stopped and none passed, because
-    then there is no basis for an estimate. ``unstopped`` is left out if it is 0.
+    ``saved_turns`` and ``saved_tokens`` estimate how many turns and tokens the stopped rollouts would have taken. The
+    estimate assumes the same mean as for rollouts that continued after the gate's decision. Both values are left out if
+    rollouts were stopped but none continued, because then there is no basis for an estimate. ``unstopped`` is left out
+    if it is 0.
     """
     at = {name: counters.get(PREFIX + name, 0.0) for name in _NAMES}
     result = {name: at[name] for name in ("groups", "looked", "cut")} | {"stopped_rollouts": at["open"]}

@@ -1,4 +1,4 @@
-"""Measures the cosine between the gradients of the outcome reward and of the mixed reward."""
+"""Measures the cosine between two gradients of the policy: for the outcome reward and for the mixed reward."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from turnwise.training.module import PolicyModule
 class GradientCosine(Callback):
     """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58).
 
-    The cosine is exact, over the whole update and all trained parameters, before the optimiser step. If a collection
-    has several steps, the first is measured. The gradients are those of the run's loss, with the advantages of two
-    views of the update (:class:`turnwise.types.Credit`) in place of the trained ones. A measurement costs one forward
-    pass and two backward passes.
+    The cosine is computed exactly, over the whole update and all trained parameters, before the optimiser step. If an
+    iteration has several optimiser steps, only the first is measured. Both gradients are of the run's loss without its
+    KL and entropy terms, with two other sets of advantages in place of the trained ones. These sets are the *views* of
+    the update (:class:`turnwise.types.Credit`). A measurement costs one forward pass and two backward passes.
 
     Args:
         every: number of iterations between two measurements.
-        views: names of the two views. Nothing is logged if an update lacks them, or if one gradient is zero.
+        views: names of the two views. Nothing is logged if an update lacks one of them, or if a gradient is zero.
     """
 
     def __init__(self, every: int = 10, views: tuple[str, str] | list[str] = ("outcome", "mixed")) -> None:
@@ -52,7 +52,10 @@ class GradientCosine(Callback):
 
 
 def gradient_cosine(module: PolicyModule, update: Update, first: str, second: str) -> float | None:
-    """Returns the cosine between the gradients of two views of an update, or None if it is not defined."""
+    """Returns the cosine between the gradients for two views of an update.
+
+    Returns None if the update lacks a view or if a gradient is zero.
+    """
     if not all({first, second} <= packed.items.views.keys() for packed in update.batches):
         return None
     g, h = (module.distributed.summed(gradient) for gradient in view_gradients(module, update, (first, second)))
@@ -61,7 +64,10 @@ def gradient_cosine(module: PolicyModule, update: Update, first: str, second: st
 
 
 def view_gradients(module: PolicyModule, update: Update, views: tuple[str, ...]) -> list[list[Tensor]]:
-    """Returns for each view the gradients of its advantages, one per parameter, without KL and entropy terms."""
+    """Returns for each view a list of gradients, one tensor for each trained parameter.
+
+    They are gradients of the loss with the advantages of the view, without the KL and entropy terms.
+    """
     parameters = [p for p in module.model.parameters() if p.requires_grad]
     totals = [[torch.zeros_like(p) for p in parameters] for _ in views]
     for packed, reference in zip(update.batches, module.references(update), strict=True):

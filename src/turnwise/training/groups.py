@@ -1,4 +1,4 @@
-"""Metrics of the groups of one collection: rewards, variance, readable replies and lengths."""
+"""Computes metrics of one iteration's groups: mean and spread of rewards, readable replies and lengths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from turnwise.training.verdicts import domain_of
 
 
 def totals_of(experience: Experience) -> list[list[float]]:
-    """Returns the rewards of each group that no gate stopped, without rollouts whose environment failed."""
+    """Returns one list of total rewards for each group. Groups that a gate stopped are left out.
+
+    Rollouts whose environment failed are left out of the lists, and groups without any other rollout are left out too.
+    """
     return _totals(zip(experience.trees, experience.rewards, strict=True))
 
 
@@ -21,13 +24,13 @@ def _totals(groups: Iterable[Played]) -> list[list[float]]:
 
 
 def reward_metrics(experience: Experience, most: float | None = None) -> dict[str, float]:
-    """Returns means over the groups of one collection. A group is effective if its rewards differ.
+    """Returns metrics of the groups of one iteration. A group counts as effective if its rewards differ.
 
-    A group that a gate stopped enters no mean, because its episodes are incomplete.
+    Means of rewards leave out the groups that a gate stopped, because their episodes are incomplete.
 
     Args:
-        experience: the collection.
-        most: the greatest reward that a rollout can earn; None if it is unknown.
+        experience: the trees of the iteration, with their rewards.
+        most: the greatest reward that a rollout can earn, or None if it is unknown.
     """
     totals = totals_of(experience)
     metrics: dict[str, float] = {
@@ -69,7 +72,7 @@ def reward_metrics(experience: Experience, most: float | None = None) -> dict[st
 
 
 def _by_domain(experience: Experience) -> dict[str, float]:
-    """Returns the mean reward of each domain's groups; empty if there is only one domain."""
+    """Returns the mean reward over the groups of each domain (environment). Empty if there is only one domain."""
     means: dict[str, list[float]] = {}
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
         paid = [reward for reward in rewards.get("total", ()) if reward == reward]

@@ -1,4 +1,7 @@
-"""Warns once about each kind of useless update, with the likely cause. Several such updates in a row end the run."""
+"""Warns about updates from which the policy learns nothing, and ends the run after several without any sample.
+
+The user is warned once about each kind of problem, with the likely cause.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,23 @@ from turnwise.runs.lines import append_lines, cut_lines
 from turnwise.training.gate_savings import gate_result
 from turnwise.training.recorder import Recorder
 
-FILE = "warnings.jsonl"  # in the folder of a run: {"iteration", "kind", "text"}
-IN_A_ROW = 3  # updates without a sample until the run ends, and iterations with a problem until a warning
+FILE = "warnings.jsonl"  # in the run's folder; each line is {"iteration", "kind", "text"}
+IN_A_ROW = 3  # so many updates without a sample in a row end the run; so many problems in a row cause a warning
 
 _KINDS = ("empty", "spread", "format", "truncated", "unpaid")
 
 
 class Health(Callback):
-    """Checks the metrics of each iteration, after the recorder has them and before the checkpoint is written.
+    """Checks the metrics of each iteration, after the recorder computed them and before the checkpoint is written.
 
-    Counts and warnings are saved in the checkpoint, so that a resumed run continues counting and repeats no warning.
+    Counts and warnings are saved in the checkpoint, so that a resumed run continues to count and repeats no warning.
 
     Args:
-        recorder: has the metrics of the last iteration.
-        folder: of the run; warnings are stored there.
-        log: prints one line on the terminal.
-        allow_empty: whether the run continues however many updates in a row have no sample (``update.allow_empty``).
+        recorder: holds the metrics of the last iteration.
+        folder: the run's folder, in which the warnings are stored.
+        log: function that prints one line on the terminal.
+        allow_empty: whether the run continues after any number of consecutive updates without a sample
+            (``update.allow_empty``).
         writes: whether this process writes the run's files.
     """
 
@@ -45,7 +49,7 @@ class Health(Callback):
         self.allow_empty, self.writes = allow_empty, writes
         self.in_a_row = dict.fromkeys(_KINDS, 0)
         self.warnings: list[str] = []
-        self.told: list[str] = []  # kinds of which the run has warned
+        self.told: list[str] = []  # kinds of problems about which the run has warned
 
     def state_dict(self) -> dict[str, Any]:
         return {"in_a_row": dict(self.in_a_row), "warnings": list(self.warnings), "told": list(self.told)}
@@ -55,7 +59,7 @@ class Health(Callback):
         self.warnings, self.told = list(state_dict["warnings"]), list(state_dict["told"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.writes:  # iterations after the checkpoint are repeated, with their warnings
+        if self.writes:  # a resumed run repeats iterations after its checkpoint, with their warnings
             cut_lines(self.path, lambda row: row["iteration"] < trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -65,14 +69,14 @@ class Health(Callback):
         """Counts the problems that the metrics of an iteration show, and warns about them.
 
         Raises:
-            Stopped: ``IN_A_ROW`` updates in a row had no sample.
+            Stopped: ``IN_A_ROW`` consecutive updates had no sample, and ``allow_empty`` is not set.
         """
         now = {
             "empty": metrics["train/samples"] == 0,
-            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # missing without a reward
+            "spread": metrics.get("train/reward_std", 1.0) <= 1e-6,  # this metric is missing without a reward
             "format": metrics.get("train/readable", 1.0) == 0,
             "truncated": metrics.get("train/truncated", 0.0) == 1,
-            "unpaid": metrics.get("train/turns_paid", 1.0) == 0,  # missing if the advantage uses no rewards of turns
+            "unpaid": metrics.get("train/turns_paid", 1.0) == 0,  # present if the advantage uses rewards of turns
         }
         for kind, seen in now.items():
             self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
@@ -103,7 +107,7 @@ class Health(Callback):
             )
 
     def closing(self, gate: Any) -> dict[str, Any]:
-        """Returns entries of the run's result: what its gate stopped, if it has one, and its warnings, if any."""
+        """Returns the entries ``gate`` and ``warnings`` of the run's result, each only if the run has such data."""
         stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
         return stopped | ({"warnings": list(self.warnings)} if self.warnings else {})
 
@@ -116,7 +120,7 @@ class Health(Callback):
 
 
 def likely_cause(metrics: Mapping[str, float]) -> str:
-    """Returns the likely reason why an iteration's groups have no learning signal, and the remedy."""
+    """Returns a text with the likely reason why an iteration's groups give no learning signal, and a remedy."""
     groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
     played = groups + metrics.get("train/groups_refilled", 0.0)
     if played and metrics.get("train/groups_solved") == played:

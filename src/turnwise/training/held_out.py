@@ -1,6 +1,6 @@
-"""Evaluates a policy on the held-out dialogues of a user's file before and after training, and compares the two.
+"""Evaluates a policy on the held-out dialogues of a user's file, and compares it before and after training.
 
-Rates are in points (0 to 100).
+Rates are percentages (0 to 100).
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class HeldOut:
 
     Attributes:
         states: one state for every demonstrated reply of these dialogues.
-        tools_of: state id -> names of the tools that the demonstrated reply calls.
-        digest: of the dialogues and of the rules for judging replies, for the cache of base evaluations.
+        tools_of: function that takes a state id and returns the names of the tools that the demonstrated reply calls.
+        digest: hash of the dialogues and of the rules for judging replies. It is part of the key under which the base
+            policy's evaluation is cached.
     """
 
     states: Sequence[State]
@@ -50,17 +51,19 @@ class HeldOut:
         attempts: int,
         advance: Callable[[int], None],
     ) -> list[Reply]:
-        """Samples the policy's replies at ``states`` and judges them.
+        """Samples the policy's replies at ``states``, judges them, and returns one record for each state.
 
-        A reply may be as long as the longest demonstrated one, unless the player's ``max_length`` leaves less room
-        after the longest history that is sampled together with it.
+        A reply may have as many tokens as the longest demonstrated reply, or as in training if that is more. The
+        limit is lower if the player's ``max_length`` leaves less room after the longest history of the batch.
 
         Args:
-            player: its engine holds the policy's weights, and its sampling settings are those of training.
+            player: samples the replies. Its engine holds the policy's weights, and its sampling settings are those of
+                training.
             states: the states that this process measures.
-            nats: of each state, from :func:`negative_log_likelihood`.
-            attempts: number of sampled replies per state; one greedy reply is added.
-            advance: is called with the number of replies that were sampled.
+            nats: map from state id to the demonstrated reply's negative log-likelihood in nats
+                (:func:`negative_log_likelihood`).
+            attempts: number of sampled replies for each state. One greedy reply is added.
+            advance: is called with the number of replies that have just been sampled.
         """
         sampled = replace(player.sampling, max_tokens=max(player.sampling.max_tokens, self.longest))
         verdicts: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {}
@@ -101,14 +104,14 @@ class HeldOut:
 
 
 def called_tools(step: TurnInContext) -> tuple[str, ...]:
-    """Returns the names of the tools that a demonstrated reply calls, each once."""
+    """Returns the names of the tools that a demonstrated reply calls, without repetitions."""
     return tuple(dict.fromkeys(call.name for call in step.calls))
 
 
 def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, float]:
-    """Returns by state id the negative log-likelihood of the demonstrated reply, in nats.
+    """Returns a map from state id to the negative log-likelihood of the demonstrated reply under ``model``, in nats.
 
-    The value is computed at temperature 1 and includes the end-of-turn token.
+    The value is the sum over the tokens of the reply, including the end-of-turn token, at temperature 1.
     """
     found: dict[str, float] = {}
     training = model.training
@@ -131,14 +134,14 @@ def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, fl
     return found
 
 
-# -- before and after --------------------------------------------------------------------------------------------------
+# -- comparison before and after training ------------------------------------------------------------------------------
 
 
 def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Returns the entry ``held_out`` of result.json.
+    """Returns the entry ``held_out`` of ``result.json``, or an empty map if no dialogues were evaluated.
 
-    The entry contains counts, and each figure before and after training with the interval of its change, for all
-    replies, for each tool and for each turn.
+    The entry contains the numbers of dialogues and replies. For all replies, for each tool and for each turn, it
+    contains each measure before and after training, and the change with its confidence interval.
     """
     if not base.replies:
         return {}
@@ -161,10 +164,10 @@ def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Returns the entry ``in_domain`` of a run on dialogues: the share of replies that the verifier accepts.
+    """Returns the entry ``in_domain`` of ``result.json`` for a run on dialogues.
 
-    There are figures for replies sampled as in training and for greedy ones. The headline is the sampled share, if
-    there is one.
+    It contains the percentage of replies that the verifier accepts, for replies that were sampled as in training
+    (``sampled``) and for greedy ones (``greedy``). The headline is the percentage for sampled replies if there are any.
     """
     modes = {
         mode: {**_compared(rate(base.replies, mode), rate(after.replies, mode), 100), "tasks": len(base.replies)}
@@ -176,7 +179,7 @@ def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Returns the figures of one evaluation as metrics."""
+    """Returns the measures of one evaluation on held-out dialogues as metrics."""
     replies = evaluation.replies
     if not replies:
         return {}
@@ -195,9 +198,10 @@ def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
 
 
 def metric_keys(names: Iterable[str]) -> dict[str, str]:
-    """Returns for each name a part of a metric's key, in which all but letters, digits, ``_`` and ``-`` becomes ``_``.
+    """Converts names to parts of metric keys and returns a map from name to key.
 
-    Names that would have the same key get a number appended, in their order. A name that needs no change keeps its key.
+    Characters other than letters, digits, ``_`` and ``-`` are replaced by ``_``. If several names would get the same
+    key, a number is appended to all but one. A name that needs no replacement keeps its form.
     """
     plain = {name: re.sub(r"[^\w-]+", "_", name) for name in names}
     keys: dict[str, str] = {}
@@ -219,7 +223,10 @@ def _figures(before: Sequence[Reply], since: Sequence[Reply]) -> dict[str, Any]:
 
 
 def _compared(before: Counted, since: Counted, unit: float) -> dict[str, Any]:
-    """Returns both sides and their difference with its interval; ``unit`` is 100 for shares (points) and 1 for nats."""
+    """Returns the values before and after training, their difference, and its confidence interval.
+
+    ``unit`` is 100 for fractions, which become percentages, and 1 for values in nats.
+    """
     digits = 2 if unit == 100 else 4
     change = paired_change(before, since, shares=unit == 100)
     sides = [round(unit * pooled(side), digits) for side in (before, since)]

@@ -1,4 +1,4 @@
-"""Writes the page and the status of a running run: at its start, while it runs, and when it is interrupted."""
+"""Writes the HTML page and ``status.json`` of a run at its start, while it runs, and when it is interrupted."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from turnwise.runs.status import NAME, Status, read_status, spent, write_status
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 5.0  # least time between two pages
-SHARE = 50  # the next page waits at least 50 times as long as the last one took, so pages cost at most 2 % of the time
+SECONDS = 5.0  # least time in seconds between two pages
+SHARE = 50  # least time between two pages, in multiples of the time to draw one; pages cost at most 2 % of the time
 
 
 class Live:
-    """Writes each status that :class:`turnwise.training.progress.Phases` reports. Errors here never end the run.
+    """Writes the status of a run to ``status.json`` and its page. Errors while writing never end the run.
+
+    :class:`turnwise.training.progress.Phases` calls the object with each new status. Used as a context manager, the
+    object writes the final status if the block ends with an error, and removes ``status.json`` if it does not.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
         command: the command line that resumes the run.
         writes: whether this process writes the run's files.
-        page: draws the run's page.
+        page: function that draws the run's page.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class Live:
 
     @property
     def seconds(self) -> float:
-        """Returns the time in seconds that the run has taken so far, including its earlier starts."""
+        """Returns how many seconds the run has taken so far, including its earlier starts."""
         return self.status.before + time.time() - self.status.began
 
     def __enter__(self) -> Live:
@@ -65,7 +68,7 @@ class Live:
                 with suppress(OSError):
                     (self.folder / NAME).unlink(missing_ok=True)
             return
-        by_hand = not issubclass(kind, Exception)  # a signal or Ctrl-C
+        by_hand = not issubclass(kind, Exception)  # whether a signal or Ctrl-C ended the run
         why = "" if by_hand else next(iter(str(error).splitlines()), kind.__name__)[:500]
         self.status = replace(
             self.status,
@@ -86,7 +89,7 @@ class Live:
             if page:
                 self.page(self.folder, self.status)
         except Exception as error:
-            if not isinstance(error, OSError) and not self._warned:  # the run itself warns about a full disk
+            if not isinstance(error, OSError) and not self._warned:  # for a full disk, the run itself prints a message
                 logger.warning("%s: the page of the running run could not be written (%r)", self.folder, error)
                 self._warned = True
         took = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Starts the loggers of a run before anything is computed, so that a missing key is found at once."""
+"""Starts a run's loggers, such as Weights & Biases, before anything is computed, so that errors are found at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from turnwise.reports.publish import ROLLOUT_COLUMNS, logged_in, rollout_rows
 from turnwise.runs.result import ResultError, read_result
 from turnwise.training.trackio_logger import Trackio
 
-LOCAL = ("offline", "dryrun", "disabled")  # modes in which nothing leaves this machine
+LOCAL = ("offline", "dryrun", "disabled")  # modes in which no data leave this machine
 TAG = 64  # greatest length of a tag in W&B
 AFTERWARDS = (
     "or keep the run on this machine (logger.wandb.offline=true, or WANDB_MODE=offline) and upload it with `wandb sync`"
@@ -27,17 +27,19 @@ AFTERWARDS = (
 
 
 class Wandb(WandbLogger):
-    """A run of Weights & Biases. ``WANDB_MODE`` (online, offline, disabled) overrides ``offline``.
+    """Logs a run to Weights & Biases (W&B).
+
+    The variable ``WANDB_MODE`` (online, offline, disabled) overrides ``offline``.
 
     Args:
-        project, entity, name, group, job_type, tags, notes: as W&B shows them.
-        save_dir: where W&B writes its ``wandb/`` folder. An online run stores its id there, so that a resumed run
-            continues it.
-        offline: writes the run's files and sends nothing.
-        rollouts: number of leaves of the last recorded trees in the table ``rollouts``; 0: no table.
+        project, entity, name, group, job_type, tags, notes: labels of the run in W&B.
+        save_dir: folder in which W&B writes its folder ``wandb/``. An online run stores its W&B id there, so that a
+            resumed run continues the same W&B run.
+        offline: whether W&B only writes files on this machine and sends nothing.
+        rollouts: greatest number of rows (leaves of recorded trees) in the table ``rollouts``. 0: no table.
 
     Raises:
-        InputError: the mode is online, and there is no key, or the server refuses it or does not answer.
+        InputError: the mode is online, but there is no key, the server refuses the key, or it does not answer.
     """
 
     def __init__(
@@ -90,14 +92,15 @@ class Wandb(WandbLogger):
 
 @contextmanager
 def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
-    """Yields the loggers of the configuration.
+    """Starts the loggers of the configuration and yields them. They are closed when the block ends.
 
-    W&B and Trackio get the configuration and, at the end, the result. W&B gets the last rollouts too.
+    W&B and Trackio get the run's configuration at the start and its result at the end. W&B also gets the last recorded
+    rollouts.
 
     Args:
         cfg: the configuration.
-        first: whether this is the first process of the run; the others have no logger.
-        log: is called with errors of the loggers at the end, which do not end the run.
+        first: whether this is the first process of the run. The other processes have no loggers.
+        log: is called with errors that loggers raise while they are closed. Such errors do not end the run.
 
     Raises:
         InputError: a logger cannot be used.

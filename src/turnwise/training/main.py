@@ -1,4 +1,8 @@
-"""Runs a configuration: parts, candidates, base evaluation, states, training, evaluation, export, result and report."""
+"""Runs a configuration from start to end.
+
+The steps are: build the parts, read the candidate states, evaluate the base policy, choose states, train, evaluate the
+trained policy, export it, and write the result and the report.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +51,11 @@ from turnwise.types import State
 
 PHASES = ["read", "evaluate base", "profile", "record", "train", "evaluate after", "report"]
 TWINS = {"evaluate after": "evaluate base"}
-SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines outside the run's processes
+SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines that run in servers, outside the run's processes
 
 
 def run(cfg: DictConfig) -> None:
-    """Runs ``cfg`` up to its result. Work that an earlier start has finished is not repeated."""
+    """Runs the configuration ``cfg`` to its end. Work that an earlier start of the run has finished is not repeated."""
     prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
@@ -132,7 +136,10 @@ def run(cfg: DictConfig) -> None:
 def frozen_groups(
     settings: Settings, parts: Parts, states: Sequence[State], player: Player, module: PolicyModule, phases: Phases
 ) -> Frozen | None:
-    """Returns the groups of ``rollout.frozen``, sampled from the base policy; None if iterations sample their own."""
+    """Samples the frozen buffer of ``rollout.frozen`` states from the base policy and returns it.
+
+    Returns None if ``rollout.frozen`` is not set, so that every iteration samples its own groups.
+    """
     if (count := settings.rollout.frozen) is None:
         return None
     assert parts.allocator is not None and parts.gate is not None
@@ -145,7 +152,10 @@ def frozen_groups(
 
 
 def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], loggers: Sequence[Logger]) -> Trainer:
-    """Returns Lightning's Trainer: an epoch is an iteration; validation (every ``eval.every`` epochs) evaluates."""
+    """Returns Lightning's ``Trainer``. One epoch is one iteration.
+
+    The trainer's validation evaluates the policy every ``eval.every`` iterations.
+    """
     every = settings.eval.every
     trainer: Trainer = instantiate(
         cfg.trainer,

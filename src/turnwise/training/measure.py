@@ -1,4 +1,4 @@
-"""Evaluates a policy on held-out episodes and out-of-domain suites: before, during and after training."""
+"""Evaluates a policy on held-out tasks and out-of-domain suites, before, during and after training."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from turnwise.types import Task
 class Measure:
     """Evaluates the policy of a run.
 
-    A finished evaluation is stored under its name in ``evaluation/`` of the run's folder and is not repeated.
+    A finished evaluation is stored under its name in the folder ``evaluation/`` of the run and is not repeated.
 
     Args:
-        settings: of the run.
+        settings: the run's settings.
         policy: the base policy.
-        player: its engine samples, with ``player.sampling`` for the headline episodes.
-        module: the policy that is trained.
-        candidates: the held-out dialogues, and whether tasks of the environment are evaluated.
+        player: samples episodes. The headline episodes use its sampling settings.
+        module: the policy that is trained, whose weights are evaluated.
+        candidates: tell which dialogues are held out, and whether tasks of the environment are evaluated.
         phases: shows progress.
     """
 
@@ -55,7 +55,7 @@ class Measure:
         self.candidates, self.phases, self.distributed = candidates, phases, module.distributed
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
-        """Evaluates the policy with its current weights."""
+        """Evaluates the policy with its current weights and returns the evaluation."""
         settings, environment, held_out = self.settings.eval, self.player.environment, self.candidates.held_out
         if not is_sharded(self.module):
             self.module.to(self.settings.device)
@@ -65,7 +65,7 @@ class Measure:
         found = Evaluation()
         if held_out is not None:
             mine = self.distributed.share(held_out.states)
-            scored = held_out.states if is_sharded(self.module) else mine  # sharded processes must compute together
+            scored = held_out.states if is_sharded(self.module) else mine  # sharded processes compute together
             nats = negative_log_likelihood(self.module.model, scored)
             replies = held_out.measure(self.player, mine, nats, settings.attempts, advance)
             found.replies = self.distributed.gather(replies)
@@ -96,7 +96,7 @@ class Measure:
         return found
 
     def named(self, name: str) -> Evaluation:
-        """Returns the evaluation of that name, which is read back if an earlier start has finished it."""
+        """Returns the evaluation with this name. It is read from its file if an earlier start has finished it."""
         settings, held_out = self.settings.eval, self.candidates.held_out
         path = self.settings.folder / "evaluation" / f"{name}.jsonl"
         before = self.distributed.broadcast(read_evaluation(path) if self.distributed.first else None)
@@ -111,7 +111,10 @@ class Measure:
         return found
 
     def base(self, cfg: DictConfig) -> Evaluation:
-        """Returns the base policy's evaluation, which runs with the same base share through the cache."""
+        """Returns the base policy's evaluation.
+
+        Runs with the same base policy and the same evaluation settings share it through a cache on disk.
+        """
         held_out = self.candidates.held_out
         key = base_key(cfg, self.settings, self.policy.source, held_out.digest if held_out else "")
         if key is None:
@@ -129,14 +132,17 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateBetween:
-    """Evaluates the policy during training, as Lightning's validation, every ``eval.every`` iterations."""
+    """Evaluates the policy during training. Lightning calls it as validation, every ``eval.every`` iterations."""
 
     measure: Measure
     recorder: Recorder
     collection: Collection
 
     def __call__(self, iteration: int) -> None:
-        """Writes one line of metrics, except after the last iteration, when the evaluation after training follows."""
+        """Evaluates the policy and writes one line of metrics.
+
+        Nothing is done after the last iteration, because the evaluation after training follows.
+        """
         if iteration + 1 == self.measure.settings.iterations:
             return
         self.collection.settle()
@@ -146,16 +152,17 @@ class EvaluateBetween:
 
 
 def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
-    """Returns a digest of what decides the base evaluation: weights, environment, engine, suites, sampling and commit.
+    """Returns the key under which the base policy's evaluation is cached.
 
-    The digest is None if the code is not exactly that of a commit, because then nothing shows whether an older
-    evaluation is still valid.
+    The key is a hash of everything that decides the evaluation: weights, environment, engine, suites, sampling settings
+    and commit. If the code has uncommitted changes, the key is None and the cache is not used, because nothing would
+    show whether a cached evaluation is still valid.
 
     Args:
         cfg: the configuration.
-        settings: of the run.
-        source: folder or id of the base policy; the weights in a folder are read.
-        dialogues: digest of the held-out dialogues and their rules; empty if the run has none.
+        settings: the run's settings.
+        source: folder or Hugging Face id of the base policy. If it is a folder, its weights enter the hash.
+        dialogues: hash of the held-out dialogues and the rules for judging them; empty if the run has none.
     """
     code = commit()
     if not code or code.endswith("+"):
@@ -166,7 +173,7 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
         for file in sorted(Path(model).glob("*.safetensors")):
             weights.update(file.read_bytes())
     environment = OmegaConf.to_container(cfg.env, resolve=True)
-    acting = {"env": environment, "engine": cfg.engine._target_}  # engines sample differently
+    acting = {"env": environment, "engine": cfg.engine._target_}  # included because engines sample differently
     asked: Any = OmegaConf.to_container(cfg.eval, resolve=True)
     suites = {name: value for name, value in asked.items() if name != "every" and value is not None}
     sampling = asdict(settings.rollout.sampling)

@@ -1,4 +1,4 @@
-"""Warns if the engine's log-probs differ too much from the trainer's."""
+"""Warns if the log-probs that the engine returned differ too much from those that the trainer computes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ logger = logging.getLogger(__name__)
 
 
 class MismatchAlarm(Callback):
-    """Watches ``train/mismatch_mean``: the mean of |log pi - log pi_sampler| over a collection's first step.
+    """Checks ``train/mismatch_mean``, the mean over tokens of |log pi - log pi_sampler| in an iteration's first step.
 
-    On-policy this mean over tokens measures numerical differences, which are small (docs/engines.md). A much larger
-    value shows a mistake, such as other weights, another temperature or log-probs of another distribution. The callback
-    logs ``train/mismatch_alarms``, the number of updates above the threshold so far, and warns if there is one.
+    If the rollouts are on-policy, this mean measures numerical differences, which are small (docs/engines.md). A much
+    larger value shows a mistake, such as other weights, another temperature, or log-probs of another distribution. The
+    callback logs ``train/mismatch_alarms``, the number of iterations so far whose mean exceeded the threshold. It
+    prints a warning when the mean exceeds the threshold for the first time, or again after a smaller one.
 
     Rollouts of an earlier policy (``rollout.staleness``) are expected to differ, so their updates are not checked.
 
     Args:
-        threshold: in nats; the default is NeMo-RL's, which is 2 % in terms of e^x - 1.
+        threshold: greatest mean in nats without an alarm. The default corresponds to NeMo-RL's limit, which is 2 % for
+            e^x - 1.
     """
 
     def __init__(self, threshold: float = 0.02) -> None:
@@ -40,7 +42,7 @@ class MismatchAlarm(Callback):
         wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN counts as wrong too
         self.alarms += wrong
         metrics["mismatch_alarms"] = float(self.alarms)
-        if wrong and not self._warned and trainer.is_global_zero:  # once, until a later update is below the threshold
+        if wrong and not self._warned and trainer.is_global_zero:  # again only after an update below the threshold
             logger.warning(
                 "iteration %d: the engine's log-probs differ from the trainer's by %.3g nats a token on average (at most %.3g), "
                 "above callbacks.mismatch.threshold=%g; check that both sides have the same weights, dtype and temperature. "

@@ -1,7 +1,8 @@
-"""The policy as a LightningModule.
+"""Defines the policy and its optimiser steps as a ``LightningModule``.
 
-Optimisation is manual, because micro-batches are cut by a token budget. The loss of each micro-batch is its share of
-the whole update's loss (``algo.losses.loss.Counts``), so the gradients of all are summed.
+The optimisation is manual in Lightning's sense, because the sizes of micro-batches follow from a token budget. The loss
+of a micro-batch is divided by counts of the whole update (``algo.losses.loss.Counts``), so the gradients of all
+micro-batches are summed.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ from turnwise.training.scoring import Scoring
 from turnwise.training.sharding import FullySharded, Whole, is_sharded
 
 logger = logging.getLogger(__name__)
-_KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # saved in the checkpoint with the weights
+_KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # attributes that checkpoints contain
 
 
 class PolicyModule(Scoring):
     """The policy and its optimiser. One training step is one optimiser step on one packed update.
 
-    An update whose micro-batches do not fit into memory starts again with each of them split in two, and later updates
-    are split in the same way (``halvings``). Neither the loss nor the metrics depend on how micro-batches are split.
+    If the micro-batches of an update do not fit into memory, the update starts again with each of them split into two.
+    Later updates are split in the same way (``halvings``). The loss and the metrics do not depend on the split.
 
     Args:
         model: a causal LM with tree attention, with or without an adapter.
-        loss: reads credit, and says whether it needs the reference policy's log-probs.
-        settings: of the optimiser, of recomputation, and the number of steps per collection.
-        iterations: of the whole run; the learning rate falls over the last share ``settings.decay`` of their steps.
-        temperature: at which the rollouts were sampled.
-        distributed: the processes that share an update. Their gradients add up to its gradient, and so do their
-            metrics.
+        loss: the loss. It also tells whether it needs the reference policy's log-probs.
+        settings: settings of the optimiser and of recomputation, and the number of optimiser steps for each iteration.
+        iterations: number of iterations of the whole run. The learning rate falls over the last fraction
+            ``settings.decay`` of the run's optimiser steps.
+        temperature: the temperature at which the rollouts were sampled.
+        distributed: the processes that share an update. Their gradients and metrics are combined.
     """
 
     def __init__(
@@ -75,27 +76,27 @@ class PolicyModule(Scoring):
         self.skipped = 0
         self.skips_in_a_row = 0
         self.halvings = 0
-        self.staleness = 0  # number of updates that the current update's rollouts are behind
+        self.staleness = 0  # number of updates by which the policy that sampled is behind this one
         self.earlier: list[
             dict[str, Any]
-        ] = []  # policies of the collections ahead (training/earlier_policies.py); saved in the checkpoint
-        self.last_metrics: dict[str, float] = {}  # of the last collection
-        self.evaluate: Callable[[int], None] | None = None  # set by the run, because it needs engine and environment
+        ] = []  # policies that sample for later iterations (training/earlier_policies.py); saved in the checkpoint
+        self.last_metrics: dict[str, float] = {}  # metrics of the last iteration's updates
+        self.evaluate: Callable[[int], None] | None = None  # set by the run; needs engine and environment
         self._parts: list[list[dict[str, Mean | Max]]] = []  # metrics of each step on the current collection
-        self._norms: list[float] = []  # gradient norms of these steps
+        self._norms: list[float] = []  # gradient norm of each of these steps
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, FullySharded):
             self.trainer.strategy.shard(self.model)
 
     def sync_weights(self, engine: Engine) -> None:
-        """Gives ``engine`` the current weights. All processes must call it, including those that do not sample."""
+        """Loads the current weights into ``engine``. All processes must call it, even those that do not sample."""
         model = Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
         if self.distributed.samples:
             engine.load_weights(model, self.version)
 
     def stage_weights(self, engine: Engine) -> Callable[[], None]:
-        """Copies the current weights and returns a function that gives them to ``engine`` later."""
+        """Copies the current weights and returns a function that loads the copy into ``engine``."""
         return stage(engine, self.model, self.version) if self.distributed.samples else lambda: None
 
     def configure_optimizers(self) -> Any:
@@ -106,14 +107,18 @@ class PolicyModule(Scoring):
         return [optimizer], [schedule]
 
     def rate(self, step: int) -> float:
-        """Returns the learning rate's factor: it rises over ``warmup`` steps and falls to 0 over the last ``decay``."""
+        """Returns the factor (0 to 1) of the learning rate at an optimiser step.
+
+        It rises linearly over the first ``warmup`` steps, and falls linearly to 0 over the last fraction ``decay`` of
+        all steps.
+        """
         rising = (step + 1) / (self.settings.warmup + 1)
         last = self.settings.decay * self.steps
         falling = (self.steps - step) / last if last else 1.0  # a run that is only evaluated has no steps
         return max(0.0, min(1.0, rising, falling))
 
     def training_step(self, update: Update, batch_idx: int = 0) -> None:
-        """Takes one optimiser step; ``batch_idx`` is its number within its collection."""
+        """Takes one optimiser step. ``batch_idx`` is the number of the step within its iteration, from 0."""
         if batch_idx == 0:
             self._parts, self._norms = [], []
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
@@ -133,9 +138,9 @@ class PolicyModule(Scoring):
             self.last_metrics = self._metrics()
 
     def _metrics(self) -> dict[str, float]:
-        """Merges the metrics of all steps on a collection.
+        """Merges the metrics of all optimiser steps of an iteration.
 
-        The mismatch is that of the first step, before any change.
+        The mismatch metrics are those of the first step, because the weights have not changed before it.
         """
         merged = merge_metrics(chain.from_iterable(self._parts))
         merged |= {
@@ -145,14 +150,14 @@ class PolicyModule(Scoring):
         return {name: metric.value for name, metric in merged.items()} | counted
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Leaves the update where it is: micro-batches move one at a time, because a whole update may not fit."""
+        """Returns the update without moving it, because it may not fit. Its micro-batches are moved one at a time."""
         return batch
 
     def _add_gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
         """Adds the gradients of the whole update to the parameters and returns the metrics of each micro-batch.
 
         Raises:
-            Stopped: even a single row does not fit into memory.
+            Stopped: even a single row does not fit into memory, or one of several processes runs out of memory.
         """
         while True:
             try:
@@ -163,7 +168,7 @@ class PolicyModule(Scoring):
                 self._split(update, error)
 
     def _split(self, update: Update, error: BaseException) -> None:
-        alone = self.distributed.world == 1  # with several ranks, the others would wait for one that starts again
+        alone = self.distributed.world == 1  # other ranks would wait for a rank that starts the update again
         if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
             raise Stopped(
                 f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or update.batch_tokens, "
@@ -195,12 +200,12 @@ class PolicyModule(Scoring):
             with self._unsynced(number + 1 < len(work)):
                 self.manual_backward(
                     value * self.distributed.world
-                )  # times the number of processes, because the strategy averages over them
+                )  # multiplied by the number of processes, because the strategy averages the gradients over them
             parts.append(metrics)
         return self.distributed.gather(parts)
 
     def _unsynced(self, more: bool) -> AbstractContextManager[None]:
-        """Delays gradient synchronisation while ``more`` micro-batches follow, if the strategy can accumulate."""
+        """Returns a context that delays DDP's gradient synchronisation if ``more`` micro-batches follow."""
         strategy = self.trainer.strategy if more and self.distributed.world > 1 else None
         return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
 
@@ -212,7 +217,7 @@ class PolicyModule(Scoring):
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _skip(self) -> None:
-        """Skips an update whose gradient is not finite, and stops the run after too many in a row."""
+        """Counts a skipped update, whose gradient is not finite, and stops the run after too many in a row."""
         self.skipped += 1
         self.skips_in_a_row += 1
         if self.skips_in_a_row >= self.settings.max_skips:
@@ -224,7 +229,7 @@ class PolicyModule(Scoring):
 
     @torch.no_grad()
     def _check_weights(self) -> None:
-        """Stops the run if a step made weights that are not finite, so that no checkpoint contains them."""
+        """Stops the run if an optimiser step made weights that are not finite, before a checkpoint contains them."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if not all(bool(norm.isfinite()) for norm in torch._foreach_norm(trained, float("inf"))):
             raise Stopped(

@@ -1,4 +1,4 @@
-"""Recognises and explains errors of exhausted memory, for which libraries use different classes."""
+"""Recognises out-of-memory errors, for which libraries use different classes, and explains them to the user."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 
 from turnwise.errors import Stopped
 
-_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")  # of CUDA, and of PyTorch's CPU allocators
+# parts of the error messages of CUDA and of PyTorch's CPU allocators
+_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Returns whether ``error`` reports a failed allocation."""
+    """Returns whether ``error`` reports that an allocation of memory failed."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
@@ -21,10 +22,10 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained_memory() -> Iterator[None]:
-    """Ends the run with one line if an allocation in this block fails and the error is not handled.
+    """Converts an out-of-memory error of its block to ``Stopped``, which ends the run with a message of one line.
 
     Raises:
-        Stopped: raised in place of the library's error.
+        Stopped: an allocation failed. It is raised in place of the library's error.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Computes the result of a run from the evaluations before and after training. Percentages are points."""
+"""Computes a run's result from the evaluations before and after training. Rates are percentages (0 to 100)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from turnwise.training.held_out import held_out_headline, held_out_metrics, held
 
 logger = logging.getLogger(__name__)
 
-OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # paths (for git) whose files decide what a run computes
+OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that decide what a run computes
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
 
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
-    """Compares success before and after training over the tasks of both evaluations, with a paired 95 % interval."""
+    """Compares success before and after training on the tasks of both evaluations, with a paired 95 % interval."""
     return _compared(base.success(mode, split), after.success(mode, split))
 
 
 def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
-    """Compares success for each subset of the tasks and for their unweighted mean; empty if there are no subsets."""
+    """Compares success for each subset of the tasks and for the unweighted mean of subsets; empty without subsets."""
     sides = base.by_subset(mode), after.by_subset(mode)
     both = {name: sides[0][name].keys() & sides[1][name].keys() for name in sides[0] if name in sides[1]}
     before, since = (
@@ -75,7 +75,7 @@ def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]
 
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Compares success, as the headline with the run's sampling and several attempts, and with greedy decoding."""
+    """Compares success with sampled attempts (the headline if there are any) and with greedy decoding."""
     modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
     modes = {mode: found for mode, found in modes.items() if found}
     headline = next(iter(modes), "sampled")
@@ -91,12 +91,12 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
-    """Returns the entry ``in_domain`` and, for a run with dialogues without an environment, ``held_out``.
+    """Returns the entry ``in_domain`` and, if held-out dialogues were evaluated, the entry ``held_out``.
 
     Args:
         base, after: the evaluations before and after training.
-        dialogues: whether the run has only such dialogues. Their replies are then the headline, and tasks of the
-            environment, if any were evaluated, are the entry ``environment``.
+        dialogues: whether the headline is about the replies in held-out dialogues. Tasks of the environment, if any
+            were evaluated, are then the entry ``environment``.
     """
     found = held_out_result(base, after)
     held_out = {"held_out": found} if found else {}
@@ -107,7 +107,7 @@ def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, A
 
 
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Compares each suite's score before and after, with the mean change and its interval."""
+    """Compares each suite's score before and after training, and returns the mean change with its interval."""
     before, since = _both(base.skills(), after.skills())
     if not before:
         return {}
@@ -127,7 +127,7 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
-    """Returns the items that both sides have; some may be missing if an environment failed in an episode."""
+    """Returns both sides with only the items that both have. Items may be missing where an environment failed."""
     common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
     sides = [
         {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)
@@ -143,12 +143,12 @@ def result_of(
     after: Evaluation,
     entries: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the run's result.
+    """Returns the content of ``result.json``.
 
     Args:
-        environment: its name; the name of the user's file replaces it if the run is evaluated on that.
+        environment: name of the environment. If the headline is about a user's file, the file's name replaces it.
         base, after: the evaluations before and after training.
-        entries: costs, verdicts and warnings.
+        entries: further entries, such as costs, verdicts and warnings.
     """
     file = candidates.headline
     return {
@@ -167,7 +167,7 @@ def result_of(
 
 
 def provenance() -> dict[str, Any]:
-    """Returns what is needed to repeat the run besides its configuration."""
+    """Returns the command, commit, versions of libraries, machine and time of this run."""
     return {
         "command": command(),
         "commit": commit(),
@@ -178,16 +178,16 @@ def provenance() -> dict[str, Any]:
 
 
 def command(resumes: bool = False) -> str:
-    """Returns this process's command line as typed; ``resumes`` leaves out ``fresh=``, which would start over."""
+    """Returns this process's command line as typed. With ``resumes``, ``fresh=`` is left out so that it resumes."""
     given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
     return shlex.join(["python", sys.argv[0], *given])
 
 
 @cache
 def commit() -> str:
-    """Returns the checkout's commit, with ``+`` if code or configuration was not committed; empty outside a checkout.
+    """Returns the checkout's commit, followed by ``+`` if code or configuration has changes that are not committed.
 
-    The commit is determined at the first call.
+    The text is empty outside a checkout. Later calls return the value of the first call.
     """
     here = Path(__file__).resolve().parent
     try:
@@ -213,7 +213,7 @@ def machine() -> str:
 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Writes episodes, answers and replies as JSON lines, atomically: an existing file is always complete."""
+    """Writes episodes, answers and replies as JSON lines. The write is atomic, so an existing file is complete."""
     rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
     rows += [reply.record() for reply in evaluation.replies]
     with atomic_write(path) as part:
@@ -221,12 +221,12 @@ def save_evaluation(path: Path, evaluation: Evaluation) -> None:
 
 
 def read_evaluation(path: Path) -> Evaluation | None:
-    """Reads the evaluation at ``path``, or returns None if there is none or it is damaged, which is logged."""
+    """Reads the evaluation at ``path``. Returns None if there is no file, or with a warning if it is damaged."""
     try:
         return load_evaluation(path)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, RecursionError):  # not JSON, or other keys
+    except (ValueError, TypeError, RecursionError):  # the file is not JSON, or it has other keys
         logger.warning("%s is damaged; the evaluation is repeated", path)
         return None
 
@@ -285,7 +285,7 @@ def _points(share: float) -> float:
 
 
 def _interval(estimate: Estimate) -> list[float] | None:
-    """Returns the interval in points, or None if there were too few tasks for one."""
+    """Returns the interval in percentage points, or None if there were too few tasks for an interval."""
     if estimate.low is None or estimate.high is None:
         return None
     return [_points(estimate.low), _points(estimate.high)]

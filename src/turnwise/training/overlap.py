@@ -1,4 +1,4 @@
-"""Collects further iterations in a thread while the policy is trained on an earlier one."""
+"""Runs functions in threads and keeps their results, so that later iterations are collected during training."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ T = TypeVar("T")
 
 
 class Overlap(Generic[T]):
-    """Runs pieces of work in threads and holds their results until they are taken, in the order of their start.
+    """Runs functions in threads and keeps their results until they are taken, in the order of their start.
 
     The threads are daemons, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at
-    once. Time limits that need signals (:mod:`turnwise.rollouts.guard`) have no effect in them.
+    once. Time limits that need signals (:mod:`turnwise.rollouts.guard`) have no effect in these threads.
     """
 
     def __init__(self) -> None:
         self._pieces: dict[object, Future[T]] = {}
 
     def begin(self, what: object, work: Callable[[], T], beside: bool = False) -> Future[T]:
-        """Starts ``work`` under the name ``what``, at once if ``beside``, or else when all earlier pieces have ended.
+        """Starts the function ``work`` under the name ``what`` and returns its future result.
 
-        Work that waits for earlier pieces fails if one of them fails.
+        With ``beside`` the function runs at once. Otherwise it runs when the function that was started before it has
+        ended, and it fails if that function fails.
         """
         before = next(reversed(self._pieces.values()), None)
         result: Future[T] = Future()
@@ -33,28 +34,29 @@ class Overlap(Generic[T]):
         threads = torch.get_num_threads()
 
         def run() -> None:
-            # A new thread starts with the thread count that was set last, on which the last digits of results depend.
+            # The last digits of results depend on PyTorch's number of threads, which a new thread would take from the
+            # last thread that set it.
             torch.set_num_threads(threads)
             try:
                 if before is not None and not beside:
                     before.result()
                 result.set_result(work())
-            except BaseException as error:  # raised by take
+            except BaseException as error:  # ``take`` raises it
                 result.set_exception(error)
 
         threading.Thread(target=run, name="collection", daemon=True).start()
         return result
 
     def settle(self) -> None:
-        """Waits until no work is running. Results can still be taken."""
+        """Waits until all functions have ended. Their results can still be taken."""
         wait(self._pieces.values())
 
     def take(self, what: object) -> T | None:
-        """Waits for the result of ``what`` and returns it, or returns None if nothing was started.
+        """Waits for the result with the name ``what`` and returns it. Returns None if nothing was started.
 
         Raises:
-            RuntimeError: something else was started before it.
-            BaseException: the exception of the work.
+            RuntimeError: the oldest result that was not taken yet has another name.
+            BaseException: the exception that the function raised.
         """
         if not self._pieces:
             return None

@@ -1,4 +1,4 @@
-"""The settings and the parts of a run, built once from its configuration."""
+"""Builds the settings, the parts of the method and the base policy of a run from its configuration."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from turnwise.training.user_file import dialect_for
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The numbers of a run, by the names of their groups in ``conf/train.yaml``, and its folders.
+    """The settings of a run, grouped as in ``conf/train.yaml``, and its folders.
 
     Attributes:
-        iterations: of the whole run.
-        folder: of the run.
-        cache: the folder that runs share.
-        device: on which the policy is evaluated and profiled outside of Lightning's ``fit``.
+        iterations: number of iterations of the whole run.
+        folder: the run's folder.
+        cache: the folder of files that runs share.
+        device: the device on which the policy is evaluated and profiled outside of Lightning's ``fit``.
     """
 
     data: DataSettings
@@ -69,7 +69,7 @@ class Settings:
         """Returns the settings of a configuration.
 
         Raises:
-            ConfigError: a group refuses a value.
+            ConfigError: a value is not valid.
         """
         groups: dict[str, Any] = {
             name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval", "predictor")
@@ -87,7 +87,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class BasePolicy:
-    """The policy before training. ``source`` is the folder or the id of its weights."""
+    """The policy before training. ``source`` is the folder or the Hugging Face id of its weights."""
 
     source: str
     model: Any
@@ -101,11 +101,11 @@ class Parts:
 
     Attributes:
         env: the environment, or a mixture of several.
-        states: the rule that chooses the states.
-        format: how replies and demonstrations write tool calls.
-        dialect: how the chat template renders the dialogues of ``data.file``.
-        judged: the reward with the judge's score added; see :meth:`asking`.
-        callbacks: those of the configuration.
+        states: the rule that chooses the states at which rollouts start.
+        format: the format of tool calls in replies and demonstrations.
+        dialect: the way in which the chat template renders the dialogues of ``data.file``.
+        judged: the reward with the judge's score added (see :meth:`asking`).
+        callbacks: the callbacks that the configuration adds to the trainer.
     """
 
     env: Any
@@ -123,17 +123,22 @@ class Parts:
     judged: Judged | None = None
 
     def asking(self, steps: Mapping[str, TurnInContext], chat: ChatTokens) -> Parts:
-        """Returns the parts with the judge added to the reward; ``steps`` are the demonstrated turns by state id."""
+        """Returns a copy of the parts in which ``judged`` is the reward with the judge's score added.
+
+        ``steps`` maps state ids to demonstrated turns. Without a judge or a reward, the parts are returned unchanged.
+        """
         if self.judge is None or self.reward is None:
             return self
         return replace(self, judged=Judged(self.reward, self.judge, steps, chat.written, self.format))
 
 
 def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
-    """Builds the parts and loads policy and predictor. Quick checks come before weights are read.
+    """Builds the parts of the method, and loads the policy and the predictor.
+
+    Checks that need no weights are made before weights are read.
 
     Raises:
-        InputError: a part refuses its configuration, or a model cannot be used.
+        InputError: the configuration of a part is not valid, or a model cannot be used.
     """
     settings = Settings.of(cfg)
     built: dict[str, Any] = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
@@ -156,10 +161,10 @@ def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
 
 
 def base_policy(settings: Settings) -> BasePolicy:
-    """Loads the policy of ``settings.policy`` and checks that it can be trained exactly.
+    """Loads the policy of ``settings.policy``, and checks that packed trees give its exact log-probs.
 
     Raises:
-        InputError: there is no such model, or it is not reproduced exactly.
+        InputError: there is no such model, or the log-probs differ.
     """
     policy, longest = settings.policy, settings.rollout.max_length
     source = at_hand(weights_of(policy.model), "policy.model")

@@ -1,8 +1,8 @@
-"""Passes over micro-batches. On a CPU several passes run at once, with one thread each.
+"""Runs forward and backward passes over micro-batches. On a CPU, several passes run at once, with one thread each.
 
-Operations on a small packed row are too short to share between threads: two threads per operation are hardly faster
-than one, but two rows at a time take about half as long. Results come in the order of the micro-batches and are added
-in this order, so the same number of threads gives the same weights, bit for bit.
+On a small packed row, two threads for each operation are hardly faster than one, because the operations are short. Two
+rows at the same time take about half as long. The gradients are added in the order of the micro-batches, so that the
+same number of threads gives the same weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ R = TypeVar("R")
 
 
 class Passes:
-    """Runs passes on ``threads`` worker threads, which start at the first use."""
+    """Runs passes on ``threads`` worker threads (by default, PyTorch's number). They start when first needed."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or torch.get_num_threads()
         self._pool: ThreadPoolExecutor | None = None
 
     def map(self, compute: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """Maps ``compute`` over the items, in order, with gradients on or off as in the calling thread."""
+        """Applies ``compute`` to each item in a worker thread, and yields the results in the order of the items.
+
+        Gradients are enabled or disabled as in the calling thread.
+        """
         if self.threads == 1 or len(items) == 1:
             return map(compute, items)
         if self._pool is None:
@@ -42,9 +45,10 @@ class Passes:
     def add_gradients(
         self, loss: Callable[[T], tuple[Tensor, R]], items: Sequence[T], parameters: Sequence[Tensor]
     ) -> list[R]:
-        """Adds the gradient of the summed losses to ``parameters`` and returns the second value of each loss.
+        """Adds the gradient of the summed losses to ``parameters``, and returns the second value of each ``loss`` call.
 
-        ``backward`` in two threads would race for the same ``grad``, so each pass keeps its gradients until its turn.
+        Two threads that call ``backward`` would write to the same ``grad`` at once. Therefore each pass returns its
+        gradients, and this thread adds them.
         """
 
         def one(item: T) -> tuple[tuple[Tensor | None, ...], R]:

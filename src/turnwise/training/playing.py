@@ -1,4 +1,4 @@
-"""Builds the engine and the player for the policy of a run."""
+"""Builds the engine that samples from a run's policy, and the player that runs rollouts with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from turnwise.training.parts import BasePolicy, Parts, Settings
 def player_of(
     cfg: DictConfig, settings: Settings, parts: Parts, policy: BasePolicy, log: Callable[[str], None]
 ) -> Player:
-    """Returns the player: the engine, still without weights, and the environment in which it samples episodes.
+    """Returns the player, which samples rollouts with the engine and the environment. The engine has no weights yet.
 
     Raises:
         InputError: the engine cannot be built.
@@ -48,10 +48,11 @@ def player_of(
 def spooled(
     player: Player, cfg: DictConfig, distributed: DistributedContext, log: Callable[[str], None]
 ) -> Iterator[Player]:
-    """Yields the player for a run's collections. Its samples are stored until the block ends without an error.
+    """Yields a player that also stores its samples on disk, so that a killed run can reuse them after a restart.
 
-    With a server or ``engine.schedule=free``, stored samples are used as they are, because their log-probs depend on
-    what shared the batch and cannot be repeated exactly.
+    The files are removed when the block ends without an error. With a server or ``engine.schedule=free``, stored
+    samples are used as they are. Their log-probs depend on what else was in the batch, so they cannot be repeated
+    exactly.
     """
     if cfg.rollout.spool is None:
         yield player
@@ -65,4 +66,4 @@ def spooled(
     finally:
         for spool in spools:
             spool.close()
-    shutil.rmtree(folder, ignore_errors=True)  # includes files of starts with more processes
+    shutil.rmtree(folder, ignore_errors=True)  # also removes files of earlier starts that had more processes

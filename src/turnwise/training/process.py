@@ -1,4 +1,4 @@
-"""Prepares the process of a run."""
+"""Prepares the process of a run: seeds, deterministic kernels, log levels and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 def prepare(seed: int) -> None:
     """Sets seeds and deterministic kernels, makes libraries quiet, and frees the memory of this process's last run.
 
-    Libraries stay as they are if the user set them otherwise.
+    Environment variables that the user has set are not changed.
     """
     give_back()
     os.environ.setdefault("WANDB_SILENT", "true")
@@ -30,11 +30,11 @@ def prepare(seed: int) -> None:
 
 
 def give_back() -> None:
-    """Frees what an earlier run of this process left, and returns the allocator's free pages to the system.
+    """Frees the memory that an earlier run of this process left, and returns free pages to the operating system.
 
-    A trainer, its module and the figures of a report refer to each other in cycles. Python looks for old cycles only
-    when the number of objects has grown by a quarter, but a run that holds gigabytes in tensors has few objects.
-    Without this the memory of a sweep's runs would add up.
+    A trainer, its module and the figures of a report refer to each other in cycles. Python searches for old cycles only
+    after the number of objects has grown by a quarter, but a run with gigabytes of tensors has few objects. Without
+    this function, the memory of all runs of a sweep would add up.
     """
     gc.collect()
     if torch.cuda.is_initialized():

@@ -1,7 +1,8 @@
-"""The profile: K samples of every expert turn under the frozen base policy (PivotRL Eq. 4), or under a later policy.
+"""Profiles states: samples K actions at every expert turn under a fixed policy and stores their verdicts.
 
-The turns of a trajectory share its tokens, which the engine computes once. Results are written in shards, so that an
-interrupted profile resumes where it stopped. The results stay on disk, because there may be millions.
+The policy is the base policy (PivotRL Eq. 4) or a later one. The turns of a trajectory share a prefix, which the engine
+computes once. Results are written to several files (shards), so that an interrupted profile resumes where it stopped.
+The results stay on disk, because there may be millions.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from turnwise.types import State
 
 logger = logging.getLogger(__name__)
 
-SHARD = 4096  # number of samples that are drawn and written together; large shards are faster
-ROWS = 65536  # number of states in a row group of the final file
+SHARD = 4096  # number of samples in a shard, which are drawn and written together; large shards are faster
+ROWS = 65536  # about the number of states in a row group of the final Parquet file
 _NUMBERS = pa.list_(pa.float64())
 _SHARD_SCHEMA = pa.schema(
     {
@@ -56,23 +57,23 @@ def profile(
     afresh: Callable[[], None] | None = None,
     rated: bool = False,
 ) -> Profiles:
-    """Profiles each state; ``folder`` stores the shards, each with its costs (``training.costs``).
+    """Profiles each state and returns the profiles. Shards with their costs are stored in ``folder``.
 
-    Shards of another version of the policy are not read, because a run that starts again may profile at another
-    iteration.
+    States that a shard in the folder contains are not sampled again. Shards of another version of the policy are
+    ignored: a run that was restarted may profile at another iteration than before.
 
     Args:
-        player: samples one turn per state, with the policy that is profiled.
-        states: in the order of their trajectories.
-        k: number of samples per state.
-        folder: for the shards.
-        key: seeds the draws.
+        player: samples single actions, with the policy that is profiled.
+        states: the states, in the order of their trajectories.
+        k: number of samples for each state.
+        folder: the folder of the shards.
+        key: the key from which the seeds of the random draws are derived.
         on_done: is called with the number of states that have just been profiled.
-        distributed: each process samples its share of the states; the first writes the shards.
-        afresh: called between two shards, so that the engine empties its cache. Log-probs of the second shard then have
-            the same last digits whether or not a kill came between them.
-        rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) use it as their profile and are not
-            sampled.
+        distributed: the processes of the run. Each samples a part of the states, and the first writes the shards.
+        afresh: function that makes the engine empty its cache. It is called between two shards. The log-probs of the
+            second shard then have the same last digits whether or not the process was killed between them.
+        rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) are not sampled, but use the pass rate as
+            their profile.
     """
     distributed = distributed or DistributedContext()
     version = distributed.broadcast(player.engine.version)
@@ -104,19 +105,19 @@ def profile(
                     "actions": [turn.text for turn in turns],
                 }
             )
-        rows = distributed.gather(fresh)  # ends only when all have read what was in the folder before
+        rows = distributed.gather(fresh)  # waits until all processes have read the earlier shards
         cost = {"turns": player.tally.turns - turns_before, "tokens": player.tally.tokens - tokens_before}
         facts = {**distributed.add(cost), "cpu_seconds": time.process_time() - cpu_began, "version": version}
         profiles.add(rows, facts, writes=distributed.first)
-        player.forget()  # states of a trajectory are neighbours, so no later shard needs these episodes
+        player.forget()  # a trajectory's states are neighbours, so no later shard needs these episodes
         if on_done is not None:
             on_done(len(part))
-    distributed.barrier()  # the others read what the first has written last
+    distributed.barrier()  # the others read the last shard that the first has written
     return profiles
 
 
 def _take_rates(profiles: Profiles, states: Sequence[State], version: int, writes: bool) -> None:
-    """Adds the pass rates of the states that have no profile yet, which needs no samples."""
+    """Adds profiles, without sampling, for states that have a pass rate and no profile yet."""
     missing = profiles.missing()
     for start in range(0, len(missing), SHARD):
         part = (states[int(place)] for place in missing[start : start + SHARD])
@@ -136,10 +137,10 @@ def _take_rates(profiles: Profiles, states: Sequence[State], version: int, write
 
 
 class Profiles(Mapping[str, Profile]):
-    """The profiles of ``states`` by state id, read from the shards in ``folder``; one shard is in memory at a time.
+    """A mapping from state id to profile for ``states``, which reads the profiles from the shards in ``folder``.
 
-    The mapping takes eight bytes of memory per state, plus one shard. Rows of other states and shards of another
-    ``version`` of the policy are ignored and stay in the files.
+    It needs 8 bytes of memory for each state, and memory for one shard at a time. Rows of other states and shards of
+    another ``version`` of the policy are ignored, but stay in the files.
     """
 
     def __init__(self, folder: Path, states: Sequence[State], version: int = 0) -> None:
@@ -147,14 +148,14 @@ class Profiles(Mapping[str, Profile]):
         folder.mkdir(parents=True, exist_ok=True)
         self._place = finder(states)
         self._shards: list[Path] = []
-        self._starts = [0]  # number of rows before each shard, and finally of all rows
+        self._starts = [0]  # number of rows before each shard; the last entry is the number of all rows
         self._row_S = np.full(len(states), _ABSENT, np.int64)
         self._loaded: tuple[int, list[Profile]] = (_ABSENT, [])
         found = sorted(folder.glob("shard-*.parquet"), key=_number)
         self._next = _number(found[-1]) + 1 if found else 0
         for shard in found:
             try:
-                table = pq.read_table(shard)  # all columns, to find damage in any of them
+                table = pq.read_table(shard)  # reads all columns, to find damage in any of them
                 made_by, names = facts_of(table.schema).get("version", version), table["state_id"].to_pylist()
             except (pa.ArrowException, OSError, ValueError):
                 shard.replace(shard.with_suffix(".damaged"))
@@ -164,13 +165,13 @@ class Profiles(Mapping[str, Profile]):
                     self._index(shard, names)
 
     def missing(self) -> np.ndarray:
-        """Returns the places of the states that have no profile, ascending."""
+        """Returns the indices in ``states`` of the states that have no profile, in ascending order."""
         return np.flatnonzero(self._row_S == _ABSENT)
 
     def add(self, rows: list[dict[str, Any]], facts: Mapping[str, float], writes: bool = True) -> None:
-        """Adds rows as one more shard with its costs ``facts`` (``training.costs``).
+        """Adds rows as a new shard, with the shard's costs ``facts`` (``training.costs``).
 
-        The shard is written atomically, by this process only if ``writes``.
+        If ``writes`` is True, this process writes the file of the shard, atomically. If not, another process writes it.
         """
         if not rows:
             return
@@ -182,7 +183,7 @@ class Profiles(Mapping[str, Profile]):
         self._index(path, [row["state_id"] for row in rows])
 
     def write(self, path: Path, kept: Sequence[State]) -> None:
-        """Writes the whole profile to one Parquet file, for reports and the next run, and marks the ``kept`` states."""
+        """Writes all profiles to one Parquet file, for reports and the next run. The column ``kept`` marks ``kept``."""
         kept_S = np.zeros(len(self.states), bool)
         for name in ids_of(kept):
             kept_S[self._place(name)] = True
@@ -197,7 +198,7 @@ class Profiles(Mapping[str, Profile]):
             writer.close()
 
     def _tables(self, kept_S: np.ndarray) -> Iterator[pa.Table]:
-        """Yields the shards' rows with mean, variance and ``kept``, about ``ROWS`` at a time."""
+        """Yields the shards' rows in tables of about ``ROWS`` rows, with added columns mean, variance and kept."""
         parts: list[pa.Table] = []
         for shard in self._shards:
             table = pq.read_table(shard)
@@ -217,7 +218,7 @@ class Profiles(Mapping[str, Profile]):
         if parts:
             yield pa.concat_tables(parts).combine_chunks()
 
-    # -- by id ---------------------------------------------------------------------------------------------------------
+    # -- look-up by state id -------------------------------------------------------------------------------------------
 
     def __getitem__(self, state_id: str) -> Profile:
         place = self._place(state_id)
@@ -259,7 +260,7 @@ def _profiles(table: pa.Table) -> list[Profile]:
 
 
 def _plain(column: pa.Field) -> pa.Field:
-    """Returns a column with its original type, because Parquet renames the items of lists."""
+    """Returns the schema field of a column with its original type, because Parquet renames the items of lists."""
     return column.with_type(pa.list_(column.type.value_type)) if pa.types.is_list(column.type) else column
 
 

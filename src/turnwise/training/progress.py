@@ -1,8 +1,8 @@
-"""Draws one progress bar over all phases of a run, with the time left in words.
+"""Draws a progress bar for the phases of a run, with the remaining time in words.
 
-The time left of the running phase comes from its own pace. The time of a later phase comes from a measured phase that
-takes as long (the evaluation before training for the one after it). While a later phase has no such measurement, the
-total is a lower bound.
+The remaining time of the running phase is estimated from its time per step so far. The time of a later phase is taken
+from an earlier phase that takes equally long: the evaluation after training takes as long as the one before. If there
+is no such measurement for a later phase, the total is a lower bound.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from turnwise.text import plain
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
 
-QUIET_SECONDS = 15.0  # seconds between two lines if no bar is drawn
+QUIET_SECONDS = 15.0  # least seconds between two progress lines if no bar is drawn
 
 
 class Phases:
-    """The phases of a run.
+    """Shows the progress of a run's phases and measures their times.
 
     Args:
-        names: the phases in order.
-        twins: maps a later phase to the earlier one that takes as long.
-        console: where to draw; if it is not a terminal, a line is printed every ``QUIET_SECONDS``.
-        label: of a run that shares the terminal with others. Each line starts with the label, and no bar is drawn.
+        names: names of the phases in their order.
+        twins: map from a later phase to the earlier phase that takes equally long.
+        console: the console on which the bar is drawn. If it is not a terminal, a line is printed instead, at most
+            every ``QUIET_SECONDS``.
+        label: label of a run that shares the terminal with other runs. Each line then starts with the label, and no bar
+            is drawn. Empty for a single run.
         watch: is called with the run's status whenever it changes.
     """
 
@@ -69,14 +71,16 @@ class Phases:
         self._bar.stop()
 
     def log(self, line: str) -> None:
-        """Prints a line above the bar."""
+        """Prints a line above the progress bar."""
         self.console.print(self.label + line, soft_wrap=True)
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
-        """Runs a phase of ``total`` steps and yields ``advance(steps, note="")``.
+        """Shows the progress of a phase of ``total`` steps while the block runs.
 
-        The phase's time is added to ``seconds``.
+        The block gets a function ``advance(steps, note="", already=False)``, which it calls after finished steps.
+        ``already`` means that an earlier start of the run did these steps. The time of the block is added to
+        ``seconds[name]``.
         """
         task = self._bar.add_task(plain(name), total=total, left="", note="")
         began, done = time.monotonic(), 0.0
@@ -86,7 +90,7 @@ class Phases:
         def advance(steps: float, note: str = "", already: bool = False) -> None:
             nonlocal done, resumed
             done += steps
-            resumed += steps if already else 0.0  # work of an earlier start does not count for the pace
+            resumed += steps if already else 0.0  # steps of an earlier start do not count for the time per step
             status = self._status(name, time.monotonic() - began, done, done - resumed, total)
             left = remaining(status)
             self._bar.update(task, completed=done, left=left, note=plain(note))
@@ -100,12 +104,13 @@ class Phases:
             self._bar.update(task, left="")
 
     def _status(self, name: str, elapsed: float, done: float, paced: float, total: float) -> Status:
-        """Returns the status of a phase with the estimated time left.
+        """Returns the status of a phase, with the estimated remaining times of the phase and of the run.
 
         Args:
-            elapsed: seconds since the first of the ``paced`` steps began.
-            done: number of completed steps, those of an earlier process included.
-            paced: number of steps completed within ``elapsed``, from which the time per step is estimated.
+            name: name of the phase.
+            elapsed: seconds since the phase began in this process.
+            done: number of completed steps, including those of an earlier process.
+            paced: number of steps that were completed within ``elapsed``. The time per step is estimated from them.
             total: number of steps of the phase.
         """
         if paced <= 0:
@@ -131,7 +136,7 @@ class Phases:
 
 
 class Advance(L.Callback):
-    """Advances the progress bar by one iteration and shows the reward."""
+    """Callback that advances the progress bar after each iteration and shows the mean reward."""
 
     def __init__(self, advance: Callable[..., None], recorder: Recorder) -> None:
         self.advance, self.recorder = advance, recorder

@@ -1,4 +1,4 @@
-"""Recomputes activations of layers in the backward pass (gradient checkpointing of transformers and torch)."""
+"""Recomputes the activations of layers in the backward pass (gradient checkpointing), to save memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
-    """Makes the layers of ``model`` keep only their inputs within :func:`recomputing`, and returns the layers.
+    """Enables gradient checkpointing for the layers of ``model`` and returns the layers.
+
+    Within :func:`recomputing`, the layers then store only their inputs for the backward pass.
 
     Args:
         model: the policy.
-        offload: whether these inputs are kept in CPU memory.
+        offload: whether the stored inputs are kept in CPU memory.
     """
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     away = offload and torch.accelerator.is_available()
@@ -25,10 +27,10 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
 
 @contextmanager
 def recomputing(layers: Sequence[Any]) -> Iterator[None]:
-    """Sets the layers to training mode, because the library recomputes only in that mode.
+    """Sets the layers to training mode within the block, because the library recomputes only in this mode.
 
-    A policy is otherwise never in training mode. The modules inside a layer keep their mode, so that nothing else
-    changes.
+    Outside of such blocks, a policy is never in training mode. The modules inside a layer keep their mode, so that
+    nothing else changes.
     """
     for layer in layers:
         layer.training = True

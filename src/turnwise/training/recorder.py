@@ -1,4 +1,4 @@
-"""Records a run during training: metrics and rollouts as JSON lines, counters in the checkpoint."""
+"""Records metrics and rollouts of a run as JSON lines, and saves counters in the checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from turnwise.types import Message, RolloutTree
 
 logger = logging.getLogger(__name__)
 
-JUDGE = "judge/"  # prefix of the judge's metrics and counters
+JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
 SAMPLED = (
     "turns",
     "tokens",
@@ -35,18 +35,18 @@ SAMPLED = (
     "retries",
     "cancelled",
     "cancelled_tokens",
-)  # counts over the whole run
-_DIGITS = 6  # decimals of a recorded log-prob or advantage, because processes differ by about this much
+)  # counters of sampling over the whole run
+_DIGITS = 6  # decimals of recorded log-probs and advantages; further digits may differ between processes
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The result of a collection.
+    """The rollouts of one iteration (``experience``), with what they cost.
 
     Attributes:
-        cost: its turns, tokens, faults and retries.
-        seconds: the time that it took.
-        judge: the judge's report since the process began; empty without a judge.
+        cost: turns, tokens, faults and retries of the collection.
+        seconds: the time that the collection took, in seconds.
+        judge: the judge's report since the process began. Empty without a judge.
         engine: the engine's report since the process began.
     """
 
@@ -60,9 +60,9 @@ class Gathered:
 class Recorder(Callback):
     """Writes one line of metrics for each iteration, and some of its rollouts.
 
-    The counters are saved in the checkpoint. After a resume, lines of iterations after the checkpoint are removed, so
-    that a killed and an undisturbed run have the same files. Every process of a run has a recorder that counts the
-    whole run, but only one ``writes``. ``most`` is the greatest possible reward of a rollout, or None if it is unknown.
+    The counters are saved in the checkpoint. A resumed run removes the lines of iterations after the checkpoint, so
+    that it ends with the same files as an uninterrupted run. Every process of a run has a recorder with the counts of
+    the whole run, but only one writes files (``writes``). ``most`` is a rollout's greatest possible reward, or None.
     """
 
     def __init__(
@@ -86,32 +86,32 @@ class Recorder(Callback):
             "cpu_seconds": 0.0,
         }
         self._pending: dict[str, float] = {}
-        self._judge: dict[str, float] = {}  # the judge's last report, of this process alone
+        self._judge: dict[str, float] = {}  # the judge's last report since this process began
         self._update_began = self._cpu_began = self._update_cpu_began = 0.0
 
     @property
     def reward(self) -> float | None:
-        """Returns the mean reward of the last collection; None without a reward."""
+        """Returns the mean reward of the last collection, or None if there is no reward."""
         return self._pending.get("train/reward_mean")
 
     @property
     def last(self) -> Mapping[str, float]:
-        """Returns the metrics of the last collection."""
+        """Returns the metrics of the last iteration's rollouts."""
         return self._pending
 
     @property
     def verdicts(self) -> dict[str, float]:
-        """Returns counts of verdicts by domain (:func:`count_verdicts`) over all starts of the run."""
+        """Returns the counts of verdicts by domain (:func:`count_verdicts`), over all starts of the run."""
         return {key.removeprefix(VERIFIER): value for key, value in self.counters.items() if key.startswith(VERIFIER)}
 
     @property
     def judge(self) -> dict[str, float]:
-        """Returns the judge's report over all starts of the run; empty without a judge."""
+        """Returns the judge's report over all starts of the run. It is empty without a judge."""
         sums = {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
         return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
 
     def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
-        """Returns entries of the result: the judge's report, and verdicts on rollouts and ``profiled`` actions."""
+        """Returns entries of ``result.json``: the judge's report, and verdicts on rollouts and ``profiled`` actions."""
         verdicts = {"verifier": verifier_result(self.verdicts, profiled)}
         return {"judge": self.judge, **verdicts} if self.judge else verdicts
 
@@ -134,7 +134,7 @@ class Recorder(Callback):
     # -- records of an iteration ---------------------------------------------------------------------------------------
 
     def paid(self, cost: Mapping[str, float]) -> None:
-        """Counts what was sampled before the first iteration. A resumed run has these counts in its checkpoint."""
+        """Counts the cost of samples from before the first iteration. A resumed run has it in its checkpoint."""
         self._add(cost)
 
     def _add(self, counts: Mapping[str, float]) -> None:
@@ -150,18 +150,18 @@ class Recorder(Callback):
         cpu_began: float | None = None,
         waited: float | None = None,
     ) -> None:
-        """Records a collection. The collection calls this method when its rollouts are done.
+        """Records the rollouts of an iteration. :class:`turnwise.training.collection.Collection` calls this method.
 
         Args:
-            gathered: what the iteration collected, over all processes.
-            updates: the updates made of it.
-            learned: metrics of other models that learned from the collection.
-            cpu_began: the process's CPU clock (``time.process_time``) when the iteration began; None: now.
-            waited: the seconds of the collection in which nothing else was done; None: all.
+            gathered: the rollouts of all processes, and their cost.
+            updates: the packed updates that were made of them.
+            learned: metrics of sampling, of reprofiling and of other models that were trained on the rollouts.
+            cpu_began: the process's CPU time (``time.process_time``) when the iteration began. None: now.
+            waited: seconds in which the iteration waited for the rollouts. None: as long as their collection took.
         """
         experience, cost, judge, seconds = gathered.experience, gathered.cost, gathered.judge, gathered.seconds
         self._add(cost)
-        if cost["turns"]:  # groups of a frozen buffer were counted when they were recorded
+        if cost["turns"]:  # groups of a frozen buffer were counted when they were sampled
             self._add(gate_counts([*experience.trees, *(tree for tree, _ in experience.replaced)]))
         for name, value in judge.items():
             if name not in NOT_SUMS:
@@ -194,13 +194,13 @@ class Recorder(Callback):
         self._update_began, self._update_cpu_began = time.monotonic(), time.process_time()
 
     def waited(self, seconds: float) -> None:
-        """Counts ``seconds`` as time for rollouts and not for the update."""
+        """Counts ``seconds`` as time for rollouts instead of time for the update."""
         self.counters["rollout_seconds"] += seconds
         self._update_began += seconds
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Excludes the time of the block, such as an evaluation, from the time of the iteration."""
+        """Excludes the time of the block, for example of an evaluation, from the time of the iteration."""
         began, cpu_began = time.monotonic(), time.process_time()
         yield
         passed = time.process_time() - cpu_began
@@ -221,7 +221,7 @@ class Recorder(Callback):
         self.counters["rows"] += 1
 
     def check(self) -> None:
-        """Warns about records that were lost after they were written; the result does not need them."""
+        """Warns if records have disappeared from the files. The run's result does not need these records."""
         if not self.writes:
             return
         rows = sum(row["phase"] == "train" for row in each_line(self.folder / "metrics.jsonl"))
@@ -238,7 +238,7 @@ class Recorder(Callback):
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Appends one line to ``metrics.jsonl`` and passes it to the loggers.
 
-        An evaluation that was written already, by an earlier start or during training, is not written again.
+        The line of an evaluation is not written if the file has a line of an evaluation at this iteration already.
         """
         path = self.folder / "metrics.jsonl"
         if not self.writes:
@@ -252,7 +252,7 @@ class Recorder(Callback):
 
 
 def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the share of an iteration's time that the predictor took; empty without a predictor."""
+    """Returns the fraction of an iteration's time that the predictor took. Empty without a predictor."""
     if "seconds/predictor_learn" not in metrics:
         return {}
     asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
@@ -260,7 +260,7 @@ def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -> dict[str, Any]:
-    """Returns a tree as a JSON object for the pages that show rollouts."""
+    """Returns tree number ``i`` as a JSON object, for the pages that show rollouts."""
     tree: RolloutTree = experience.trees[i]
     history: Sequence[Message] = messages(tree.state)
     return {
@@ -295,6 +295,6 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
 
 
 def _spread(total: int, count: int) -> list[int]:
-    """Returns ``count`` indices spread evenly over ``total``."""
+    """Returns ``count`` indices that are spread evenly over the range from 0 to ``total``."""
     count = min(count, total)
     return [i * total // count for i in range(count)]

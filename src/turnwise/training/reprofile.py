@@ -1,4 +1,4 @@
-"""Profiles the candidate states again and chooses new ones when fewer groups have mixed outcomes."""
+"""Chooses new states during training: profiles the candidates again when fewer groups have mixed outcomes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from turnwise.types import State
 
 
 class Reprofile(Callback):
-    """Returns the states of an iteration, from the set that the last profile chose.
+    """Returns the states of each iteration, from the set that was chosen by the last profile.
 
-    This is a callback, so that the checkpoint stores its memory: the shares of mixed groups since the last profile, and
-    the places of the chosen states among the candidates. A damaged profile on disk could not be computed again, because
-    the policy of that time no longer exists. Every process of a run has this callback; all of them measure and choose
-    the same.
+    The class is a callback, so that the checkpoint stores its data: the fractions of mixed groups since the last
+    profile, and the places of the chosen states among the candidates. The profile on disk would not suffice: if it were
+    damaged, it could not be computed again, because the policy of that time no longer exists. Every process of a run
+    has this callback, and all of them choose the same states.
 
     Args:
-        refresh: decides when to profile.
-        candidates: all states that may be chosen, in the same order at every start.
-        states: the candidates chosen before training.
-        choose: takes the number of a profile, profiles under the current policy and returns the chosen states.
-        rollout: the number of states per iteration.
-        seed: of the order of the states.
+        refresh: the rule that decides when to profile again.
+        candidates: all states that may be chosen, in the same order at every start of the run.
+        states: the states that were chosen before training.
+        choose: function that takes the number of a profile, profiles the candidates under the current policy, and
+            returns the chosen states.
+        rollout: settings of rollouts, which give the number of states for each iteration.
+        seed: seed of the order of the states.
         log: is called with a line if a profile keeps no state.
     """
 
@@ -51,11 +52,11 @@ class Reprofile(Callback):
     ) -> None:
         self.refresh, self.candidates, self.choose, self.log_line = refresh, candidates, choose, log
         self.rollout, self.seed = rollout, seed
-        self.profiles, self.began = 1, 0  # number of profiles; the iteration that followed the last profile
+        self.profiles, self.began = 1, 0  # number of profiles so far; first iteration after the last profile
         self.history: list[float] = []
-        self.seconds = 0.0  # time of a profile before the current iteration
+        self.seconds = 0.0  # time of the profile just before the current iteration; 0 if there was none
         self.places_S: np.ndarray | None = (
-            None  # places of the states among the candidates; None: those chosen before training
+            None  # places of the chosen states among the candidates; None: the states chosen before training
         )
         self.batches = self._batches(states)
 
@@ -63,7 +64,7 @@ class Reprofile(Callback):
         return self.batches(iteration)
 
     def prepare(self, iteration: int) -> None:
-        """Profiles and chooses again before this iteration if it is due; all processes must call it."""
+        """Profiles the candidates and chooses again if this is due. All processes must call it before an iteration."""
         self.seconds = 0.0
         if not self.refresh.due(self.history, self.profiles):
             return
@@ -77,7 +78,7 @@ class Reprofile(Callback):
         self.seconds = time.monotonic() - began
 
     def collected(self, experience: Experience) -> dict[str, float]:
-        """Stores what an iteration measured and returns its metrics."""
+        """Stores the fraction of an iteration's groups that have mixed outcomes, and returns metrics."""
         share = mixed_share(experience)
         if share is not None:
             self.history.append(share)
@@ -90,7 +91,7 @@ class Reprofile(Callback):
         }
 
     def _batches(self, states: Sequence[State]) -> Batches:
-        """Returns the batches of a set of states. Epochs begin again with each set, in a new order."""
+        """Returns the batches of a set of states. Each new set starts a new epoch, in a new random order."""
         number = self.profiles - 1
         seed = f"{self.seed}/profile-{number}" if number else self.seed
         return Batches(states, seed, self.rollout.states, self.rollout.trajectories, self.began)
@@ -110,9 +111,10 @@ class Reprofile(Callback):
 
 
 def mixed_share(experience: Experience) -> float | None:
-    """Returns the share of groups whose rewards differ, including groups that a refill replaced; None without groups.
+    """Returns the fraction of groups whose rewards differ, or None if there are no groups.
 
-    A group that a gate stopped is not counted, because its rewards are those of incomplete episodes.
+    Groups that a refill replaced count as groups with equal rewards. Groups that a gate stopped are left out, because
+    their episodes are incomplete.
     """
     totals = totals_of(experience)
     groups = len(totals) + len(experience.replaced)

@@ -1,4 +1,4 @@
-"""Computes log-probs of packed updates under the policy, as inputs of the loss."""
+"""Computes the log-probs of packed updates under the policy, which the loss needs as inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turnwise.training.sharding import is_sharded
 
 
 class Scoring(LightningModule):
-    """The part of :class:`turnwise.training.module.PolicyModule` that computes log-probs without a gradient step."""
+    """Base class of :class:`turnwise.training.module.PolicyModule` with the methods that compute log-probs."""
 
     model: Any
     loss: Loss
@@ -37,9 +37,9 @@ class Scoring(LightningModule):
 
     @torch.no_grad()
     def references(self, update: Update) -> list[Tensor | None]:
-        """Returns log-probs (U,) of each micro-batch under pi_0, or None if the loss does not need them.
+        """Returns for each micro-batch the log-probs (U,) under the base policy pi_0, or None if the loss needs none.
 
-        The log-probs are computed before any gradient, because switching the adapter off affects all threads.
+        All log-probs are computed before any gradient, because switching the adapter off affects all threads.
         """
         if not self.loss.needs_reference or not update.batches:
             return [None] * len(update.batches)
@@ -48,7 +48,10 @@ class Scoring(LightningModule):
 
     @torch.no_grad()
     def with_near(self, updates: Sequence[Update]) -> list[Update]:
-        """Adds the current log-probs to the items, before the first of several steps, if the loss needs them."""
+        """Returns the updates with the current policy's log-probs added to their items, if the loss needs them.
+
+        They are needed only if the iteration has several optimiser steps, and are computed before the first.
+        """
         if self.settings.steps == 1 or not getattr(self.loss, "needs_near", False):
             return list(updates)
         with self.trainer.precision_plugin.train_step_context():
@@ -57,7 +60,7 @@ class Scoring(LightningModule):
             ]
 
     def _logprobs(self, update: Update) -> list[Tensor]:
-        """Returns the log-probs (U,) of each micro-batch."""
+        """Returns for each micro-batch the log-probs (U,) of its predicted tokens under the current weights."""
 
         def logprobs(packed: Packed) -> Tensor:
             return self._score(packed.to(self.device))[0]
@@ -65,7 +68,10 @@ class Scoring(LightningModule):
         return list(self.passes.map(logprobs, update.batches) if self._in_threads else map(logprobs, update.batches))
 
     def loss_inputs(self, packed: Packed, update: Update, reference_U: Tensor | None = None) -> LossInputs:
-        """Returns the loss's inputs for a micro-batch; ``reference_U`` comes from :meth:`references`."""
+        """Returns the inputs of the loss for a micro-batch.
+
+        ``reference_U`` are the micro-batch's log-probs (U,) from :meth:`references`, or None.
+        """
         batch = packed.to(self.device)
         items = batch.items
         logprobs_U, entropy_U = self._score(batch, entropy=True)
@@ -86,7 +92,7 @@ class Scoring(LightningModule):
         )
 
     def _score(self, batch: Packed, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
-        gathering = vars(self.model).get("score_packed")  # for a sharded model
+        gathering = vars(self.model).get("score_packed")  # only a sharded model has this function
         return (
             gathering(batch, self.temperature, entropy)
             if gathering

@@ -1,10 +1,10 @@
-"""Shards weights, gradients and optimiser states over all processes: FSDP2 through Lightning's
-``ModelParallelStrategy``.
+"""Shards weights, gradients and optimiser states over all processes, with FSDP2.
 
-    trainer.strategy=...FullySharded    conf/trainer/fsdp.yaml
+The strategy is Lightning's ``ModelParallelStrategy``; ``conf/trainer/fsdp.yaml`` selects it.
 
-Each layer is gathered when it is computed and freed afterwards. The embedding, the head and the last norm are gathered
-once per pass. A checkpoint is a folder to which every process writes its part; any number of processes can read it.
+The weights of a layer are gathered when the layer is computed, and freed afterwards. The embedding, the head and the
+last norm are gathered once for each pass. A checkpoint is a folder to which every process writes its own part. A run
+with another number of processes can read it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from turnwise.models.attention import backbone
 from turnwise.models.score import score
 from turnwise.training.checkpoint import BEFORE, LAST, seal
 
-_PROBE = 1 << 20  # bytes of a test write that shows why a disk refuses to write
+_PROBE = 1 << 20  # bytes of a test write, whose error shows why the disk refused to write
 _REST = "rest.pt"  # file for everything except tensors of the weights and the optimiser
 TRAINED = StateDictOptions(cpu_offload=True, ignore_frozen_params=True)
 
 
 class FullySharded(ModelParallelStrategy):
-    """The strategy for sharded training.
+    """Lightning strategy for sharded training.
 
     Args:
-        offload: keeps shards in CPU memory and brings them to the device when needed; the optimiser then steps on the
-            CPU.
+        offload: whether shards are kept in CPU memory and copied to the device when they are needed. The optimiser then
+            steps on the CPU.
     """
 
     def __init__(self, offload: bool = False) -> None:
@@ -54,21 +54,21 @@ class FullySharded(ModelParallelStrategy):
         self.offload = offload
 
     def setup_environment(self) -> None:
-        self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning's own guess is tensor parallelism
+        self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning would assume tensor parallelism
         super().setup_environment()
 
     def shard(self, model: nn.Module) -> None:
-        """Shards ``model`` in place. Must be called only once."""
+        """Shards the weights of ``model`` in place. This method must be called only once for a model."""
         policy = CPUOffloadPolicy(pin_memory=self.root_device.type == "cuda") if self.offload else OffloadPolicy()
         mesh = self.device_mesh["data_parallel"]
         for layer in backbone(model).layers:  # type: ignore[union-attr]
             fully_shard(layer, mesh=mesh, offload_policy=policy)
         fully_shard(model, mesh=mesh, offload_policy=policy)
-        # a pass over packed trees does not call the model's own forward, so FSDP's hooks are registered here
+        # a pass over packed trees does not call the model's ``forward``, so FSDP's hooks are set on ``score_packed``
         model.score_packed = MethodType(score, model)  # type: ignore[assignment]
         register_fsdp_forward_method(model, "score_packed")
 
-    # -- checkpoints: atomic, with the trained weights only ------------------------------------------------------------
+    # -- checkpoints, which are atomic and contain only the trained weights --------------------------------------------
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         assert self.model is not None
@@ -79,10 +79,10 @@ class FullySharded(ModelParallelStrategy):
         return get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer), options=TRAINED)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Writes each process's part into a new folder, which replaces the old one when it is complete.
+        """Writes each process's part into a new folder, which replaces the old checkpoint when it is complete.
 
-        The old checkpoint is kept as ``before.ckpt``. The checkpoint before that one is removed first, so that a disk
-        needs room for only two.
+        The old checkpoint is kept as ``before.ckpt``. The previous ``before.ckpt`` is removed first, so that the disk
+        needs space for only two checkpoints.
         """
         path = Path(self.broadcast(str(filepath)))
         part, before = path.with_name(f".{path.name}{PART}"), path.with_name(BEFORE)
@@ -94,7 +94,7 @@ class FullySharded(ModelParallelStrategy):
         tensors = {"weights": checkpoint.pop("state_dict"), "optimizer": checkpoint.pop("optimizer_states")[0]}
         save_parts(tensors, part, path)
         if self.is_global_zero:
-            buffer = io.BytesIO()  # on a full disk, torch's own writing raises an error that does not say so
+            buffer = io.BytesIO()  # torch's own error for a full disk does not name the cause
             torch.save(checkpoint, buffer)
             with atomic_write(part / _REST) as rest:
                 rest.write_bytes(buffer.getbuffer())
@@ -109,7 +109,7 @@ class FullySharded(ModelParallelStrategy):
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Loads weights and optimiser states from a folder, and returns the rest of the checkpoint.
+        """Loads the weights and optimiser states of a checkpoint, and returns its other entries.
 
         Raises:
             FileNotFoundError: there is no such checkpoint.
@@ -117,7 +117,7 @@ class FullySharded(ModelParallelStrategy):
         path = Path(checkpoint_path)
         assert self.model is not None
         optimizer = self.optimizers[0]
-        # a tied head has a second name, which was not saved
+        # if head and embedding share a weight, it has two names, of which only one was saved
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
         weights = {k: v for k, v in get_model_state_dict(self.model, options=TRAINED).items() if k in trained}
         states = get_optimizer_state_dict(self.model, optimizer, options=TRAINED)
@@ -131,15 +131,17 @@ class FullySharded(ModelParallelStrategy):
 
 
 def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
-    """Writes every process's part into ``folder``, which will become ``path``.
+    """Writes this process's part of the tensors into ``folder``, which is later renamed to ``path``.
+
+    All processes must call it.
 
     Raises:
-        OSError: the part cannot be written; ``filename`` is ``path``.
+        OSError: the disk cannot be written. The error's ``filename`` is ``path``.
         RuntimeError: a process could not write for another reason.
     """
     try:
         dcp.save(tensors, checkpoint_id=folder)
-    except dcp.api.CheckpointException as error:  # not an Exception; its message for a full disk is "unexpected pos"
+    except dcp.api.CheckpointException as error:  # no subclass of Exception; its message does not name a full disk
         with writing(path), tempfile.TemporaryFile(dir=folder) as asked:
             asked.write(bytes(_PROBE))
             asked.flush()
@@ -148,9 +150,9 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
 
 
 class Whole:
-    """A sharded model in a form that can be saved: its trained weights, gathered on the CPU of the first process.
+    """A sharded model with its trained weights gathered in the CPU memory of the first process, for saving.
 
-    All processes must create it; only the first may use it.
+    All processes must create this object. Only the first may use it.
     """
 
     def __init__(self, model: Any) -> None:
@@ -161,11 +163,11 @@ class Whole:
         return getattr(self.model, name)
 
     def get_output_embeddings(self) -> Any:
-        """Returns an object with the head's ``weight``."""
+        """Returns an object whose attribute ``weight`` is the gathered weight of the output head."""
         return SimpleNamespace(weight=self.state["lm_head.weight"])
 
     def save_pretrained(self, folder: Any, **options: Any) -> None:
-        """Saves the gathered weights as the model's own method does."""
+        """Saves the gathered weights in the same way as the model's own ``save_pretrained``."""
         tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
         state = {name: value for name, value in self.state.items() if name not in tied}
         self.model.save_pretrained(folder, state_dict=state, **options)

@@ -1,4 +1,4 @@
-"""Handles signals of a run: restores a launcher's handlers, and reports a signal that ends the run."""
+"""Handles the signals that a run gets: restores a launcher's handlers, and reports a signal that ends the run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from turnwise.errors import Interrupted
 
 
 class OwnSignals(Callback):
-    """Restores the handlers of SIGTERM and SIGUSR1 that were set before ``fit``.
+    """Restores the handlers of SIGTERM and SIGUSR1 that were set before Lightning's ``fit``, which replaces them.
 
-    Lightning's handler of SIGTERM calls a collective operation, while other processes may be inside another one.
-    Lightning's handler would also end the run when a requeued job gets SIGTERM, which submitit ignores on purpose.
+    Lightning's handler of SIGTERM calls a collective operation, but other processes may be in a different one at that
+    moment. It would also end the run when a requeued job gets SIGTERM, which submitit's handler ignores on purpose.
     """
 
     def __init__(self) -> None:
@@ -29,13 +29,15 @@ class OwnSignals(Callback):
 
 
 def own_signals(world: int) -> list[OwnSignals]:
-    """Returns the callback for signals if the run has several processes or is a Slurm job, else an empty list."""
+    """Returns [:class:`OwnSignals`] if the run has several processes or is a Slurm job, else an empty list."""
     return [OwnSignals()] if world > 1 or SLURMEnvironment.detect() else []
 
 
 @contextmanager
 def named_signals() -> Iterator[None]:
-    """Turns a signal into an error, because Lightning exits without a message, after SIGTERM even with status 0.
+    """Raises an error with the signal's name if a signal ends training.
+
+    Lightning itself exits without a message, and after SIGTERM even with status 0.
 
     Raises:
         Interrupted: raised in place of Lightning's exit.
@@ -44,6 +46,6 @@ def named_signals() -> Iterator[None]:
         yield
     except SIGTERMException:
         raise Interrupted(signal.SIGTERM) from None
-    except SystemExit:  # raised after Ctrl-C, which Lightning then ignores; a second Ctrl-C must end the process
+    except SystemExit:  # Lightning raises it after Ctrl-C and then ignores SIGINT; a second Ctrl-C must end the process
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise Interrupted(signal.SIGINT) from None

@@ -1,4 +1,4 @@
-"""The states in which a run may act: turns of expert trajectories, or the openings of tasks."""
+"""Provides the states at which a run may sample or train: expert turns, or the first states of tasks."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _NEAR = 64  # number of trajectories whose states are cached, because neighbouri
 
 
 class Experts(NamedTuple):
-    """The trajectories of a run, the problems of those that were left out, and the reader of a user's file.
+    """The expert trajectories of a run, and the trajectories that were left out (``problems``) with the reasons.
 
-    ``own`` is None if the run has no such file; then the environment's experts wrote the trajectories.
+    ``own`` is the reader of the user's file. It is None if the environment's experts wrote the trajectories.
     """
 
     demonstrations: Demonstrations
@@ -53,14 +53,16 @@ def read_experts(
     progress: Report | None = None,
     dialect: Dialect | None = None,
 ) -> Experts:
-    """Reads the run's expert trajectories. Without ``data.file`` the environment's experts write one first.
+    """Reads the run's expert trajectories.
+
+    If ``data.file`` is not set, the environment's experts generate a file of trajectories, unless it exists already.
 
     Args:
-        folder: for files that several runs share. The demonstrations are stored there during the run.
-        dialect: how the chat template renders the dialogues of ``data.file``.
+        folder: the folder of files that runs share. The demonstrations are stored there during the run.
+        dialect: the way in which the chat template renders the dialogues of ``data.file``.
 
     Raises:
-        DataError: there is no usable trajectory, or a bad one with ``data.strict``.
+        DataError: there is no usable trajectory, or ``data.strict`` is set and a trajectory is unusable.
     """
     demonstrations = Demonstrations(chat, folder)
     if data.file is not None and dialect is not None:
@@ -71,7 +73,10 @@ def read_experts(
 
 
 class Turns(LazyStates):
-    """Every assistant turn of every trajectory (PivotRL Eq. 3). The turns of one trajectory are built together."""
+    """A sequence of states, one for every assistant turn of every trajectory (PivotRL Eq. 3).
+
+    The states are built when they are needed, those of one trajectory together.
+    """
 
     def __init__(self, demonstrations: Demonstrations) -> None:
         self.demonstrations = demonstrations
@@ -103,7 +108,7 @@ class Turns(LazyStates):
         return begin + int(turn) if int(turn) < end - begin else None
 
     def of(self, numbers: Iterable[int]) -> Sequence[State]:
-        """Returns the turns of the trajectories with these numbers; ``self`` if these are all trajectories."""
+        """Returns the states of the trajectories with these numbers. If these are all, ``self`` is returned."""
         starts, wanted = self.demonstrations.starts, sorted(numbers)
         if len(wanted) == len(self.demonstrations):
             return self
@@ -121,7 +126,7 @@ class Turns(LazyStates):
 
 
 class Steps(Mapping[str, TurnInContext]):
-    """The demonstrated turns by state id, for a judge."""
+    """A mapping from state id to the demonstrated turn in its context, which a judge reads."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -153,16 +158,20 @@ def hold_out(
     sampled: bool,
     log: Callable[[str], None],
 ) -> tuple[Sequence[State], HeldOut | None]:
-    """Splits a user's file into the turns to train on and the held-out dialogues that are evaluated.
+    """Splits a user's file into the states to train on and the held-out dialogues for evaluation.
 
     Args:
-        most: greatest number of held-out dialogues that are evaluated.
-        sampled: whether the run learns from sampled replies, which should be allowed the length of the demonstrated
-            ones.
+        own: the reader of the user's file.
+        turns: the states of all demonstrated turns.
+        steps: the demonstrated turns by state id.
+        most: greatest number of held-out dialogues that are evaluated. None of the held-out dialogues is trained on.
+        rollout: the settings of rollouts.
+        sampled: whether the run learns from sampled replies. The user is then told if a demonstrated reply is longer
+            than a sampled reply may be.
         log: is called with lines for the user.
 
     Raises:
-        InputError: rollouts have more than one turn.
+        InputError: the run learns from sampled replies, and rollouts may have more than one turn.
     """
     if sampled and rollout.turns != 1:
         raise InputError(
@@ -191,7 +200,9 @@ def hold_out(
 
 
 def playable(states: Sequence[State], rollout: RolloutSettings, log: Callable[[str], None]) -> Sequence[State]:
-    """Returns the states whose history leaves room for an action, because servers refuse the others.
+    """Returns the states whose history leaves room for an action within ``rollout.max_length``.
+
+    The other states are left out because servers would refuse them.
 
     Raises:
         InputError: no state is left.
@@ -202,7 +213,7 @@ def playable(states: Sequence[State], rollout: RolloutSettings, log: Callable[[s
 
 
 def trainable(states: LazyStates, rollout: RolloutSettings, log: Callable[[str], None]) -> Sequence[State]:
-    """Returns the demonstrated turns that end within ``rollout.max_length``, for runs without sampling.
+    """Returns the states whose demonstrated turn ends within ``rollout.max_length``, for runs without sampling.
 
     Raises:
         InputError: no state is left.
@@ -214,7 +225,10 @@ def trainable(states: LazyStates, rollout: RolloutSettings, log: Callable[[str],
 def _within(
     limit: int, states: Sequence[State], lengths: NDArray[np.uint32], what: str, log: Callable[[str], None]
 ) -> Sequence[State]:
-    """Returns the states of at most ``limit`` tokens. The number of the others is logged, described by ``what``."""
+    """Returns the states whose entry in ``lengths`` is at most ``limit``.
+
+    The number of the other states is logged. ``what`` describes them in the log line.
+    """
     if not len(states) or lengths.max() <= limit:
         return states
     (places,) = np.nonzero(lengths <= limit)
@@ -226,5 +240,5 @@ def _within(
 
 
 def starts_of(environment: Any, count: int, seed: int, opening: Callable[[Task], list[int]]) -> list[State]:
-    """Returns the openings of train tasks as states."""
+    """Returns the first states of ``count`` train tasks."""
     return task_starts(environment.tasks("train", count, seed), opening)

@@ -1,4 +1,4 @@
-"""The data module of a run. One iteration is one epoch, and its train dataloader collects the rollouts."""
+"""Defines the Lightning data module of a run. One epoch is one iteration, and its dataloader collects the rollouts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch.utils.data import DataLoader, IterableDataset
 from turnwise.rollouts.pack import Update
 
 Collect = Callable[[int], Sequence[Update]]
-"""A function from an iteration to its updates, one for each optimiser step."""
+"""A function that takes the number of an iteration and returns its updates, one for each optimiser step."""
 
 
 class Remembering(Protocol):
-    """A collection that has a memory from one iteration to the next."""
+    """An object with values that it keeps from one iteration to the next."""
 
     memory: dict[str, float]
 
 
 class Iteration(IterableDataset[Update]):
-    """The ``steps`` updates of an iteration, collected when the first is requested.
+    """The dataset of one iteration: its ``steps`` updates. They are collected when the first is requested.
 
-    The dataset has a length, because without one Lightning fetches a batch ahead. Every update would then learn from
-    rollouts of the policy before the last update.
+    The dataset has a length, because Lightning would otherwise fetch one batch ahead. Each update would then be
+    trained on rollouts from the policy before the last update.
     """
 
     def __init__(self, collect: Collect, iteration: int, steps: int) -> None:
@@ -38,12 +38,14 @@ class Iteration(IterableDataset[Update]):
 
 
 class Rollouts(LightningDataModule):
-    """The updates of a run. A validation batch is the number of the iteration after which the policy is evaluated.
+    """Provides the updates of a run to Lightning's trainer, as batches of training.
+
+    A validation batch is only the number of the iteration after which the policy is evaluated.
 
     Args:
-        collect: returns the updates of an iteration.
-        remembering: its memory is saved in the checkpoint.
-        steps: number of updates of an iteration.
+        collect: function that returns the updates of an iteration.
+        remembering: object whose ``memory`` is saved in the checkpoint.
+        steps: number of updates (optimiser steps) of an iteration.
     """
 
     def __init__(self, collect: Collect, remembering: Remembering | None = None, steps: int = 1) -> None:

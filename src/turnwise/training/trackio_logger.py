@@ -1,4 +1,4 @@
-"""Logs a run to Trackio (an extra), whose database and dashboard stay on this machine."""
+"""Logs a run to Trackio, an optional package whose database and dashboard are on this machine."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from lightning.pytorch.loggers.logger import Logger
 from turnwise.errors import InputError
 from turnwise.runs.result import ResultError, read_result
 
-ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # variables that make Trackio send its data away
+ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # variables that make Trackio send data to a server
 
 
 class Trackio(Logger):
-    """A run in Trackio's database (``TRACKIO_DIR``, by default in the Hugging Face cache), which its dashboard shows.
+    """Logs a run to Trackio's database (in ``TRACKIO_DIR``, by default in the Hugging Face cache).
 
-    A run that is resumed from a checkpoint continues the newest Trackio run of its name; otherwise a new one begins.
+    If the run is resumed from a checkpoint, the newest Trackio run with its name is continued. Otherwise a new Trackio
+    run begins.
 
     Args:
-        project, name, group: as the dashboard shows them.
+        project, name, group: labels of the run in Trackio's dashboard.
         save_dir: the run's folder.
-        space: ``owner/name`` of a Space on the Hugging Face Hub to which all data is sent; None: nothing leaves this
+        space: ``owner/name`` of a Space on the Hugging Face Hub to which all data is sent. None: no data leaves this
             machine.
-        system: whether the machine's load is logged too.
+        system: whether the load of CPU and GPU is logged too.
 
     Raises:
-        InputError: the package is missing, Trackio cannot begin the run, or a variable names a server although
-            ``space`` is None.
+        InputError: the package is missing, Trackio cannot begin the run, or an environment variable names a server
+            although ``space`` is None.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Trackio(Logger):
     ) -> None:
         super().__init__()
         try:
-            import trackio  # an extra
+            import trackio  # an optional dependency
         except ImportError as error:
             raise InputError(
                 f"logger=trackio needs trackio ({error}): `make trackio` installs it "
@@ -59,7 +60,7 @@ class Trackio(Logger):
             )
         resume = "allow" if any((Path(save_dir) / "checkpoints").glob("*.ckpt")) else "never"
         try:
-            with redirect_stdout(io.StringIO()):  # because Trackio prints between the lines of the run
+            with redirect_stdout(io.StringIO()):  # because Trackio would print between the lines of the run
                 self.run = trackio.init(
                     project=project, name=name, group=group, space_id=space, resume=resume, embed=False,
                     auto_log_cpu=system, auto_log_gpu=system,
@@ -77,7 +78,7 @@ class Trackio(Logger):
         return str(self.run.id)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Adds to the run's configuration, which Trackio stores with the first metrics."""
+        """Adds settings to the run's configuration, which Trackio stores together with the first metrics."""
         self.run.config.update({str(key): value for key, value in dict(params).items()})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -85,7 +86,7 @@ class Trackio(Logger):
         self.run.log(dict(metrics), step=self._step)
 
     def end(self, folder: Path) -> None:
-        """Logs the measurements of the run's result, if there is one, and waits until everything is written."""
+        """Logs the main values of the run's result, if it has one, and waits until Trackio has written everything."""
         try:
             result = read_result(folder)
         except ResultError:

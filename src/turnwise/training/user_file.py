@@ -1,8 +1,10 @@
-"""Reads the trajectories of a user's file: finds dialogues without an environment, renders them, and holds some out.
+"""Reads the trajectories of a user's file, renders its dialogues, and holds some dialogues out for evaluation.
 
-Whether a dialogue is held out depends on a hash of its beginning, which is everything before the first reply. So the
-same file always gives the same split, and trajectories of one task, or the records of a dialogue with one record per
-turn, are never separated. If too many dialogues begin alike, the hash is of the whole dialogue instead.
+A *dialogue* is a trajectory that belongs to no environment of the run. Whether it is held out depends on a hash of its
+beginning, which is everything before the first reply. The same file therefore always gives the same split. Dialogues
+with the same beginning are either all held out or all trained on, such as several trajectories of one task, or the
+records of a file that has one record for each turn. If too many dialogues have the same beginning, the hash of the
+whole dialogue is used instead.
 """
 
 from __future__ import annotations
@@ -23,18 +25,20 @@ from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.types import Trajectory
 
-FLOOR, PART = 8, 4  # at least 8 dialogues are held out, but no more than a quarter of a small file
-_PLAYED = 2.0  # marks a trajectory of the environment; a dialogue has a number in [0, 1)
+FLOOR, PART = 8, 4  # at least FLOOR dialogues are held out, but of a small file only 1 / PART
+_PLAYED = 2.0  # in ``draws``, marks a trajectory of an environment; a dialogue has a number in [0, 1)
 
 
 def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
-    """Returns how the chat template renders the dialogues of a run's file, or None if the run reads no file.
+    """Returns the way in which the chat template renders the dialogues of a run's file.
+
+    Returns None if the run reads no file.
 
     Args:
-        data: the settings of the data.
-        source: source of the run's states: ``expert`` if they are turns of trajectories.
+        data: the data settings.
+        source: ``expert`` if the run's states are turns of expert trajectories.
         chat: the policy's tokenizer with its chat template.
-        form: ``reward.format``, or ``data.format`` if the reward has none.
+        form: the configured format of tool calls (``reward.format`` or else ``data.format``), or None.
     """
     if data.file is None or source != "expert":
         return None
@@ -43,12 +47,12 @@ def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format 
 
 @dataclass(slots=True)
 class OwnFile:
-    """Reads the trajectories of a user's file one at a time.
+    """Takes the trajectories of a user's file one at a time, and decides which are held out.
 
     Args:
-        demonstrations: receives the trajectories.
-        dialect: how the chat template renders dialogues.
-        data: the settings of the run.
+        demonstrations: the store to which the trajectories are added.
+        dialect: the way in which the chat template renders dialogues.
+        data: the data settings of the run.
         environments: names of the run's environments. A trajectory whose task names none of them is a dialogue.
     """
 
@@ -56,10 +60,11 @@ class OwnFile:
     dialect: Dialect
     data: DataSettings
     environments: Collection[str]
-    # two numbers for each trajectory that decide whether it is held out: from its beginning, and from all of it
+    # For each trajectory two numbers that decide whether it is held out: ``draws`` is the hash of its beginning, and
+    # ``whole`` is the hash of the whole trajectory. Both are ``_PLAYED`` for a trajectory of an environment.
     draws: array[float] = field(default_factory=lambda: array("d"))
     whole: array[float] = field(default_factory=lambda: array("d"))
-    alike: bool = False  # whether too many dialogues begin alike
+    alike: bool = False  # whether too many dialogues have the same beginning
     strange: Counter[str] = field(default_factory=Counter)  # environments in the file that the run does not have
     folded: int = 0  # dialogues whose system message is merged into the first user message
     as_text: int = 0  # dialogues whose tools and calls are written as text
@@ -71,8 +76,8 @@ class OwnFile:
         """Adds a trajectory to the demonstrations.
 
         Raises:
-            UnusableError: the chat template cannot show the trajectory, or its id was used before.
-            InputError: the chat template shows no tools, and the settings forbid to show them as text.
+            UnusableError: the chat template cannot render the trajectory, or another trajectory has the same id.
+            InputError: the chat template cannot render tools, and the settings forbid to write them as text.
         """
         named = trajectory.task.env if trajectory.task else ""
         played = named in self.environments
@@ -118,10 +123,10 @@ class OwnFile:
                 "lost by the chat template",
             )
 
-    # -- what was read -------------------------------------------------------------------------------------------------
+    # -- facts about the file after reading ----------------------------------------------------------------------------
 
     def lines(self) -> list[str]:
-        """Returns lines for the log on how the dialogues are rendered and judged."""
+        """Returns log lines that tell the user how the dialogues are rendered and judged."""
         count = self.dialogues
         if not count:
             return []
@@ -176,19 +181,19 @@ class OwnFile:
 
     @property
     def dialogues(self) -> int:
-        """Returns the number of trajectories that belong to no environment of the run."""
+        """Returns the number of dialogues, which are the trajectories that belong to no environment of the run."""
         return sum(draw < 1 for draw in self.draws)
 
     @property
     def only_dialogues(self) -> bool:
-        """Returns whether no trajectory of the file belongs to the environment."""
+        """Returns whether all trajectories of the file are dialogues."""
         return self.dialogues == len(self.draws)
 
     def held_out(self) -> list[int]:
-        """Returns the numbers of the trajectories that are never trained on, ordered by their hashes.
+        """Returns the numbers of the held-out dialogues, which are never trained on, in the order of their hashes.
 
         Raises:
-            InputError: the file has a single dialogue, or only copies of one, so that none is left to train on.
+            InputError: no dialogue would be left to train on, because the file has only one or only copies of one.
         """
         count = self.dialogues
         if not self.data.held_out or not count:
@@ -205,8 +210,8 @@ class OwnFile:
         most = count - self.only_dialogues
         end = min(wanted, most)
         while end < count and draws[order[end]] == draws[order[end - 1]]:
-            end += 1  # copies of a dialogue are never separated
-        if end > most:  # only copies of the last dialogue would be left, so these are trained on
+            end += 1  # copies of a dialogue have equal hashes and stay together
+        if end > most:  # nothing would be left to train on, so the copies of the last dialogue are trained on
             end = next(place for place, number in enumerate(order) if draws[number] == draws[order[-1]])
         if not end:
             raise InputError(
@@ -216,12 +221,12 @@ class OwnFile:
         return order[:end]
 
     def _wanted(self, draws: Sequence[float]) -> int:
-        """Returns how many dialogues should be held out."""
+        """Returns the number of dialogues that should be held out, given their hashes ``draws``."""
         drawn = sum(draw < self.data.held_out for draw in draws)
         return max(min(FLOOR, max(1, self.dialogues // PART)), min(drawn, self.dialogues // 2))
 
 
 def _draw(said: object) -> float:
-    """Returns a number in [0, 1) from a hash of ``said``."""
+    """Returns a number in [0, 1) that is computed from a hash of ``said``."""
     text = json.dumps(said, sort_keys=True, default=dict)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

@@ -1,7 +1,8 @@
-"""Counts the verdicts on single actions by domain: how many are accepted, and how many of these an exact match misses.
+"""Counts the verdicts on single actions by domain.
 
-The miss rate is Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2). A domain is the name of an
-environment, or ``dialogues`` for dialogues without one.
+A domain is the name of an environment, or ``dialogues`` for dialogues without one. An action is accepted if its verdict
+``functional`` is 1. The miss rate is the fraction of accepted actions that an exact comparison would reject,
+Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2).
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from turnwise.algo.states.rule import Profile
 from turnwise.rollouts.collect import Experience
 from turnwise.types import Rewards, RolloutTree, State
 
-VERIFIER = "verifier/"  # prefix of metrics and counters
+VERIFIER = "verifier/"  # prefix of the names of metrics and counters
 _COUNTED = ("judged", "accepted", "exact", "missed", "truncated")
 
 
 def domain_of(state: State) -> str:
-    """Returns the domain whose verifier judges the actions of a state."""
+    """Returns the domain of a state: the name of its environment, or ``dialogues``."""
     return state.task.env or "dialogues"
 
 
 def count_verdicts(experience: Experience) -> Counter[str]:
-    """Counts ``<domain>/judged``, ``accepted``, ``exact``, ``missed`` and ``truncated``.
+    """Counts the verdicts in the trees of an iteration.
 
-    An action counts if it has both verdicts. Leaves whose environment failed are not counted. Truncated actions are
-    counted as judged and are never accepted.
+    The keys are ``<domain>/judged``, ``<domain>/accepted``, ``<domain>/exact``, ``<domain>/missed`` (accepted but not
+    exact) and ``<domain>/truncated``. Actions without both verdicts, and leaves whose environment failed, are not
+    counted. A truncated action is counted as judged and is never accepted.
     """
     counts: Counter[str] = Counter()
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
@@ -37,7 +39,10 @@ def count_verdicts(experience: Experience) -> Counter[str]:
 
 
 def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> Counter[str]:
-    """Counts the same in a profile, which does not store ``truncated``."""
+    """Counts the verdicts in a profile, under the keys of :func:`count_verdicts`.
+
+    ``truncated`` is always 0, because a profile does not store it.
+    """
     counts: Counter[str] = Counter()
     for state in states:
         if state.id in profiles:
@@ -47,7 +52,10 @@ def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> C
 
 
 def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
-    """Returns shares of all judged actions, and the miss rate by domain; undefined shares are left out."""
+    """Returns the fractions of judged actions that are accepted, exact and truncated, and the miss rates.
+
+    There is a miss rate for all domains together and for each domain. Undefined fractions are left out.
+    """
     domains = sorted({key.partition("/")[0] for key in counts})
     total = {name: sum(counts.get(f"{domain}/{name}", 0) for domain in domains) for name in _COUNTED}
     if not total["judged"]:
@@ -62,7 +70,10 @@ def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def verifier_result(sampled: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Returns counts and shares of verdicts by domain, for the run's actions and (``profile``) for the profile."""
+    """Returns for each domain the counts of verdicts and the miss rate on the run's rollouts.
+
+    The entry ``profile`` of a domain has the same for the actions of the profile.
+    """
     domains = sorted({key.partition("/")[0] for key in (*sampled, *profiled)})
     result: dict[str, dict[str, Any]] = {}
     for domain in domains:
@@ -91,7 +102,10 @@ def _count(counts: Counter[str], domain: str, verdicts: Iterable[tuple[float, fl
 
 
 def _verdicts(tree: RolloutTree, rewards: Rewards) -> list[tuple[float, float, bool]]:
-    """Returns (functional, strict, truncated) of each action, from the rewards or else from the turns."""
+    """Returns (functional, strict, truncated) of each judged action of a tree.
+
+    The verdicts are read from the rewards if these contain them, else from the turns.
+    """
     if "functional" in rewards and "strict" in rewards:
         cut = [tree.turns[leaf].truncated for leaf in tree.leaves()]
         return list(zip(rewards["functional"], rewards["strict"], cut, strict=True))

@@ -1,4 +1,7 @@
-"""Measures how much contrast lies below the histories that a ranking puts first."""
+"""Measures how well a ranking of histories finds those with contrast.
+
+The contrast of a history is p (1 - p), where p is the success rate of the rollouts that continue it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,19 @@ from typing import NamedTuple
 
 
 class Anchor(NamedTuple):
-    """A state or a turn at which rollouts can branch."""
+    """A state or a turn at which rollouts can branch, with its rank and its contrast."""
 
-    rank: float  # anchors with a greater rank get their budget earlier
-    contrast: float  # p (1 - p) of the success rate below it
+    rank: float  # anchors with a greater rank get rollouts first
+    contrast: float  # p (1 - p), where p is the success rate of the rollouts that continue it
 
 
 def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
-    """Returns the share of all contrast that lies below the top ``share`` of the anchors (TRACE Figure 2b).
+    """Returns the fraction of all contrast that the top-ranked anchors have (TRACE Figure 2b).
 
-    The top anchors get the budget. Every anchor counts with the same budget, whatever budget it really got. An anchor
-    that gets a part of its budget gives that part of its contrast. Anchors with equal ranks share evenly, so a ranking
-    without information finds ``share``. The result is None if there is no contrast.
+    The top-ranked anchors are the fraction ``share`` of all anchors that have the greatest ranks. All anchors count
+    equally, however many rollouts they really got. If this fraction ends within a set of anchors with equal ranks, each
+    of them counts partly. A ranking that ranks all anchors equally therefore gives ``share``. The result is None if no
+    anchor has contrast.
     """
     ordered = sorted(anchors, key=lambda anchor: -anchor.rank)
     total = sum(anchor.contrast for anchor in ordered)

@@ -1,4 +1,4 @@
-"""The critic: a transformer with a scalar head that predicts the success of histories (TRACE Eq. 17)."""
+"""Defines the critic, a transformer with a scalar head that predicts the success of histories (TRACE Eq. 17)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from turnwise.rollouts.predictors.rows import Histories
 class Critic(LightningModule):
     """Predicts V(history) = sigmoid(w . h + b), where h is the last hidden state of the history's last token.
 
-    The head starts at 0, so that every history has the value 1/2 before training.
+    The head's weights are 0 initially, so that every history has the value 1/2 before training.
 
     Args:
-        backbone: a transformer without head, with tree attention.
-        learning_rate, weight_decay: settings of AdamW.
-        autocast: whether to compute in bfloat16, whatever the dtype of the weights.
+        backbone: a transformer without an output head, with tree attention.
+        learning_rate: learning rate of AdamW.
+        weight_decay: weight decay of AdamW.
+        autocast: whether to compute in bfloat16, whatever dtype the weights have.
     """
 
     def __init__(
@@ -33,15 +34,15 @@ class Critic(LightningModule):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.learning_rate, self.weight_decay, self.autocast = learning_rate, weight_decay, autocast
-        self.eval()  # no dropout, so that a history has the same value when it is predicted and when it is learned
+        self.eval()  # no dropout, so that prediction and training see the same value of a history
 
     def forward(self, histories: Histories) -> Tensor:
-        """Returns the logits of the histories, (Q,); :meth:`values` are their sigmoids."""
+        """Returns the logits (Q,) of Q histories. The predicted success is the sigmoid of the logit."""
         return self._logits(histories, own_forward(self.backbone))
 
     @torch.no_grad()
     def values(self, histories: Histories) -> Tensor:
-        """Returns the predicted success of the histories, (Q,), in [0, 1]."""
+        """Returns the predicted success (Q,) of Q histories, in [0, 1], without gradients."""
         quickest = own_forward if self.autocast else forward_of_body
         return torch.sigmoid(self._logits(histories, quickest(self.backbone)))
 
@@ -54,7 +55,10 @@ class Critic(LightningModule):
         return self.head(hidden_BSC.flatten(0, 1)[last_Q].float()).squeeze(-1)
 
     def training_step(self, batch: tuple[Histories, Tensor], batch_idx: int = 0) -> Tensor:
-        """Returns the summed squared error against the targets (Q,) of a pass (Eq. 19 before the mean)."""
+        """Returns the sum of squared errors over the Q histories of a forward pass (TRACE Eq. 19 without the mean).
+
+        ``batch`` holds the histories and their targets (Q,).
+        """
         histories, target_Q = batch
         return (torch.sigmoid(self(histories)) - target_Q.to(self.device)).square().sum()
 

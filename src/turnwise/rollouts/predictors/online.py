@@ -1,4 +1,4 @@
-"""A critic that is trained beside the policy: it predicts while rollouts run and learns after every collection."""
+"""Trains a critic together with the policy. The critic predicts during sampling and learns after every collection."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Rewards, RolloutTree
 
 Example = tuple[RolloutTree, int, Target]
-"""A tree, one of its turns (-1: its state), and the outcome of the history that ends there."""
+"""A training example: a tree, the turn after which a history ends (-1: the root state), and the history's target."""
 
 
 class OnlinePredictor(Callback):
-    """The critic of one run, a callback of the trainer, so that checkpoints contain its weights and optimiser.
+    """The critic of one run, with its optimiser.
+
+    It is a callback of the trainer, so that checkpoints contain the critic's weights and optimiser state.
 
     Args:
-        critic: see :class:`turnwise.rollouts.predictors.critic.Critic`.
+        critic: the model that predicts.
         epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see
             :class:`turnwise.config.settings.PredictorSettings`.
-        seed: of the order of examples and of the choice of prefixes.
-        translate: converts trees into the critic's tokens, if these differ from the policy's.
+        seed: seed of the order of the examples and of the choice of histories below the root.
+        translate: function that converts trees into the critic's tokens. None: the policy has the same tokens.
     """
 
     def __init__(
@@ -51,19 +53,19 @@ class OnlinePredictor(Callback):
         self.critic, self.optimizer = critic, critic.configure_optimizers()
         self.epochs, self.prefix_share, self.batch, self.clip_norm = epochs, prefix_share, batch, clip_norm
         self.reward_max, self.batch_tokens, self.seed, self.translate = reward_max, batch_tokens, seed, translate
-        self._known: dict[str, dict[int, float]] = {}  # predictions of this collection, by state and turn
+        self._known: dict[str, dict[int, float]] = {}  # predictions in this collection: state id -> turn -> value
         self._score_seconds = self._score_cpu = 0.0
 
     def success(self, reward: Reward) -> Callable[[RolloutTree], Rewards]:
-        """Returns ``reward`` scaled so that the greatest possible reward is 1, as the predictor needs it."""
+        """Returns a reward function that divides the total of ``reward`` by the greatest possible reward."""
         return lambda tree: {"total": success_of(tree, reward(tree), self.reward_max)}
 
     # -- predictions while rollouts run --------------------------------------------------------------------------------
 
     def values(self, trees: Sequence[RolloutTree]) -> list[list[float]]:
-        """Returns the predicted success of each tree's state and of the history after each turn, (1 + N) each.
+        """Returns 1 + N predictions for each tree of N turns: for its root state, and for the history after each turn.
 
-        The value after a turn at which a rollout ended is 0. Each path's tokens are read once.
+        The value after the last turn of a rollout is 0. Tokens that several histories share are computed once.
         """
         began, cpu_began = time.monotonic(), time.process_time()
         found = self._score(trees, [branchable(tree) for tree in trees])
@@ -84,9 +86,9 @@ class OnlinePredictor(Callback):
     # -- training after every collection -------------------------------------------------------------------------------
 
     def learn(self, iteration: int, experience: Experience) -> dict[str, float]:
-        """Trains on an iteration's trees and returns metrics.
+        """Trains on the trees of an iteration and returns metrics.
 
-        Predictions are evaluated as they were before training.
+        The metrics of prediction quality use the predictions from before this training.
         """
         began, cpu_began = time.monotonic(), time.process_time()
         roots: list[Example] = []
@@ -115,7 +117,7 @@ class OnlinePredictor(Callback):
         return metrics
 
     def _predictions(self, examples: Sequence[Example]) -> list[Prediction]:
-        """Returns the predictions for these histories; those that were not predicted before are predicted now."""
+        """Returns the predictions for these histories. A history without a stored prediction is predicted now."""
         missing: dict[int, tuple[RolloutTree, list[int]]] = {}
         for tree, turn, _ in examples:
             if turn not in self._known.get(tree.state.id, {}):
@@ -127,7 +129,7 @@ class OnlinePredictor(Callback):
         return [Prediction(self._known[tree.state.id][turn], target) for tree, turn, target in examples]
 
     def _step(self, examples: Sequence[Example]) -> float:
-        """Takes one optimiser step on these examples and returns their summed squared error."""
+        """Takes one optimiser step on these examples and returns the sum of their squared errors."""
         wanted: dict[int, tuple[RolloutTree, dict[int, float]]] = {}
         for tree, turn, target in examples:
             wanted.setdefault(id(tree), (tree, {}))[1][turn] = target.mean
@@ -156,14 +158,14 @@ class OnlinePredictor(Callback):
 
 
 def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device: torch.device) -> OnlinePredictor:
-    """Returns the predictor that ``settings`` (:class:`turnwise.config.settings.PredictorSettings`) describe.
+    """Builds the critic and its training from the settings and returns them.
 
     Args:
-        settings: the predictor's settings.
-        source: folder or id of the initial weights.
+        settings: the predictor's settings (:class:`turnwise.config.settings.PredictorSettings`).
+        source: folder or Hugging Face id of the initial weights.
         tokenizer: the policy's tokenizer.
-        seed: of the run.
-        device: on which the predictor computes.
+        seed: the run's seed.
+        device: the device on which the critic computes.
 
     Raises:
         PolicyError: there is no such model, or it cannot be used.

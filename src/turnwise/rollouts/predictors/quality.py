@@ -1,4 +1,4 @@
-"""Measures how good predictions were before training on the outcomes: rank correlation, and error by depth."""
+"""Measures the quality of a critic's predictions before it was trained on the outcomes: rank correlation and error."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from scipy.stats import spearmanr
 from turnwise.rollouts.predictors.contrast import Anchor, captured
 from turnwise.rollouts.predictors.targets import Target
 
-DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # ranges of depth (turns since the root) for the error by depth
+DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # ranges of depth (turns since the root); None: no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The prediction for a history, and its target."""
+    """The predicted success of a history, and its target (the measured success rate)."""
 
     value: float
     target: Target
@@ -27,12 +27,19 @@ class Prediction:
 
 
 def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict[str, float]:
-    """Returns Spearman's rho with its p-value (TRACE Eq. 22) for roots and prefixes, and the squared error by depth.
+    """Returns metrics of prediction quality for root states and for histories below them (prefixes).
 
-    ``captured_*`` is the share of the contrast below the half of the histories with the greatest V(1 - V).
-    ``captured_*_best`` is the share below the half that turned out to be best (Figure 2b). A ranking without
-    information finds one half. Undefined values are left out: a correlation of fewer than three histories or of equal
-    predictions or outcomes, and shares of contrast if there is none.
+    - ``spearman_*``, ``spearman_*_p``: Spearman's rank correlation between predictions and success rates, and its
+      p-value (TRACE Eq. 22).
+    - ``captured_*``: the fraction of all contrast that belongs to one half of the histories, those with the greatest
+      predicted V (1 - V). The contrast of a history is p (1 - p) of its measured success rate p. A ranking without
+      information gives 0.5.
+    - ``captured_*_best``: the same fraction for the half with the greatest contrast, which is the best possible value
+      (TRACE Figure 2b).
+    - ``mse_depth/*``: the mean squared error by the number of turns since the root.
+
+    Undefined values are left out. A correlation is undefined for fewer than three histories, and if all predictions or
+    all success rates are equal. The fractions of contrast are undefined if no history has contrast.
     """
     found: dict[str, float] = {}
     for name, group in (("root", roots), ("prefix", prefixes)):
@@ -52,11 +59,11 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
 
 
 def spread(success: float) -> float:
-    """Returns p (1 - p), the variance of outcomes within a group with this success rate."""
+    """Returns p (1 - p) for a success rate p, which is the variance of a success (0 or 1) with this probability."""
     return success * (1 - success)
 
 
 def bucket(depth: int) -> str:
-    """Returns the name of the range of depths: ``0``, ``1-2``, ``3-5``, ``6-10`` or ``11+``."""
+    """Returns the name of the range in which a depth lies: ``0``, ``1-2``, ``3-5``, ``6-10`` or ``11+``."""
     low, high = next((low, high) for low, high in DEPTHS if high is None or depth <= high)
     return f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"

@@ -1,6 +1,6 @@
-"""Packs histories of trees into rows of tokens.
+"""Packs histories of rollout trees into rows of tokens, for the critic.
 
-Each token is stored once, even if several histories, rollouts or trees share it.
+A token that several histories, rollouts or trees share is stored only once in a row.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from turnwise.rollouts.trie import Trie
 from turnwise.types import RolloutTree
 
 Place = tuple[int, int]
-"""The index of a tree in the given list, and the turn after which the history ends (-1: the state)."""
+"""Names a history: the index of its tree in the given list, and the turn after which it ends (-1: the root state)."""
 
 
 @dataclass(slots=True)
 class Histories:
-    """One forward pass over S packed tokens (B is 1; see ``models.score.PackedTokens``) with Q histories' ends."""
+    """The inputs of one forward pass: one row (B = 1) of S packed tokens that contain Q histories.
+
+    ``models.score.PackedTokens`` explains the packed layout.
+    """
 
     ids_BS: Tensor
     position_BS: Tensor
     end_BS: Tensor
-    last_Q: Tensor  # place of each history's last token
-    places: list[Place]
+    last_Q: Tensor  # place of each history's last token in the row
+    places: list[Place]  # the names of the Q histories
 
 
 @dataclass(slots=True)
@@ -38,20 +41,20 @@ class _Spine:
 @dataclass(slots=True)
 class _Row:
     trie: Trie = field(default_factory=Trie)
-    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the trie's nodes of their last tokens
+    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the nodes of their last tokens
 
 
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:
-    """Packs every wanted history once, on the first path that contains it.
+    """Packs every wanted history once, on the first path of its tree that contains it.
 
-    A path is read up to its last wanted history. Paths that begin alike share tokens, also those of different trees,
-    because states of one environment share their rules and tools. Other paths are placed next to each other in the same
-    row and do not see each other.
+    A path is packed only up to its last wanted history. Paths with a common prefix share its tokens, even if they
+    belong to different trees, because states of one environment begin with the same rules and tools. Paths without a
+    common prefix can be in the same row too, but attention does not connect them.
 
     Args:
         trees: the trees of the histories.
-        wanted: for each tree the turns after which a wanted history ends; -1 is its state.
-        batch_tokens: greatest number of tokens of one pass (a single path may be longer).
+        wanted: for each tree, the turns after which a wanted history ends; -1 is the root state.
+        batch_tokens: greatest number of tokens of one forward pass. A single path may be longer.
 
     Raises:
         ValueError: a tree has no such turn.
@@ -59,7 +62,7 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
     spines: list[_Spine] = []
     for number, (tree, turns) in enumerate(zip(trees, wanted, strict=True)):
         spines += _spines(number, tree, turns)
-    spines.sort(key=lambda spine: spine.ids)  # paths that share the most become neighbours
+    spines.sort(key=lambda spine: spine.ids)  # so that paths with long common prefixes become neighbours
     rows: list[_Row] = []
     for spine in spines:
         if not rows or len(rows[-1].trie) + len(spine.ids) - rows[-1].trie.shared(spine.ids)[0] > batch_tokens:
@@ -70,7 +73,7 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
 
 
 def branchable(tree: RolloutTree) -> list[int]:
-    """Returns the state (-1) and every turn that another turn follows: the histories that an episode continued."""
+    """Returns -1 (the root state) and every turn that another turn follows. Rollouts can branch only at these."""
     parents = {turn.parent for turn in tree.turns}
     return [-1, *(i for i in range(len(tree.turns)) if i in parents)]
 
@@ -87,7 +90,7 @@ def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[
 
 
 def _split(number: int, tree: RolloutTree, path: Sequence[int], asked: set[int]) -> Iterator[_Spine]:
-    """Yields the conversations of a path, each up to its last wanted history."""
+    """Yields the token sequences of a path's conversations, each up to the end of its last wanted history."""
     spine = _Spine([])
     for turn in path:
         if turn >= 0 and tree.turns[turn].anew:

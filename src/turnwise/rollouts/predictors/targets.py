@@ -1,4 +1,7 @@
-"""Training targets from a finished tree: the success rate below each of its histories (TRACE Eqs. 17-18)."""
+"""Computes the critic's training targets from finished trees (TRACE Eqs. 17-18).
+
+The target of a history is the mean success of the rollouts that continue it.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,21 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Mean success of the valid leaves below a turn (-1: the state), their number, and the turns since the root."""
+    """The target of the history that ends at the root state or after a turn."""
 
-    mean: float
-    leaves: int
-    depth: int
+    mean: float  # mean success of the valid leaves below
+    leaves: int  # number of these leaves
+    depth: int  # number of turns since the root
 
 
 def targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
-    """Returns targets for the state and for every turn that a valid rollout continued; none for a stopped tree.
+    """Returns a target for the root state (key -1) and for every turn after which a valid rollout continued.
 
-    A leaf has no target, because no rollout continues it and its reward is known.
+    A leaf has no target, because no rollout continues after it. A tree that a gate stopped has no targets.
 
     Args:
         tree: a finished tree.
-        success: of each leaf, between 0 and 1 (:func:`success_of`).
+        success: the success of each leaf, between 0 and 1 (see :func:`success_of`).
     """
     if tree.stopped:
         return {}
@@ -40,10 +43,10 @@ def targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
 
 
 def success_of(tree: RolloutTree, rewards: Rewards, reward_max: float = 1.0) -> list[float]:
-    """Returns the total rewards of the leaves divided by ``reward_max``; NaN if the environment failed.
+    """Returns the total reward of each leaf divided by ``reward_max``. The value is NaN if the environment failed.
 
     Raises:
-        ValueError: a value is outside [0, 1], but the predictor's output is a probability.
+        ValueError: a value is outside [0, 1]. The predictor cannot learn it, because it predicts a probability.
     """
     found = [reward / reward_max for reward in rewards["total"]]
     for leaf, share in zip(tree.leaves(), found, strict=True):

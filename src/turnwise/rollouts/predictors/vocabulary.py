@@ -1,4 +1,4 @@
-"""Converts trees into the tokens of another model, for a critic whose vocabulary is not the policy's."""
+"""Converts trees from the policy's tokens to the critic's, if the two models have different vocabularies."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ class Translation:
     """Converts trees from the policy's tokens to the critic's.
 
     Args:
-        policy: the tokenizer of the trees' ids.
-        critic: the tokenizer of the model that reads them.
+        policy: the policy's tokenizer, which produced the token ids of the trees.
+        critic: the critic's tokenizer.
     """
 
     policy: Any
     critic: Any
 
     def __call__(self, tree: RolloutTree) -> RolloutTree:
-        """Returns the same tree with state and turns tokenised again. Equal texts get equal tokens."""
+        """Returns a copy of the tree whose state and turns are tokenised by the critic's tokenizer.
+
+        Equal token sequences of the policy become equal token sequences of the critic.
+        """
         state = replace(tree.state, ids=self._ids(tree.state.ids))
         return replace(tree, state=state, turns=[self._turn(turn) for turn in tree.turns])
 
     def _turn(self, turn: Turn) -> Turn:
-        """Tokenises an action and its observation together, unless the observation is a new conversation."""
+        """Tokenises an action and its observation together, or apart if the observation starts a new conversation."""
         if turn.anew:
             said, seen = self._ids(tuple(turn.action_ids)), self._ids(tuple(turn.observation_ids))
             return Turn(turn.parent, list(said), [], observation_ids=list(seen), anew=True)
@@ -39,7 +42,7 @@ class Translation:
 
     @cached_property
     def _known(self) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
-        return lru_cache(maxsize=65536)(self._retokenised)  # a cache per instance, freed with the run
+        return lru_cache(maxsize=65536)(self._retokenised)  # each instance has its own cache, which is freed with it
 
     def _retokenised(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         text = self.policy.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -47,5 +50,5 @@ class Translation:
 
 
 def translation(policy: Any, critic: Any) -> Translation | None:
-    """Returns a translation between two tokenizers, or None if they have the same vocabulary."""
+    """Returns a converter from the policy's to the critic's tokens, or None if both have the same vocabulary."""
     return None if policy.get_vocab() == critic.get_vocab() else Translation(policy, critic)
