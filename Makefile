@@ -15,7 +15,7 @@ export PIP_NO_INPUT := 1
 export WANDB_MODE ?= offline
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train sandbox compiler escapes test test-fast test-extras properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
+.PHONY: help setup train results sandbox compiler escapes test test-fast test-extras properties lint format types imports check bfcl $(EXTRAS) alfworld test-alfworld test-vllm test-slurm gpu tiny docs audit clean
 
 help: ## what can be made
 	@grep -hE '^[a-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -115,6 +115,11 @@ gpu: $(VENV)/.dev $(VENV)/.bfcl ## all that needs a device, in thirty minutes on
 
 tiny: setup ## rebuild the shipped policy from its recipe (within an hour on two cores); ARGS="--ship" puts it into the package
 	$(BIN)/python -m recipes.tiny $(ARGS)
+
+# Each page names the commands that write its tables and its figure. Pages about runs that are not kept name a folder of outputs/.
+results: setup ## write the tables and figures of docs/results again from the runs of results/ and outputs/ (minutes)
+	@grep -rhoE '(Written|drawn) by `python scripts/report.py (sweep|summary)[^`]*' --include='*.md' docs | cut -d'`' -f2 | sort -u \
+		| while read -r command; do echo "$$command"; $(BIN)/$$command > /dev/null || exit 1; done
 
 docs: $(VENV)/.docs ## the documentation as a site in build/site, for a browser without a network; broken links and anchors are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
