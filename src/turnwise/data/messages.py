@@ -146,7 +146,7 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None
         raise UnusableError(
             f"{where}.content must be text, got {kind}",
             "join its text parts; images are not supported",
-            "content is no text",
+            "content is not a string",
         )
     if strange := [key for key in _TEXTS if not isinstance(message.get(key, ""), str)]:
         raise UnusableError(

@@ -123,7 +123,7 @@ def each_trajectory(
 
 
 def used_twice(identity: str, first: str) -> UnusableError:
-    """Returns the error for a trajectory with the id of an earlier trajectory, which was read at ``first``
+    """Returns the error for a trajectory whose id is taken: an earlier trajectory with the same id was read at ``first``
     ("file:line").
     """
     return UnusableError(f"id {identity!r} was used at {first}", "give it an id of its own", "id used twice")

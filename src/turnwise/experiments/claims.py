@@ -124,8 +124,8 @@ _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|
 
 
 def comparison(text: str, rows: Collection[str]) -> Comparison:
-    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``. It compares two rows, or a row and a
-    number; a margin and a scale may follow.
+    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``. A claim compares a row with
+    another row or with a number. A margin (``+ 2``) and the scale of the runs (``at paper``) may follow.
 
     Raises:
         ValueError: the text has another form, or names an unknown row.

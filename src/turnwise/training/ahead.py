@@ -17,9 +17,9 @@ from typing import Any
 
 from turnwise.rollouts.collect import Memory
 from turnwise.rollouts.play import Player, Tally
+from turnwise.training.collector_thread import Overlap
 from turnwise.training.earlier_policies import become, remembered
 from turnwise.training.module import PolicyModule
-from turnwise.training.overlap import Overlap
 from turnwise.training.recorder import Gathered
 
 Gather = Callable[[int, float, Player, Memory], Gathered]

@@ -20,7 +20,8 @@ class Allocator(Protocol):
         """Returns how many further rollouts to start in each tree, as a mapping from turn index to count. Index -1 is
         the root. The rollouts from the roots have just ended.
 
-        This method is called once for each tree. The result for a tree must not depend on the other trees of the call.
+        One call can pass several trees, and each tree is passed once in a run of the allocator. The result for a tree must
+        not depend on the other trees of the same call.
         """
         ...
 

@@ -66,7 +66,7 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
     if not isinstance(turn, Mapping) or not ("role" in turn or "from" in turn):
         found = sorted(map(str, turn))[:12] if isinstance(turn, Mapping) else type(turn).__name__
         remedy = "write each turn as {'role', 'content'} or {'from', 'value'}"
-        raise UnusableError(f"{where} names no speaker, only {found}", remedy, "unusable message")
+        raise UnusableError(f"{where} has no role, only {found}", remedy, "unusable message")
     said = turn.get("role") or turn.get("from")
     role = ROLES.get(said) if isinstance(said, str) else None
     if role is None:
@@ -103,7 +103,7 @@ def _text(content: Any, where: str) -> str:
         content = "\n".join(str(part.get("text") or "") for part in content)
     if not isinstance(content, str):
         what = f"{where} holds {type(content).__name__} where text belongs"
-        raise UnusableError(what, "join its text parts; images and sound are not supported", "content is no text")
+        raise UnusableError(what, "join its text parts; images and sound are not supported", "content is not a string")
     return content
 
 

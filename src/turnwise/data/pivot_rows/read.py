@@ -138,7 +138,7 @@ def _text(content: Any, where: str) -> str:
     said = [text for text in texts if isinstance(text, str)]
     if len(said) < len(texts):
         raise UnusableError(
-            f"{where} holds no text", "leave the row out; images are not supported", "content is no text"
+            f"{where} holds no text", "leave the row out; images are not supported", "content is not a string"
         )
     return "".join(said)
 

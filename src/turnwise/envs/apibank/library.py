@@ -119,7 +119,8 @@ def _add(table: str) -> Callable[..., str]:
 
 
 def _delete(table: str) -> Callable[..., str]:
-    """Returns an API's function. It deletes the matching row of the user to whom the token belongs."""
+    """Returns the function that implements an API: among the rows of the token's user, it deletes the one that matches the
+    arguments of the call."""
 
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}

@@ -188,7 +188,7 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_request(text: str) -> ToolCall:
-    """Returns the call in a text of the form ``API-Request: [Name(key='value')]``.
+    """Finds the only call of the form ``API-Request: [Name(key='value')]`` in a text, and returns it.
 
     Raises:
         ValueError: there is no call, or more than one.

@@ -22,13 +22,13 @@ UNUSABLE = {
     "no object": ([1], "no object", "not an object but list"),
     "no conversation": ({"text": "x"}, "no messages", "no conversation, only ['text']"),
     "no turn": ({"messages": []}, "no messages", "messages must be a non-empty list"),
-    "turn of text": ({"messages": ["hi"]}, "unusable message", "messages[0] names no speaker, only str"),
-    "bare turn": ({"messages": [{"text": "x"}]}, "unusable message", "messages[0] names no speaker, only ['text']"),
+    "turn of text": ({"messages": ["hi"]}, "unusable message", "messages[0] has no role, only str"),
+    "bare turn": ({"messages": [{"text": "x"}]}, "unusable message", "messages[0] has no role, only ['text']"),
     "stranger": ({"conversations": [{"from": "narrator", "value": "x"}]}, "unknown role", "unknown role 'narrator'"),
     "role no text": ({"messages": [{"role": ["user"]}]}, "unknown role", "unknown role ['user']"),
     "picture": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-        "content is no text",
+        "content is not a string",
         "messages[0] holds list where text belongs",
     ),
     "broken call": (

@@ -124,8 +124,8 @@ def test_pass_rates_that_are_none_are_refused(changes: dict[str, Any], reason: s
     [
         ({"type": "computer_call"}, "unknown kind of item"),
         ({"role": "critic", "content": "No."}, "unknown role"),
-        ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "content is no text"),
-        ({"role": "user"}, "content is no text"),
+        ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "content is not a string"),
+        ({"role": "user"}, "content is not a string"),
     ],
 )
 def test_items_that_cannot_be_read_are_told(item: dict[str, Any], reason: str) -> None:
