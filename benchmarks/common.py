@@ -41,6 +41,25 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 16,
     },
     "qwen3-4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+    # for benchmarks/growth.py, with a vocabulary as small as that of the shipped policy
+    "20m": {
+        "hidden_size": 384,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 6,
+        "head_dim": 64,
+        "vocab_size": 1024,
+    },
+    "120m": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 13,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "head_dim": 64,
+        "vocab_size": 1024,
+    },
     # ours, of two layers, for make gpu DRY=cpu
     "qwen3-dry": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8},
 }
@@ -153,7 +172,7 @@ def config_of(shape: str) -> Any:
     if shape == "tiny":
         return AutoConfig.from_pretrained(tiny_path())
     ids = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None, "tie_word_embeddings": True}
-    return AutoConfig.for_model("qwen3", **SHAPES[shape], **SHARED_SHAPE, **ids)
+    return AutoConfig.for_model("qwen3", **{**SHARED_SHAPE, **SHAPES[shape], **ids})
 
 
 def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: float) -> Any:

@@ -228,6 +228,22 @@ def longtail(results: Sequence[Result]) -> str:
     return "\n\n".join([*lines, f"{', '.join(commands)}. {machines(results)}"])
 
 
+def model_size(results: Sequence[Result]) -> str:
+    """Returns a table of the lead over peers, with a row for each size of the model and number format."""
+    keys = ("x_generate", "x_continuous", "x_vllm_cpu", "x_padded", "x_per_turn", "floor_ratio")
+    rows = [
+        [f"{name.replace('m/', ' million, ')}", *("-" if row.get(key) is None else f"{row[key]:.3g}" for key in keys)]
+        for result in results
+        for name, row in result.items()
+        if isinstance(row, Mapping) and "x_padded" in row
+    ]
+    setting, absent = results[0]["setting"], {k: v for result in results for k, v in result["absent"].items()}
+    lines = [table(["parameters, number format", *(f"`{key}`" for key in keys)], rows)]
+    lines += [f"Not measured: {name} ({reason})." for name, reason in absent.items()]
+    lines.append(f"`python benchmarks/growth.py --work {setting['work']}`. {machines(results)}")
+    return "\n\n".join(lines)
+
+
 def _or_nothing(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
@@ -241,5 +257,6 @@ ELSEWHERE: Mapping[str, tuple[str, Callable[[Sequence[Result]], str]]] = {
     "by_name": ("methods/README.md", by_name),
     "probe": ("models.md", probe),
     "gateway": ("agents.md", gateway),
+    "model_size": ("performance.md", model_size),
 }
 """Benchmark -> the page that holds its table, and the function that creates the table."""

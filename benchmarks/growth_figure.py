@@ -1,0 +1,48 @@
+"""Draws the lead over peers against the size of the model, for benchmarks/growth.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+NAMES = {
+    "x_generate": "rollouts: transformers generate",
+    "x_continuous": "rollouts: continuous batching",
+    "x_vllm_cpu": "rollouts: vLLM's CPU build",
+    "x_padded": "updates: the padded update",
+    "x_per_turn": "profiling: each turn prefilled anew",
+}
+DASHES = {"float32": "-", "bfloat16": "--"}
+
+
+def figure(found: Mapping[str, Mapping[str, Any]], place: Path) -> None:
+    """Writes one pair of axes with a line for each peer and number format; 1 is the speed of the peer."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    drawn, axes = pyplot.subplots(figsize=(7, 4))
+    for number, (key, label) in enumerate(NAMES.items()):
+        for dtype, dashes in DASHES.items():
+            points = [
+                (millions(name), row[key])
+                for name, row in found.items()
+                if name.endswith(f"/{dtype}") and row.get(key) is not None
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), dashes, marker="o", color=f"C{number}", label=f"{label}, {dtype}")
+    axes.axhline(1, color="grey", linewidth=1)
+    axes.set(xscale="log", yscale="log", xlabel="million parameters", ylabel="times as fast as the peer")
+    axes.legend(fontsize=7)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    drawn.tight_layout()
+    drawn.savefig(place, metadata={"Date": None})
+    pyplot.close(drawn)
+
+
+def millions(name: str) -> float:
+    """Returns the size in millions of parameters that a name such as ``20m/float32`` begins with; 1 for a dry run."""
+    size = name.partition("/")[0].removesuffix("m")
+    return float(size) if size.isdigit() else 1.0
