@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from hypothesis import given, settings
-from tests.unit.models.test_blocks import ends
+from tests.unit.models.test_attention_gpu import ends
 from torch import Tensor
 
 from attention import ends_of, threshold

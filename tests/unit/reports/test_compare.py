@@ -97,7 +97,7 @@ def test_the_table_by_hand(runs):
     assert "| Full | 0, 1, 2 | 30.0 | 53.0 +- 9.0 |" in text
     assert "| --- | ---: |" in text
     assert "over 192 tasks a run" in text
-    assert "never a paper's score" in text
+    assert "not reach a paper's scores" in text
     assert text.endswith("Written by `x`.\n")
 
 
