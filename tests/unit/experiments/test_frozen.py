@@ -72,7 +72,8 @@ def test_claims_and_settings_precede_their_runs(name: str) -> None:
 @pytest.mark.skipif(WHOLE != "false", reason="this copy has no history, or only its end")
 @pytest.mark.parametrize("name", NAMES)
 def test_preconditions_were_measured_before_the_claims_were_judged(name: str) -> None:
-    compared = set(re.findall(r"\w+", str(find_sweep(name, CONF).directions)))  # pilots, too, begin from the start's run
+    # only rows that a claim compares: a start is older than the pilots, because they begin from it too
+    compared = set(re.findall(r"\w+", str(find_sweep(name, CONF).directions)))
     judged = [result for row, result in runs_of(name, pilot=False) if row in compared]
     for row, pilot in runs_of(name, pilot=True):
         assert git("merge-base", "--is-ancestor", pilot.commit, "HEAD") is not None, f"{row}: {pilot.commit}"
