@@ -23,11 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common import config_of, finish, options, positive, prepare, show, timed
+from common import finish, options, positive, prepare, show, timed
 from devices import begin_peak, failure, peak_bytes
 from gathered import GatheredTree
 from grouper import GroupedTree, grouper_absent
 from samples import branching_tree, credit, flat_tree
+from shapes import config_of
 from turnwise.models.attention import PackedTree, Plan
 from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree

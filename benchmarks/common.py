@@ -24,46 +24,14 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from devices import cpu_model, failure
+from shapes import SHAPES, config_of
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.policy import load_policy, with_adapter
 from turnwise.models.shipped import tiny_path
-
-# Published architectures (their configuration files); the weights are random, for speed does not depend on them.
-SHAPES: dict[str, dict[str, int]] = {
-    "qwen3-0.6b": {
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-    },
-    "qwen3-4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
-    # for benchmarks/growth.py, with a vocabulary as small as that of the shipped policy
-    "20m": {
-        "hidden_size": 384,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 8,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 6,
-        "head_dim": 64,
-        "vocab_size": 1024,
-    },
-    "120m": {
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 13,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 12,
-        "head_dim": 64,
-        "vocab_size": 1024,
-    },
-    # ours, of two layers, for make gpu DRY=cpu
-    "qwen3-dry": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8},
-}
-SHARED_SHAPE = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +133,6 @@ def model_of(shape: str, dtype: str, device: torch.device, attention: str = "sdp
             model = AutoModelForCausalLM.from_config(config, dtype=wanted)
     model.generation_config.do_sample = True
     return model.to(device).eval()
-
-
-def config_of(shape: str) -> Any:
-    """The configuration of a shape; token ids as in the shipped tokenizer."""
-    if shape == "tiny":
-        return AutoConfig.from_pretrained(tiny_path())
-    ids = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None, "tie_word_embeddings": True}
-    return AutoConfig.for_model("qwen3", **{**SHARED_SHAPE, **SHAPES[shape], **ids})
 
 
 def policy_of(shape: str, dtype: str, device: torch.device, rank: int, alpha: float) -> Any:

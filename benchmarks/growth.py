@@ -26,8 +26,10 @@ from devices import cpu_model
 from gpu import finished, run
 from gpu_parts import BENCHMARKS, Outcome, Part
 from growth_figure import figure
+from result_tables import ratio_or_dash
+from shapes import GROWTH
 
-SIZES = {"2m": "tiny", "20m": "20m", "120m": "120m", "dry": "qwen3-dry"}  # name of a size -> shape of common.py
+SIZES = {"2m": "tiny", **{name: name for name in GROWTH}, "dry": "qwen3-dry"}  # name of a size -> its shape
 # The work is as small as the largest model's slowest peer allows, and the same for all sizes.
 WORK: Mapping[str, Mapping[str, str]] = {
     "whole": {
@@ -70,7 +72,6 @@ def main() -> int:
     table(found, failed)
     if args.figure:
         figure(found, args.figure)
-    args.shape, args.dtype, args.device = ",".join(args.sizes), ",".join(args.dtypes), "cpu"
     finish("model_size", args, found, {"absent": failed})
     return 1 if failed else 0
 
@@ -103,17 +104,12 @@ def measured(kind: str, outcome: Outcome) -> dict[str, Any]:
 def table(found: Mapping[str, Mapping[str, Any]], failed: Mapping[str, str]) -> None:
     """Prints a row for each size and format."""
     keys = [key for several in RATIOS.values() for key in several]
-    rows = [[name, *(shown(row.get(key)) for key in keys)] for name, row in found.items()]
+    rows = [[name, *(ratio_or_dash(row.get(key)) for key in keys)] for name, row in found.items()]
     notes = [f"{name}: {reason}" for name, reason in failed.items()]
     header = ["", *(key.removeprefix("x_").removesuffix("_ratio").removesuffix("_cpu") for key in keys)]
     show(
         "How many times as fast as each peer, by size of the model; floor: our time over the bound", header, rows, notes
     )
-
-
-def shown(value: float | None) -> str:
-    """Returns a ratio with three digits, or a dash if it was not measured."""
-    return "-" if value is None else f"{value:.3g}"
 
 
 def parser() -> argparse.ArgumentParser:

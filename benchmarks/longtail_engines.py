@@ -15,7 +15,8 @@ from urllib.request import urlopen
 import torch
 from transformers import AutoModelForCausalLM
 
-from common import config_of, fill_adapter, tokenizer_of
+from common import fill_adapter, tokenizer_of
+from shapes import config_of
 from slow_server import END
 from turnwise.engines.lanes import Lanes
 from turnwise.engines.vllm.engine import VllmEngine

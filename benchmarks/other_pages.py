@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from result_tables import Result, machines, table
+from result_tables import Result, machines, ratio_or_dash, table
 
 
 def million(results: Sequence[Result]) -> str:
@@ -232,7 +232,7 @@ def model_size(results: Sequence[Result]) -> str:
     """Returns a table of the lead over peers, with a row for each size of the model and number format."""
     keys = ("x_generate", "x_continuous", "x_vllm_cpu", "x_padded", "x_per_turn", "floor_ratio")
     rows = [
-        [f"{name.replace('m/', ' million, ')}", *("-" if row.get(key) is None else f"{row[key]:.3g}" for key in keys)]
+        [f"{name.replace('m/', ' million, ')}", *(ratio_or_dash(row.get(key)) for key in keys)]
         for result in results
         for name, row in result.items()
         if isinstance(row, Mapping) and "x_padded" in row

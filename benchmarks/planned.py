@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common import config_of
+from shapes import config_of
 from turnwise.config.settings import LoraSettings
 from turnwise.planning.activations import activation_bytes
 from turnwise.planning.architectures import Architecture

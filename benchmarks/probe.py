@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from common import SHAPES, config_of, finish, positive, show
+from common import finish, positive, show
+from shapes import SHAPES, config_of
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.probe import probe
 

@@ -14,6 +14,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
+def ratio_or_dash(value: float | None) -> str:
+    """Returns a ratio with three digits, or a dash if it was not measured."""
+    return "-" if value is None else f"{value:.3g}"
+
+
 def machines(results: Any) -> str:
     """Returns a description of the machines on which the numbers were measured, each machine once."""
     found = []
