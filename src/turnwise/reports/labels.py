@@ -44,6 +44,7 @@ LOGGED = {
     "rollout/tokens_per_s": "tokens sampled a second",
     "rollout/trajectories": "trajectories played so far",
     "cpu/iteration": "CPU seconds of an iteration",
+    "eval/repeat_rate": "repeated actions in evaluations",
 }
 _HOW = {
     "late": "later half",

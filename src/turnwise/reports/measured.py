@@ -72,7 +72,8 @@ class Measured:
     A metric is one of
 
     - a dotted path in ``result.json`` (``in_domain.after``);
-    - a key of ``metrics.jsonl`` (``train/reward_std``), for its mean over the training rows. A prefix selects another
+    - a key of ``metrics.jsonl`` (``train/reward_std``), for its mean over the training rows; a key of an evaluation
+      (``eval/repeat_rate``), for its mean over the evaluations. A prefix selects another
       statistic: ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row) or ``sum``;
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
     - ``profile_turns`` for profiles alone, or ``sampled_turns`` or ``sampled_cpu_seconds`` for rollouts and profiles
@@ -99,7 +100,8 @@ class Measured:
             return _WITH_PROFILES[key](self)
         if "/" not in key:
             return read_metric(self.result, key)
-        found = [row[key] for row in self.training if row.get(key) is not None]
+        rows = self.rows if key.startswith("eval/") else self.training
+        found = [row[key] for row in rows if row.get(key) is not None]
         if not found:
             return None
         if how == "spread":

@@ -53,6 +53,15 @@ def said(text: str, metric: str, **rows: dict[int, Measured]):
     return decide(comparison(text, dict.fromkeys(rows)), metric, rows, mean_interval, paired_mean_difference)
 
 
+def test_a_metric_of_evaluations_is_read_from_their_rows(tmp_path: Path) -> None:
+    run = save(tmp_path / "r", [1], reward_std=[0.4, 0.3])
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps({"phase": "eval", "eval/repeat_rate": rate}) + "\n" for rate in (0.6, 0.2))
+    assert run.value("last eval/repeat_rate") == 0.2
+    assert run.value("eval/repeat_rate") == pytest.approx(0.4)
+    assert run.value("last train/reward_std") == 0.3
+
+
 def test_values_of_a_run(tmp_path: Path) -> None:
     run = save(tmp_path / "r", [2, 2, 1, 1], reward_std=[0.4, 0.3, 0.2, 0.1])
     assert run.value("in_domain.after") == 75.0
