@@ -91,6 +91,9 @@ def on_files(files: Files, config: Any) -> Files:
             )
         content = f"# {folder}\n\n" + "".join(f"- [{name}]({name})\n" for name in names)
         added[f"{folder}/README.md"] = File.generated(config, f"{folder}/README.md", content=content)
+    for picture in (ROOT / "docs" / "images").iterdir():  # the gallery also shows those that no page links to
+        name = picture.relative_to(ROOT).as_posix()
+        added[name] = File.generated(config, name, abs_src_path=str(picture))
     added["docs/gallery.md"] = File.generated(config, "docs/gallery.md", content=gallery())
     for name, modules in REFERENCE.items():
         content = f"# {name.capitalize()}\n\n" + "".join(f"::: turnwise.{module}\n\n" for module in modules)
