@@ -14,6 +14,7 @@ NAMES = {
     "x_per_turn": "profiling: each turn prefilled anew",
 }
 DASHES = {"float32": "-", "bfloat16": "--"}
+TICKS = (0.5, 1, 2, 3, 4, 6, 8, 12)
 
 
 def figure(found: Mapping[str, Mapping[str, Any]], place: Path) -> None:
@@ -35,6 +36,10 @@ def figure(found: Mapping[str, Mapping[str, Any]], place: Path) -> None:
                 axes.plot(*zip(*points, strict=True), dashes, marker="o", color=f"C{number}", label=f"{label}, {dtype}")
     axes.axhline(1, color="grey", linewidth=1)
     axes.set(xscale="log", yscale="log", xlabel="million parameters", ylabel="times as fast as the peer")
+    sizes = sorted({millions(name) for name in found if "/" in name})
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.minorticks_off()
     axes.legend(fontsize=7)
     place.parent.mkdir(parents=True, exist_ok=True)
     drawn.tight_layout()

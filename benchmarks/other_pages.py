@@ -240,7 +240,8 @@ def model_size(results: Sequence[Result]) -> str:
     setting, absent = results[0]["setting"], {k: v for result in results for k, v in result["absent"].items()}
     lines = [table(["parameters, number format", *(f"`{key}`" for key in keys)], rows)]
     lines += [f"Not measured: {name} ({reason})." for name, reason in absent.items()]
-    lines.append(f"`python benchmarks/growth.py --work {setting['work']}`. {machines(results)}")
+    command = f"--work {setting['work']} --sizes {' '.join(setting['sizes'])} --dtypes {' '.join(setting['dtypes'])}"
+    lines.append(f"`python benchmarks/growth.py {command}`. {machines(results)}")
     return "\n\n".join(lines)
 
 

@@ -36,7 +36,16 @@ def test_a_measurement_that_failed_has_no_ratio() -> None:
 
 def test_the_table_of_the_docs_has_a_row_for_each_size_and_a_dash_where_nothing_was_measured() -> None:
     row = {"x_generate": 12.345, "x_padded": 5.0, "floor_ratio": 3.2}
-    told = model_size([{"2m/float32": row, "absent": {}, "setting": {"work": "whole"}, "machine": {}}])
+    told = model_size(
+        [
+            {
+                "2m/float32": row,
+                "absent": {},
+                "setting": {"work": "whole", "sizes": ["2m"], "dtypes": ["float32"]},
+                "machine": {},
+            }
+        ]
+    )
     assert "| 2 million, float32 | 12.3 | - | - | 5 | - | 3.2 |" in told
 
 
