@@ -86,9 +86,9 @@ def root_gains(values: Array, budget: int) -> Array:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", type=int, default=512, help="B")
-    parser.add_argument("--budget", type=int, default=1024, help="M, at least 2")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of the alternating comparison")
+    parser.add_argument("--prompts", type=int, default=512, help="number of prompts, B in the paper")
+    parser.add_argument("--budget", type=int, default=1024, help="number of rollouts, M in the paper; at least 2")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds of the alternating comparison")
     parser.add_argument(
         "--instances",
         type=int,

@@ -1,16 +1,17 @@
-"""Attention over packed trees by every plan there is: one layer, forward and backward, over lengths and kinds of trees.
+"""Measures attention over packed trees by all plans: one layer, forward and backward, for several lengths and trees.
 
 python benchmarks/attention.py --device cuda --dtype bfloat16
 python benchmarks/attention.py --lengths 64 128 --rounds 1
 
     dense      a mask of all pairs (models/attention.py)
-    blocks     flex attention by blocks (models/attention_gpu.py): CUDA; a CPU has no gradient of it, and answers alone are timed
+    blocks     flex attention by blocks (models/attention_gpu.py): CUDA; on a CPU only the forward pass is timed
     gathered   variable-length FlashAttention over the keys of each path, as in TRL's packed trie (gathered.py)
-    unsloth    Unsloth's kernel for one prefix and its answers, where it is installed: CUDA (grouper.py)
-    runs       torch's CPU kernel, piece by piece (models/attention_cpu.py): a CPU
+    unsloth    Unsloth's kernel for one prefix and its answers, if it is installed: CUDA (grouper.py)
+    runs       torch's CPU kernel, piece by piece (models/attention_cpu.py): CPU
 
-Every plan answers the same query, keys and values; `apart` is the largest difference to the dense answer. The threshold is the
-shortest length from which on blocks are never slower than the dense mask, to stand beside LONG in models/score.py.
+All plans get the same queries, keys and values; `apart` is the largest difference to the output of the dense plan. The
+threshold is the shortest length from which on blocks are never slower than the dense mask, for comparison with LONG in
+models/score.py.
 """
 
 from __future__ import annotations
@@ -183,7 +184,9 @@ def parser() -> argparse.ArgumentParser:
     parser = options(__doc__, rounds=5)
     parser.set_defaults(shape="qwen3-4b")
     lengths = [256, 512, 1024, 2048, 4096, 8192, 16384]
-    parser.add_argument("--lengths", type=positive, nargs="+", default=lengths, help="tokens of a packed row, about")
+    parser.add_argument(
+        "--lengths", type=positive, nargs="+", default=lengths, help="approximate tokens of a packed row"
+    )
     return parser
 
 

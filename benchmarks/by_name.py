@@ -3,7 +3,7 @@ method=NAME
 
 python benchmarks/by_name.py --json outputs/benchmarks/by_name.json
 python benchmarks/by_name.py --methods sft trace
-python benchmarks/by_name.py --ship      also writes the times into the package, which the start of such a run shows
+python benchmarks/by_name.py --ship      also writes the times into the package; a run shows them at its start
 
 Every run begins in an empty folder and shares no cache with the others. The output shows held-out success of the base
 policy and after training, the change with its 95 % interval (docs/evaluation.md), the number of samples in updates, and

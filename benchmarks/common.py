@@ -72,15 +72,20 @@ def options(doc: str | None, rounds: int = 3) -> argparse.ArgumentParser:
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("--rounds", type=positive, default=rounds, help=f"measured rounds, of which the median counts ({rounds})")
-    add("--threads", type=positive, default=None, help="threads of every contender (default: as torch finds them)")
+    add(
+        "--rounds",
+        type=positive,
+        default=rounds,
+        help=f"number of measured rounds; the result is their median ({rounds})",
+    )
+    add("--threads", type=positive, default=None, help="threads of every contender (default: the choice of torch)")
     add("--device", choices=["cpu", "cuda"], default="cpu")
     add("--dtype", choices=["float32", "bfloat16"], default="float32")
-    add("--shape", choices=["tiny", *SHAPES], default="tiny", help="tiny is the shipped policy; others: random weights")
+    add("--shape", choices=["tiny", *SHAPES], default="tiny", help="tiny: the shipped policy; others: random weights")
     add("--seed", type=int, default=0)
-    add("--peers", nargs="*", default=None, metavar="NAME", help="only these peers (default: all that are installed)")
+    add("--peers", nargs="*", default=None, metavar="NAME", help="measure only these peers (default: all installed)")
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
-    add("--keep-going", action="store_true", help="name peers that fail under `absent`, and measure the others")
+    add("--keep-going", action="store_true", help="list peers that fail under `absent`, and measure the others")
     return parser
 
 

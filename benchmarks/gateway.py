@@ -54,7 +54,10 @@ def main() -> None:
         "--requests", type=number(3, 1e5, whole=True), default=40, help="number of requests of a session (default 40)"
     )
     parser.add_argument(
-        "--reply-ms", type=number(0, 1e5), default=100.0, help="milliseconds of the policy for a reply (default 100)"
+        "--reply-ms",
+        type=number(0, 1e5),
+        default=100.0,
+        help="milliseconds that the policy takes for a reply (default 100)",
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

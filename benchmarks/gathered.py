@@ -27,7 +27,7 @@ class GatheredTree(OfTrees):
 
     def __init__(self, end_BS: Tensor) -> None:
         if len(end_BS) != 1 or not bool((end_BS > 0).all()):
-            raise ValueError(f"one row without padding is needed, got {tuple(end_BS.shape)}")
+            raise ValueError(f"the input must be one row without padding, got {tuple(end_BS.shape)}")
         self.end = end_BS
         starts, paths = stretches(end_BS[0].tolist())
         lengths = [0, *(len(path) for path in paths)]

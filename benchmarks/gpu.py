@@ -1,14 +1,15 @@
-"""Runs everything that needs a device, one part after another, and keeps what was measured (`make gpu`).
+"""Runs all tests and benchmarks that need a device, one part after another, and saves the results (`make gpu`).
 
 python benchmarks/gpu.py                              all parts, on CUDA
-python benchmarks/gpu.py parts=attention,update_4b    these parts alone
+python benchmarks/gpu.py parts=attention,update_4b    only these parts
 python benchmarks/gpu.py dry=cpu                      the same code with tiny shapes on a CPU
-python benchmarks/gpu.py again=true out=FOLDER        also what is finished, into another folder
+python benchmarks/gpu.py again=true out=FOLDER        also finished parts, in another folder
 
-A part is a command with a time limit (gpu_parts.py) and a folder, outputs/gpu/<part>, with its output and part.json. One that was
-finished by the same command on the same device is not run again. A part that fails, runs out of time or lacks what it needs is
-reported, and the others go on. report.md and results.json lie beside the folders. The last line is one JSON object. Exit
-status: 0 when all parts ran that could, 1 when one failed, 2 when the command cannot be used.
+A part is a command with a time limit (gpu_parts.py) and a folder, outputs/gpu/<part>, with its output and part.json. A
+part that was finished by the same command on the same device is not run again. If a part fails, exceeds its time limit
+or lacks a requirement, this is reported and the other parts are run. report.md and results.json are beside the folders
+of the parts. The last line is one JSON object. Exit status: 0 if no part failed or exceeded its time limit, 1 if one
+did, 2 if the command cannot be used.
 """
 
 from __future__ import annotations
@@ -92,13 +93,13 @@ def words_of(arguments: Sequence[str]) -> dict[str, str]:
             raise SystemExit(0)
         if name not in WORDS or not value or name in found:
             raise InputError(
-                f"{word}: give each of {', '.join(f'{known}=...' for known in WORDS)} at most once, with a value"
+                f"{word}: write each of {', '.join(f'{known}=...' for known in WORDS)} at most once, with a value"
             )
         found[name] = value
     if found.get("dry", DRY) != DRY:
-        raise InputError(f"dry={found['dry']}: only dry={DRY} is known")
+        raise InputError(f"dry={found['dry']}: the only possible value is dry={DRY}")
     if found.get("again", "true") not in ("true", "false"):
-        raise InputError(f"again={found['again']}: true or false")
+        raise InputError(f"again={found['again']}: must be true or false")
     return found
 
 
@@ -112,7 +113,7 @@ def chosen_parts(names: str | None, parts: Sequence[Part]) -> list[Part]:
     known = {part.name for part in parts}
     if strange := [name for name in wanted if name not in known]:
         raise InputError(
-            f"parts={names}: no part is called {', '.join(strange)}; there are {', '.join(known_in_order(parts))}"
+            f"parts={names}: no part is called {', '.join(strange)}; choose from {', '.join(known_in_order(parts))}"
         )
     return [part for part in parts if part.name in wanted]
 

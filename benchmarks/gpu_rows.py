@@ -1,12 +1,13 @@
-"""Some iterations of one row of a paper at ``scale=paper``, with random weights, on the devices that there are.
+"""Runs some iterations of one row of a paper at ``scale=paper``, with random weights, on the devices of this machine.
 
 python benchmarks/gpu_rows.py pivotrl --folder outputs/gpu/paper_pivotrl
 python benchmarks/gpu_rows.py trace --device cpu --iterations 2 --folder outputs/gpu-dry/paper_trace
 
-The row is what its sweep composes. Data and servers are made up (paper_rows.py), and the policy has the row's family with random
-weights: of Qwen3-0.6B's sizes on CUDA, tiny on a CPU. What else is changed stands under `changed` in the last line. On CUDA vLLM
-samples if it is installed in an environment of its own, on the same device as the training; else the tree engine does.
-A run that is not through at --limit is stopped by a signal, as a person would, and the same command goes on with it.
+The configuration is that of the row in its sweep. Data and servers are synthetic (paper_rows.py). The policy has the
+row's model family with random weights: Qwen3-0.6B's sizes on CUDA, tiny on a CPU. All other changes are listed under
+`changed` in the last line. On CUDA, vLLM samples on the same device as the training if it is installed in its own
+Python environment; otherwise the tree engine samples. A run that is not finished at --limit is stopped by an interrupt
+signal; the same command resumes it.
 """
 
 from __future__ import annotations
@@ -193,9 +194,15 @@ def parser() -> argparse.ArgumentParser:
     add("paper", choices=list(PAPERS))
     add("--device", choices=["cpu", "cuda"], default="cuda")
     add("--iterations", type=positive, default=10)
-    add("--limit", type=positive, default=110, metavar="S", help="the run is stopped after so many seconds (110)")
-    add("--fresh", action="store_true", help="put an earlier run in the folder aside and begin anew")
-    add("--folder", type=Path, required=True, help="of data, weights and the run")
+    add(
+        "--limit",
+        type=positive,
+        default=110,
+        metavar="S",
+        help="number of seconds after which the run is stopped (110)",
+    )
+    add("--fresh", action="store_true", help="move an earlier run in the folder aside and start a new run")
+    add("--folder", type=Path, required=True, help="folder of the data, the weights and the run")
     return parser
 
 

@@ -82,5 +82,5 @@ def group_of(end_BS: Tensor) -> tuple[int, list[int]]:
         answers.append(last - place)
         place = last
     if len(end_BS) != 1:
-        raise ValueError(f"one row is needed, got {len(end_BS)}")
+        raise ValueError(f"the input must be one row, got {len(end_BS)} rows")
     return prefix, answers

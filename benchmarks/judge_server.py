@@ -208,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif kind == "empty":
             self._chat(None, "length")
         else:
-            raise ValueError(f"no fault is called {fault!r}")
+            raise ValueError(f"unknown fault {fault!r}")
 
     def _noise(self) -> None:
         self.send_response(200)
@@ -241,7 +241,7 @@ def serve(*args: Any, **settings: Any) -> Iterator[Server]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--delay", type=float, default=0.0, help="seconds before each answer")
-    parser.add_argument("--port", type=int, default=0, help="port; 0, the default: any free port")
+    parser.add_argument("--port", type=int, default=0, help="port of the server (default 0: any free port)")
     args = parser.parse_args()
     with serve(delay=args.delay, port=args.port) as server:
         print(server.url, flush=True)

@@ -3,10 +3,11 @@
 python benchmarks/kept_turns.py --run=outputs/pivotrl/tab4/full
 python benchmarks/kept_turns.py --run=outputs/pivotrl/tab4/full/seed0
 
-The script reads the profiles of finished runs and plays their demonstrations again. The environment's own verifier, which
-knows the task, says whether the demonstrated action and each sampled action make progress. The output has the share of
-mistakes among the kept turns, the other turns with mixed samples, and the turns without signal, and the share of samples
-that make progress and were not paid. The last line is one JSON object. The exit status is 2 if no run can be read.
+The script reads the profiles of finished runs and plays their demonstrations again. The environment's own verifier,
+which knows the task, decides whether the demonstrated action and each sampled action make progress. The output has the
+share of mistakes among the kept turns, the other turns with mixed samples, and the turns without signal, and the share
+of samples that make progress but got no reward. The last line is one JSON object. The exit status is 2 if no run can be
+read.
 """
 
 from __future__ import annotations
@@ -39,13 +40,16 @@ def main(arguments: list[str] | None = None) -> int:
     folder = parser.parse_args(arguments).run
     runs = [path.parent for path in sorted(folder.rglob("profile.parquet"))]
     if not runs:
-        print(f"{folder}: no profile.parquet there; give a run of method=pivotrl", file=sys.stderr)
+        print(f"{folder}: the folder contains no profile.parquet; give a run of method=pivotrl", file=sys.stderr)
         return 2
     counts: Counter[tuple[str, ...]] = Counter()
     for run in runs:
         env = build(OmegaConf.create(read_yaml(run / "config.yaml")), "env")
         if not isinstance(env, HouseholdEnv):
-            print(f"{run}: a run in {env.name}; only household has a verifier that knows the task", file=sys.stderr)
+            print(
+                f"{run}: the environment is {env.name}; only household has a verifier that knows the task",
+                file=sys.stderr,
+            )
             return 2
         counts.update(marks(env, pq.read_table(run / "profile.parquet").to_pylist()))
     show(found := shares(counts))

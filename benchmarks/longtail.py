@@ -269,16 +269,16 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument
     add("--engine", choices=["stub", "vllm", "tree"], default="stub")
     add("--vllm-python", default=".venv-vllm/bin/python", help="Python interpreter that has vLLM (%(default)s)")
-    add("--iterations", type=int, default=8, help="iterations under free; otherwise --rounds of them (%(default)s)")
+    add("--iterations", type=int, default=8, help="iterations under free; --rounds is for the others (%(default)s)")
     add("--groups", type=int, default=8, help="number of groups of a collection (%(default)s)")
     add("--group", type=int, default=8, help="number of rollouts of a group (%(default)s)")
-    add("--least", type=int, default=3, help="fewest turns of a rollout (%(default)s)")
-    add("--turns", type=float, default=6.0, help="mean number of turns; geometric beyond the fewest (%(default)s)")
-    add("--horizon", type=int, default=16, help="most turns (%(default)s)")
-    add("--reply", type=float, default=40.0, help="mean tokens of a reply (%(default)s)")
-    add("--max-tokens", type=int, default=400, help="most tokens of a reply (%(default)s)")
-    add("--max-length", type=int, default=8192, help="most tokens of a history (%(default)s)")
-    add("--latency", type=float, default=0.1, help="mean seconds of an answer of the environment (%(default)s)")
+    add("--least", type=int, default=3, help="minimum number of turns of a rollout (%(default)s)")
+    add("--turns", type=float, default=6.0, help="mean number of turns; geometric above the minimum (%(default)s)")
+    add("--horizon", type=int, default=16, help="maximum number of turns of a rollout (%(default)s)")
+    add("--reply", type=float, default=40.0, help="mean number of tokens of a reply (%(default)s)")
+    add("--max-tokens", type=int, default=400, help="maximum number of tokens of a reply (%(default)s)")
+    add("--max-length", type=int, default=8192, help="maximum number of tokens of a history (%(default)s)")
+    add("--latency", type=float, default=0.1, help="mean seconds of a reply of the environment (%(default)s)")
     add("--sigma", type=float, default=1.0, help="sigma of the logarithms of reply lengths and latencies (%(default)s)")
     add("--update", type=float, default=1.0, help="seconds of an update (%(default)s)")
     add("--first", type=float, default=300.0, help="stub: tokens per second of a single request (%(default)s)")
@@ -286,9 +286,11 @@ def parser() -> argparse.ArgumentParser:
         "--half",
         type=float,
         default=64.0,
-        help="stub: requests at which each has half that rate (%(default)s)",
+        help="stub: number of requests at which each request has half of this rate (%(default)s)",
     )
-    add("--places", type=int, default=64, help="most requests that a server decodes together (%(default)s)")
+    add(
+        "--places", type=int, default=64, help="maximum number of requests that a server decodes together (%(default)s)"
+    )
     add("--alike", type=float, default=0.5, help="share of the groups whose rollouts act alike (%(default)s)")
     add("--gate-step", type=int, default=2, help="turn after which the gate decides (%(default)s)")
     return found

@@ -74,4 +74,6 @@ def peak_of_child(script: str, way: str, args: argparse.Namespace) -> int:
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
             return int(line.removeprefix(MARK))
-    raise RuntimeError(f"the child for {way} said no peak (status {done.returncode}):\n{done.stderr[-2000:]}")
+    raise RuntimeError(
+        f"the child process for {way} printed no peak memory (status {done.returncode}):\n{done.stderr[-2000:]}"
+    )

@@ -115,7 +115,9 @@ def resumed(file: Path, folder: Path, k: int, samples: int) -> dict[str, Any]:
     began = time.perf_counter()
     first = subprocess.run([*command(file, folder, k), str(samples // 2)], capture_output=True, text=True, check=False)
     if first.returncode != -signal.SIGKILL:
-        raise RuntimeError(f"the process that was to be killed ended with {first.returncode}:\n{first.stderr[-3000:]}")
+        raise RuntimeError(
+            f"the process was not killed by SIGKILL; its exit status is {first.returncode}:\n{first.stderr[-3000:]}"
+        )
     return {"killed_at_seconds": round(time.perf_counter() - began, 1), **measured(file, folder, k)}
 
 
@@ -135,9 +137,9 @@ def parser() -> argparse.ArgumentParser:
         type=positive,
         nargs="+",
         default=list(SIZES),
-        help="numbers of trajectories, ascending (10,000 to 1,000,000)",
+        help="numbers of trajectories in ascending order (10,000 to 1,000,000)",
     )
-    add("--turns", type=positive, default=3, help="turns of each trajectory (3; at most 5)")
+    add("--turns", type=positive, default=3, help="number of turns of each trajectory (3; at most 5)")
     add("--k", type=positive, default=4, help="number of samples of a turn (4)")
     add(
         "--resume",

@@ -5,8 +5,8 @@ python benchmarks/overlap.py
 python benchmarks/overlap.py --method grpo --epochs 12 --rounds 5 --overrides engine.lanes=2
 
 Seconds per iteration are measured between the first and the last line of the metrics, so that neither the start nor the
-evaluations count. By default the engine has one worker: one core plays while the other one trains. The last line is one
-JSON object; its ratio is the median over rounds of fresh / ahead.
+evaluations count. By default the engine has one worker: one core runs rollouts while the other one trains. The last
+line is one JSON object; its ratio is the median over rounds of fresh / ahead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("--rounds", type=positive, default=3, help="measured rounds, of which the median counts (default 3)")
+    add("--rounds", type=positive, default=3, help="number of measured rounds; the result is their median (default 3)")
     add("--seed", type=int, default=0, help="seed of the runs (default 0)")
     add("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     add("--method", default="pivotrl", help="method to train (default pivotrl)")

@@ -166,7 +166,9 @@ class Vllm:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"vLLM's worker ended with status {self._process.wait()}; its own message stands above")
+            raise RuntimeError(
+                f"vLLM's worker ended with status {self._process.wait()}; the worker's own message is above"
+            )
         answer: dict[str, Any] = json.loads(line)
         return answer
 

@@ -81,18 +81,20 @@ def rate(dtype: torch.dtype, config: Any) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=list(SHAPES), default="qwen3-4b", help="random weights (qwen3-4b)")
+    parser.add_argument(
+        "--shape", choices=list(SHAPES), default="qwen3-4b", help="shape of the model with random weights (qwen3-4b)"
+    )
     parser.add_argument(
         "--layers", type=positive, default=3, help="number of layers with weights of their own, at least 3 (3)"
     )
-    parser.add_argument("--rounds", type=positive, default=3, help="number of rounds, of which the median counts (3)")
+    parser.add_argument("--rounds", type=positive, default=3, help="number of rounds; the result is their median (3)")
     parser.add_argument("--threads", type=positive, default=None, help="number of threads (default: torch's choice)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights (0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the last line to FILE")
     args = parser.parse_args(arguments)
     whole = config_of(args.shape).num_hidden_layers
     if not 3 <= args.layers <= whole:
-        parser.error(f"--layers {args.layers}: 3 to {whole} are needed")
+        parser.error(f"--layers {args.layers}: must be from 3 to {whole}")
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)

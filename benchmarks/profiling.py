@@ -97,10 +97,10 @@ def parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
     add = parser.add_argument
     add("--trajectories", type=positive, default=64)
-    add("--turns", type=positive, default=20, help="turns of each trajectory")
+    add("--turns", type=positive, default=20, help="number of turns of each trajectory")
     add("--k", type=positive, default=8, help="number of samples of a turn")
-    add("--max-tokens", type=positive, default=24, help="most tokens of an action")
-    add("--max-length", type=positive, default=4096, help="most tokens of a history")
+    add("--max-tokens", type=positive, default=24, help="maximum number of tokens of an action")
+    add("--max-length", type=positive, default=4096, help="maximum number of tokens of a history")
     return parser
 
 

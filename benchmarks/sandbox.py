@@ -2,9 +2,9 @@
 benchmarks/sandbox.py
 
 It reports medians and fastest calls in milliseconds of wall-clock time: a shell command in a folder of ten files, a
-Python snippet on a state, and the same command without a sandbox. ``load`` says how busy the machine was. ``*_cpu_ms``
-is the processor time of a call, of all processes that take part in it, and does not depend on the load. Then ten ways
-to escape are tried; ``escapes`` counts those that succeed. The last line is one JSON object.
+Python snippet on a state, and the same command without a sandbox. ``load`` is the load of the machine. ``*_cpu_ms`` is
+the processor time of a call, of all processes that take part in it, and does not depend on the load. Then ten ways to
+escape are tried; ``escapes`` counts those that succeed. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="also write the last line to FILE")
     args = parser.parse_args()
     if args.calls < 1:
-        parser.error(f"--calls: at least 1, got {args.calls}")
+        parser.error(f"--calls: must be at least 1, got {args.calls}")
 
     tree = tree_of({f"folder/{i}.txt": "a line\n" * 20 for i in range(10)})
     sandbox = open_sandbox(args.backend)

@@ -150,9 +150,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--first", type=float, default=300.0, help="tokens per second of a single request (%(default)s)")
-    add("--half", type=float, default=64.0, help="number of requests at which each has half of that rate (%(default)s)")
-    add("--rows", type=int, default=64, help="most requests decoded together (%(default)s)")
-    add("--reply", type=float, default=40.0, help="mean tokens of a reply (%(default)s)")
+    add(
+        "--half",
+        type=float,
+        default=64.0,
+        help="number of requests at which each request has half of this rate (%(default)s)",
+    )
+    add("--rows", type=int, default=64, help="maximum number of requests decoded together (%(default)s)")
+    add("--reply", type=float, default=40.0, help="mean number of tokens of a reply (%(default)s)")
     add("--sigma", type=float, default=1.0, help="sigma of the logarithm of a reply's number of tokens (%(default)s)")
     args = parser.parse_args()
     asyncio.run(serve(Slow(args.first, args.half, args.rows, args.reply, args.sigma)))

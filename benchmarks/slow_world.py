@@ -30,7 +30,7 @@ class Words:
     calls: int
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
-        raise NotImplementedError("no conversation of this world begins anew")
+        raise NotImplementedError("this environment cannot start a new conversation")
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
         return list(BRIDGE)

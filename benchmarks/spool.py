@@ -183,9 +183,9 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--tasks", type=positive, default=32)
     add("--group", type=positive, default=16)
-    add("--horizon", type=positive, default=20, help="most turns of an episode")
-    add("--max-tokens", type=positive, default=24, help="most tokens of an action")
-    add("--max-length", type=positive, default=4096, help="most tokens of a history")
+    add("--horizon", type=positive, default=20, help="maximum number of turns of an episode")
+    add("--max-tokens", type=positive, default=24, help="maximum number of tokens of an action")
+    add("--max-length", type=positive, default=4096, help="maximum number of tokens of a history")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Updates: one optimiser step on samples that share a state, and on a branching tree; time, peak memory and gradients.
+"""Measures one optimiser step on samples that share a state, and on a branching tree: time, peak memory and gradients.
 
 python benchmarks/update.py
 python benchmarks/update.py --state 32 --actions 4 --action 8 --turns 4 --rounds 1
@@ -280,17 +280,17 @@ def parser() -> argparse.ArgumentParser:
     add("--state", type=positive, default=512, help="tokens of the shared state")
     add("--actions", type=positive, default=16)
     add("--action", type=positive, default=32, help="tokens of an action")
-    add("--roots", type=positive, default=4, help="rollouts of the tree")
-    add("--branches", type=positive, default=2, help="continuations of each")
-    add("--turns", type=positive, default=20, help="turns of each path")
-    add("--tree-rounds", type=positive, default=3, help="measured rounds of the tree, which take longer")
+    add("--roots", type=positive, default=4, help="number of rollouts of the tree")
+    add("--branches", type=positive, default=2, help="number of continuations of each rollout of the tree")
+    add("--turns", type=positive, default=20, help="number of turns of each path of the tree")
+    add("--tree-rounds", type=positive, default=3, help="number of measured rounds of the tree")
     add("--tree-state", type=positive, default=256)
     add("--tree-action", type=positive, default=12)
     add("--tree-observation", type=positive, default=36)
-    add("--row-tokens", type=positive, default=2048, help="ours: longest packed row (conf/train.yaml)")
-    add("--tree-row-tokens", type=positive, default=8192, help="ours, of the tree (conf/method/trace.yaml)")
+    add("--row-tokens", type=positive, default=2048, help="ours: tokens of the longest packed row (conf/train.yaml)")
+    add("--tree-row-tokens", type=positive, default=8192, help="ours: the same for the tree (conf/method/trace.yaml)")
     add("--group-tokens", type=positive, default=1 << 30, help="peers: tokens of a pass (default: all rows in one)")
-    add("--tree-tokens", type=positive, default=16384, help="peers, of the tree")
+    add("--tree-tokens", type=positive, default=16384, help="peers: the same for the tree")
     add("--memory-of", choices=WAYS, default=None, help="run one step of this way alone and print its peak memory")
     return parser
 

@@ -221,6 +221,8 @@ def taken(model: Any) -> dict[str, Tensor]:
 def difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     """Largest absolute difference of two gradients, relative to the largest entry of the second."""
     if a.keys() != b.keys():
-        raise ValueError(f"gradients of different parameters: {sorted(a.keys() ^ b.keys())[:3]}")
+        raise ValueError(
+            f"the gradients must belong to the same parameters; they differ in {sorted(a.keys() ^ b.keys())[:3]}"
+        )
     largest = max(float(g.abs().max()) for g in b.values())
     return max(float((a[name] - b[name]).abs().max()) for name in b) / largest

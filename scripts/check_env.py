@@ -6,11 +6,11 @@ python scripts/check_env.py env=search scale=paper sequences=200
 python scripts/check_env.py env=all
 python scripts/check_env.py env=mine cases=my_worlds/checks.yaml
 
-env        a file of conf/env/, your own included; all: every environment that is installed
+env        name of an environment in conf/env/, or of your own environment; all: every environment that is installed
 tasks      number of tasks that are replayed and forked (50), half from split train and half from unseen
 sequences  number of sequences of hostile and random actions (1000)
 seed       seed of everything random (0)
-cases      file of hand-written cases for the verifier; unset: the file that the environment brings
+cases      file of hand-written cases for the verifier; unset: the file in the environment's own folder
 Every other argument is an override of the configuration, as for train.py: env.horizon=10, scale=paper.
 """
 
@@ -94,7 +94,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         if key in ("tasks", "sequences", "seed") and equals:
             least = 0 if key == "seed" else 1
             if not value.isdecimal() or int(value) < least:
-                raise InputError(f"{key}: a whole number from {least} on is needed, got {value!r}")
+                raise InputError(f"{key}: must be a whole number of at least {least}, got {value!r}")
             setattr(settings, key, int(value))
         elif key == "cases" and equals:
             settings.cases = Path(value)
@@ -103,7 +103,9 @@ def parse(arguments: Sequence[str]) -> Settings:
         else:
             settings.overrides.append(argument)
     if not settings.env:
-        raise InputError("no environment is named; write env=household, the name of your own, or env=all")
+        raise InputError(
+            "no environment is given; write env=household, env= with the name of your own environment, or env=all"
+        )
     return settings
 
 
@@ -125,19 +127,19 @@ def check(name: str, settings: Settings, console: Terminal) -> dict[str, Any]:
     tasks = _tasks(environment, settings)
     replayed = [replay(environment, task, settings.seed) for task in tasks]
     problems = {"expert": [f"task {r.task.id}: the expert did not succeed" for r in replayed if not r.won]}
-    problems["expert"] += [f"task {r.task.id}: a replay gives other observations" for r in replayed if not r.alike]
+    problems["expert"] += [f"task {r.task.id}: a replay gives different observations" for r in replayed if not r.alike]
     known = sorted({action for episode in replayed for action in episode.actions})
     rng = random.Random(f"check {settings.seed}")
     problems["fork"] = check_forks(environment, replayed, known, rng)
     problems["hostile"] = check_hostile(environment, tasks, known, settings.sequences, settings.seed, _forges)
     again = [replay(environment, task, settings.seed, verify=False) for task in tasks]
     problems["hostile"] += [
-        f"task {before.task.id}: after hostile actions, its expert gets other observations"
+        f"task {before.task.id}: after hostile actions, its expert gets different observations"
         for before, after in zip(replayed, again, strict=True)
         if (before.observations, before.won) != (after.observations, after.won)
     ]
     problems["accepts"] = [
-        f"task {r.task.id}: the verifier refuses the expert's action {action!r}"
+        f"task {r.task.id}: the verifier rejects the expert's action {action!r}"
         for r in replayed
         for action, accepted in zip(r.actions, r.accepted, strict=False)
         if not accepted
@@ -149,7 +151,9 @@ def check(name: str, settings: Settings, console: Terminal) -> dict[str, Any]:
         problems["accepts"] += refused
         problems["refuses"] += accepted
     else:
-        console.print(f"{name}: no hand-written cases; write checks.yaml beside its module (docs/environments.md)")
+        console.print(
+            f"{name}: there are no hand-written cases; write checks.yaml in the folder of its module (docs/environments.md)"
+        )
     for kind, found in problems.items():
         for line in found[:SHOWN]:
             console.print(f"{name}, {kind}: {line}")

@@ -1,4 +1,4 @@
-"""Checks whether a model is trained exactly, or refused. The last line of the output is one JSON object.
+"""Checks whether a model can be trained exactly, or is refused. The last line of the output is one JSON object.
 
 python scripts/check_model.py model=Qwen/Qwen3-0.6B
 python scripts/check_model.py families
@@ -6,7 +6,8 @@ python scripts/check_model.py families only=llama,gemma2 --write
 
 model     an id on the Hugging Face Hub or a folder: the model is probed as a run probes it, with and without LoRA
 dtype     dtype of the weights (float32)
-families  probes a small random model of every causal architecture of transformers, and compares it with plain passes
+families  probes a small random model of every causal architecture of transformers, and compares the result with plain
+          passes of the model
 only      names of architectures, separated by commas; unset: all
 limit     seconds that one architecture may take (300)
 --write   writes the table into docs/models.md; with only=, only the rows of these architectures are replaced
@@ -89,9 +90,11 @@ def parse(arguments: Sequence[str]) -> Settings:
         elif key == "limit" and value.isdecimal():
             settings.limit = float(value)
         else:
-            raise InputError(f"{argument}: not understood; write model=ID_OR_FOLDER or families (--help says more)")
+            raise InputError(
+                f"{argument}: this argument is unknown; write model=ID_OR_FOLDER or families (--help describes them)"
+            )
     if settings.dtype not in ("float32", "bfloat16", "float16"):
-        raise InputError(f"dtype={settings.dtype}: float32, bfloat16 or float16 is needed")
+        raise InputError(f"dtype={settings.dtype}: must be float32, bfloat16 or float16")
     if bool(settings.model) == settings.families:
         raise InputError("write either model=ID_OR_FOLDER or families")
     if strange := set(settings.only) - set(architectures()):

@@ -38,7 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
         trained = args.run / "model", args.run / "adapter"
         whole, adapter = (path if path.is_dir() else None for path in trained)
         if whole is None and adapter is None:
-            raise InputError(f"{args.run}: holds neither model/ nor adapter/; finish the run with python train.py")
+            raise InputError(
+                f"{args.run}: the folder contains neither model/ nor adapter/; finish the run with python train.py"
+            )
         device = "cuda" if torch.cuda.is_available() else "cpu"
         same = (args.tasks, args.include, args.limit, args.chat, args.batch, device)
         found = {
@@ -79,7 +81,9 @@ def policy_of(path: Path) -> tuple[str, str | None]:
         policy = OmegaConf.load(path).policy
         return weights_of(str(policy.model)), policy.get("start")
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())}); put back a copy") from error
+        raise InputError(
+            f"{path}: the file cannot be read ({' '.join(str(error).split())}); restore it from a copy"
+        ) from error
 
 
 def parser() -> argparse.ArgumentParser:

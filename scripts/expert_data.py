@@ -3,8 +3,8 @@
 python scripts/expert_data.py env=search quality=clumsy count=100 out=data/search.jsonl
 python scripts/expert_data.py env=terminal out=data/terminal.parquet env.level=full
 
-env      a file of conf/env/, your own included
-quality  good, clumsy, or both: each task is played by each of them (both)
+env      name of an environment in conf/env/, or of your own environment
+quality  good, clumsy, or both: each of the two experts plays each task (both)
 count    number of tasks (100)
 split    split of the tasks: train, seen or unseen (train)
 seed     seed of the tasks and of each demonstration (0)
@@ -109,7 +109,7 @@ def demonstrations(
         counts["won"] += bool(trajectory.success)
         yield trajectory
     if not counts["trajectories"]:
-        raise InputError(f"env={environment.name}: every demonstration failed; {last}")
+        raise InputError(f"env={environment.name}: every demonstration failed; the last failure was in {last}")
 
 
 def parse(arguments: Sequence[str]) -> Settings:
@@ -129,14 +129,14 @@ def parse(arguments: Sequence[str]) -> Settings:
     for key, least in (("count", 1), ("seed", 0)):
         value = given[key]
         if value and (not value.isdecimal() or int(value) < least):
-            raise InputError(f"{key}: a whole number from {least} on is needed, got {value!r}")
+            raise InputError(f"{key}: must be a whole number of at least {least}, got {value!r}")
         setattr(settings, key, int(value) if value else getattr(settings, key))
     settings.env, settings.quality = given["env"], given["quality"] or settings.quality
     settings.split = given["split"] or settings.split
     if not settings.env:
-        raise InputError("no environment is named; write env=search, or the name of your own")
+        raise InputError("no environment is given; write env=search, or env= with the name of your own environment")
     if settings.quality not in QUALITIES:
-        raise InputError(f"quality: one of {', '.join(QUALITIES)} is needed, got {settings.quality!r}")
+        raise InputError(f"quality: must be one of {', '.join(QUALITIES)}, got {settings.quality!r}")
     named = f"outputs/experts/{settings.env}-{settings.split}-{settings.quality}.jsonl"
     settings.out = Path(given["out"] or named)
     if settings.out.suffix not in (".jsonl", ".parquet"):

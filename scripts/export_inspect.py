@@ -4,8 +4,8 @@ python scripts/export_inspect.py outputs/pivotrl/seed0                     into 
 python scripts/export_inspect.py outputs/pivotrl/seed0 --to logs --format json
 
 One log holds the recorded training rollouts, the others hold the held-out attempts and answers before and after
-training. A place to act, a task or a question is a sample, and each rollout there is an epoch, with its messages, its
-rewards as scores and its number of tokens.
+training. Each state, task or question is one sample of a log. Each of its rollouts is one epoch, with the messages, the
+rewards as scores and the number of tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (InputError, OSError) as error:
         print(unwritten(error) if isinstance(error, OSError) else error, file=sys.stderr)
         return 2
-    print(f"Open them: inspect view --log-dir {shlex.quote(str(to))}")
+    print(f"Open the logs: inspect view --log-dir {shlex.quote(str(to))}")
     return 0
 
 

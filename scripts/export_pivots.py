@@ -62,9 +62,11 @@ class Rates:
                         self._total.append(len(row["rewards"]))
                         self._kept.append(row["kept"])
         except FileNotFoundError as error:
-            raise InputError(f"{path}: no such file; --run names the folder of a run with states=pivots") from error
+            raise InputError(
+                f"{path}: this file does not exist; give with --run the folder of a run with states=pivots"
+            ) from error
         except (OSError, KeyError, pyarrow.ArrowException) as error:
-            raise InputError(f"{path}: no profile can be read from it ({error})") from error
+            raise InputError(f"{path}: the profile cannot be read ({error})") from error
 
     def __call__(self, state_id: str) -> tuple[Pivot, bool]:
         """Returns the pass rate of a state, and whether the run trains on that state."""
@@ -147,8 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
             if not export.counts["written"]:
                 told = "".join(f"\n  {first}" for first in export.first.values())
-                left = f"; {export.counts['not_kept']} turns were left out, on which the run does not train (--all writes them)"
-                raise InputError(f"{args.file}: no row to write{left if export.counts['not_kept'] else ''}{told}")
+                left = f"; {export.counts['not_kept']} turns on which the run does not train are left out (--all writes them)"
+                raise InputError(
+                    f"{args.file}: there is no row to write{left if export.counts['not_kept'] else ''}{told}"
+                )
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -156,10 +160,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(no_room(error, args.out) or error, file=sys.stderr)
         return 2
     for reason, first in export.first.items():
-        print(f"left out: {reason}, {len(export.problems[reason])} times, the first is {first}", file=sys.stderr)
+        print(f"left out: {reason} ({len(export.problems[reason])} times); the first case is {first}", file=sys.stderr)
     if messages := export.counts["messages"]:
         print(
-            f"{messages} rows expect a message, for which their verifier accepts any reply without a call",
+            f"{messages} rows expect a message; the verifier of these rows accepts any reply without a tool call",
             file=sys.stderr,
         )
     reasons = {name: {"count": len(places), "places": places[:SHOWN]} for name, places in export.problems.items()}
@@ -179,7 +183,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="file of trajectories or pivot rows: .jsonl, .ndjson, .json (lines or an array) or .parquet",
     )
-    add("--run", type=Path, help="folder of a run on that file, whose profile gives the pass rates")
+    add("--run", type=Path, help="folder of a run on that file; the pass rates are taken from its profile")
     add("--all", action="store_true", help="write all turns, and not only those that the run trains on")
     add("--agent", help=f"name under agent_ref of every row ({AGENT_NAME} if a row has none)")
     add("--out", type=Path, required=True, help="the .jsonl file to write; it is written completely or not at all")

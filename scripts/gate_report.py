@@ -7,13 +7,17 @@ python scripts/gate_report.py data=outputs/never gated=outputs/divergence
 python scripts/gate_report.py data=PATH-OF-THE-AUTHORS-RESULTS
 
 data        a file of recorded rollouts, the folder of a run or of its seeds, or the folder of the authors' CSV files
-gated       recordings of the same runs with a gate: its saving is measured, and its cuts are compared with the ends in data
-k           step of the gate's decision (10); threshold of d_K (0.12) and, for the OR rule, ended (0.9)
-steps       values of K in the table of signals (5,10,15,20); a released table has its own
-thresholds  thresholds that are compared at step k (0.05,0.08,0.10,0.12,0.14,0.18)
+gated       recorded rollouts of the same runs with a gate; the saving of the gate is measured, and the groups that the gate
+            stopped are compared with the complete groups in data
+k           step of the gate's decision (10)
+threshold   threshold of d_K (0.12)
+ended       threshold of the share of ended rollouts in the OR rule (0.9)
+steps       values of K in the table of signals (5,10,15,20); the authors' files contain their own values
+thresholds  thresholds of d_K that are compared at step k (0.05,0.08,0.10,0.12,0.14,0.18)
 floor       smallest precision of a tuned gate (0.8)
 horizon     turns of an episode; unset: the length of the longest rollout
-resamples   resamples of the bootstrap (2000); its seed (0)
+resamples   number of resamples of the bootstrap (2000)
+seed        seed of the bootstrap (0)
 """
 
 from __future__ import annotations
@@ -75,7 +79,7 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
     for argument in arguments:
         key, sign, value = argument.partition("=")
         if not sign or key not in {"data", "gated", *PARSERS}:
-            raise InputError(f"{argument}: give key=value, with a key of data, {', '.join(PARSERS)}, gated")
+            raise InputError(f"{argument}: write key=value, where key is one of data, {', '.join(PARSERS)}, gated")
         given[key] = value
     if not given.get("data"):
         raise InputError(
@@ -87,7 +91,7 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
         try:
             values[key] = PARSERS[key](value)
         except ValueError as error:
-            raise InputError(f"{key}={value}: not {_kind(key)}") from error
+            raise InputError(f"{key}={value}: the value must be {_kind(key)}") from error
     try:
         return data, Path(gated) if gated else None, Settings(**values)
     except ValueError as error:
@@ -95,7 +99,7 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
 
 
 def _kind(key: str) -> str:
-    many = {"steps": "whole numbers with commas between", "thresholds": "numbers with commas between"}
+    many = {"steps": "whole numbers separated by commas", "thresholds": "numbers separated by commas"}
     return many.get(key) or ("a whole number" if PARSERS[key] is int else "a number")
 
 

@@ -3,8 +3,8 @@
 python scripts/join_records.py aime24.parquet amc23.jsonl olympiadbench.parquet --out unseen.jsonl
 
 Each split of env.files is one file. Readers detect the format of each record from its keys, so that files of different
-formats can be joined. Records are copied unchanged. The environment that reads the file refuses records whose format it
-does not know, and names their lines.
+formats can be joined. Records are copied unchanged. The environment that reads the file refuses records of an unknown
+format, and its error message states their lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
                     count += 1
             if not count:
                 raise InputError(
-                    f"{', '.join(map(str, args.files))}: there is no record to join; {args.out} is not written"
+                    f"{', '.join(map(str, args.files))}: these files contain no records; {args.out} is not written"
                 )
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)

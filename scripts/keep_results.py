@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="folder to which the names of the runs are relative (default outputs)",
     )
     parser.add_argument(
-        "--to", type=Path, default=Path("results"), help="folder to which they are copied (default results)"
+        "--to", type=Path, default=Path("results"), help="folder to which the runs are copied (default results)"
     )
     args = parser.parse_args(arguments)
     kept, size, left_out = 0, 0, 0
@@ -41,7 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if not runs:
         looked = ", ".join(str(folder) + ("" if folder.is_dir() else " (no such folder)") for folder in args.folders)
-        print(f"no finished run in {looked}; give runs, or folders of them", file=sys.stderr)
+        print(
+            f"no finished run in {looked}; give the folders of finished runs, or folders that contain such folders",
+            file=sys.stderr,
+        )
         return 2
     for run in runs:
         try:

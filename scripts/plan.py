@@ -8,12 +8,12 @@ python scripts/plan.py method=selective scale=paper --simulate --assume latency=
 python scripts/plan.py sweep=pivotrl_tab4 power=0.8
 
 The last line of the output is one JSON object. Lengths are taken from demonstrations if the environment or data.file
-has some; otherwise they are limits of the configuration, and the table says which. Everything that is missing names its
-step in docs/cluster.md.
+has some, and otherwise from the limits of the configuration; the table states the source. For everything that is
+missing, the output names the step in docs/cluster.md.
 
---simulate simulates the collections and updates of each row under each schedule and staleness (docs/scaling.md).
-power=0.8 prints instead how many seeds and tasks each claim of the sweep needs, from the spread of its runs (outputs/,
-results/).
+--simulate simulates the collections and updates of each row under each schedule and staleness (docs/scaling.md). With
+power=0.8 the program prints instead how many seeds and tasks each claim of the sweep needs. These numbers follow from
+the spread of the sweep's runs (outputs/, results/).
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def main(arguments: list[str] | None = None) -> int:
             title, configs, record = " ".join(args.overrides), {"run": composed(args.overrides)}, {}
         plans = {name: plan(cfg, gpu, given) for name, cfg in configs.items()}
         if args.picture and len(configs) > 1:
-            raise InputError(f"--picture: it shows one row, and these are {', '.join(configs)}; choose with rows=")
+            raise InputError(
+                f"--picture: only one row can be shown, but there are {', '.join(configs)}; choose one with rows="
+            )
         simulations = simulated(configs, plans, gpu, assume) if args.simulate else {}
         if args.picture:
             for name, simulation in simulations.items():
@@ -147,7 +149,9 @@ def of_power(arguments: Sequence[str]) -> int:
     except ValueError:
         power = 0.0
     if not 0 < power < 1 or not is_sweep(words.rest):
-        raise InputError(f"power={text}: give a share between 0 and 1, and the claims: sweep=NAME power=0.8")
+        raise InputError(
+            f"power={text}: give a number between 0 and 1, and the sweep of the claims: sweep=NAME power=0.8"
+        )
     entry = read_entry(ask(words.rest, CONF), words.places, mean_interval, paired_mean_difference, None)
     table = power_table(entry.asked.sweep.title, entry.decisions, power)
     sized(180).print(to_rich(table), *table.notes, sep="\n")
@@ -197,7 +201,7 @@ def assumed_of(args: argparse.Namespace) -> Given:
         InputError: an assumption cannot be parsed, or nothing is simulated.
     """
     if (args.assume or args.picture) and not args.simulate:
-        raise InputError("--assume and --picture: they only apply to a simulation; add --simulate")
+        raise InputError("--assume and --picture: these options only apply to a simulation; add --simulate")
     try:
         return parsed(args.assume)
     except ValueError as error:
@@ -219,7 +223,8 @@ def parser() -> argparse.ArgumentParser:
         "overrides",
         nargs="+",
         metavar="KEY=VALUE",
-        help="overrides as for train.py: sweep=NAME [scale=paper] [rows=...], or those of one run; power=SHARE plans seeds",
+        help="overrides as for train.py: sweep=NAME [scale=paper] [rows=...], or the overrides of one run; power=SHARE prints "
+        "the number of seeds and tasks that each claim needs",
     )
     add("--gpu", choices=sorted(GPUS), default="h100")
     add(
@@ -240,14 +245,14 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=0.35,
         metavar="SHARE",
-        help="share of the peak that is reached (%(default)s)",
+        help="share of the peak throughput that is achieved (%(default)s)",
     )
     add(
         "--bandwidth-utilisation",
         type=float,
         default=0.5,
         metavar="SHARE",
-        help="share of the bandwidth that decoding reaches (%(default)s)",
+        help="share of the memory bandwidth that decoding achieves (%(default)s)",
     )
     add("--simulate", action="store_true", help="also simulate each row under each schedule and staleness")
     add(
@@ -255,13 +260,13 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="values for the simulation, which prints all its assumptions",
+        help="assumptions of the simulation; the simulation prints all its assumptions",
     )
     add(
         "--picture",
         type=Path,
         metavar="FILE.svg",
-        help="draw the busy GPUs of one simulated row over time",
+        help="plot the number of busy GPUs of one simulated row over time",
     )
     for name, what in LENGTHS.items():
         add(

@@ -55,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     yield trajectory
                 if args.strict and importer.problems:
                     raise DataError(
-                        f"{len(importer.problems)} bad trajectories and --strict is given:", importer.problems
+                        f"{len(importer.problems)} trajectories cannot be used, so with --strict nothing is written:",
+                        importer.problems,
                     )
                 if not written:
                     names = ", ".join(map(str, args.files))
@@ -128,7 +129,9 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         help="the .jsonl or .parquet file to write; it is written completely or not at all",
     )
-    forms = "how calls are written in the text of assistant turns (auto: detect it; none: leave text unchanged)"
+    forms = (
+        "how calls are written in the text of assistant turns (auto: detect the form; none: leave the text unchanged)"
+    )
     add("--calls", choices=get_args(Calls), default="auto", help=forms)
     keep = "keep the system message that lists the tools; by default the chat template shows the tools instead"
     add("--keep-system", action="store_true", help=keep)

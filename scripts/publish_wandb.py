@@ -71,7 +71,7 @@ def refuse_name(project: str) -> None:
     """
     try:
         if not project.strip() or not project.isprintable():
-            raise UsageError("a name of printable characters is needed")
+            raise UsageError("the name must consist of printable characters")
         Settings(project=project)
     except UsageError as error:
         raise InputError(f"--project {project!r}: {error}") from error
@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     add("folders", nargs="+", type=Path, help="run folders, or folders that contain them, such as that of a sweep")
     add("--offline", action="store_true", help="only write the bundle")
     add("--project", default="turnwise", help="W&B project (turnwise)")
-    add("--entity", help="W&B user or team; by default the one that is logged in")
+    add("--entity", help="W&B user or team (default: the user that is logged in)")
     add("--title", default="Turnwise runs", help="title of the run and of the report")
     add("--to", type=Path, default=Path("outputs/wandb"), metavar="FOLDER", help="folder for bundles (outputs/wandb)")
     add(

@@ -1,11 +1,12 @@
-"""Asks any OpenAI-compatible endpoint for the reasoning behind every assistant turn of a trajectory file.
+"""Requests the reasoning behind every assistant turn of a trajectory file from any OpenAI-compatible endpoint.
 
     python scripts/reference_rationales.py demos.jsonl --url http://127.0.0.1:8000/v1 --model qwen3-32b
 
-Writes one JSON object per turn: {"trajectory", "turn", "rationale", "model"}. With --into it also writes the
-trajectories, each assistant message with its rationale as reasoning_content, where a run looks for it. Answers are
-saved in the cache as they arrive: after an interruption, or if turns are missing, the same command asks only for the
-missing ones. The API key, if one is needed, is read from the environment variable named by --key-variable.
+Writes one JSON object per turn: {"trajectory", "turn", "rationale", "model"}. With --into the trajectories are written
+as well; each assistant message then contains its rationale under reasoning_content, the key that a run reads. Answers
+are saved in the cache as they arrive: after an interruption, or if rationales are missing, the same command requests
+only the missing rationales. The API key, if one is needed, is read from the environment variable named by
+--key-variable.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{out}: {len(written.rationales)} of {len(wanted)} rationales, {written.cached} cached; {spent}")
     if written.missing:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(written.missing.items()))
-        print(f"missing: {reasons}; the same command asks for them again", file=sys.stderr)
+        print(f"missing rationales: {reasons}; run the same command again to request them", file=sys.stderr)
     return 1 if written.missing else 0
 
 
@@ -69,7 +70,7 @@ def check(args: argparse.Namespace, out: Path) -> None:
     for place in filter(None, (out, args.into)):
         refuse_same(place, [args.trajectories])
     if args.into == out:
-        raise InputError(f"--into {out}: the rationales are written there (--out); name another file")
+        raise InputError(f"--into {out}: the rationales are written to this file (--out); give another file")
     if args.into and args.into.suffix not in (".jsonl", ".parquet"):
         raise InputError(f"--into {args.into}: name a file that ends in .jsonl or .parquet")
     if not args.model.strip() or not args.model.isprintable():
@@ -152,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
         help="file in which answers are saved as they arrive",
     )
     add("--key-variable", default="TURNWISE_JUDGE_KEY", help="environment variable that holds the API key")
-    add("--concurrency", type=int, default=16, help="most questions in progress at the same time")
+    add("--concurrency", type=int, default=16, help="maximum number of questions in progress at the same time")
     add(
         "--time-limit",
         type=number(1e-3, 1e6),
@@ -163,7 +164,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-tokens", type=number(1, 1e6, whole=True), default=1024)
     add("--price-in", type=float, default=0.0, help="price of a million tokens, for the report and --budget")
     add("--price-out", type=float, default=0.0)
-    add("--budget", type=float, help="cost after which no more questions are asked")
+    add("--budget", type=float, help="maximum cost; no more questions are sent after it is reached")
     return parser
 
 

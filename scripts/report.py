@@ -126,7 +126,7 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     page = tables_page(title, kept, lines, pictures, runs, args.html) if args.html else ""
     save(args, kept, lines, page, shown, console)
     if args.figure and not pictures:
-        console.print(f"No figure: {args.figure} is not written, because no run here has a number to draw.")
+        console.print(f"No figure: {args.figure} is not written, because these runs have no number to plot.")
     for path, picture in shown.items():
         write_page(path, standalone(picture))
         console.print(f"Figure: {path}")
@@ -144,7 +144,7 @@ def names_of(paper: str | None) -> list[str]:
     found = [name for name in names if paper is None or name.partition("_")[0] == paper]
     if not found:
         there = ", ".join(sorted({name.partition("_")[0] for name in names}))
-        raise InputError(f"paper={paper}: there is no such paper; there are {there}")
+        raise InputError(f"paper={paper}: this paper is unknown; choose one of {there}")
     return found
 
 
@@ -181,9 +181,13 @@ def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
     there = {result.seed for entry in entries for result in entry.results}
     absent = [seed for seed in entries[0].asked.seeds or () if seed not in there]
     if absent:
-        told = f"there are {', '.join(map(str, sorted(there)))} of the requested ones" if there else "there is none"
+        told = (
+            f"of the requested seeds only {', '.join(map(str, sorted(there)))} have one"
+            if there
+            else "no requested seed has one"
+        )
         where = ", ".join(map(str, places))
-        raise InputError(f"seed={absent[0]}: no finished run of it in {where}; {told}")
+        raise InputError(f"seed={absent[0]}: there is no finished run with this seed in {where}; {told}")
 
 
 def drawings(path: Path, drawn: dict[str, Figure], collection: FinishedRuns) -> dict[Path, Figure]:
@@ -238,7 +242,7 @@ def strangers(collection: FinishedRuns, paths: list[Path], papers: list[PaperTab
     """Returns a note for each sweep file to which none of the runs belongs."""
     names = [row.name for rows in collection.sections.values() for row in rows]
     return [
-        f"{path}: none of these runs is a row of it; its runs are named {', '.join(paper.runs.values())}."
+        f"{path}: none of these runs is a row of this table; the runs of the table are named {', '.join(paper.runs.values())}."
         for path, paper in zip(paths, papers, strict=True)
         if not any(paper.row_of(name) for name in names)
     ]

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--host",
         default="127.0.0.1",
-        help=f"address to listen on; one that other machines can reach needs {KEY} (default 127.0.0.1)",
+        help=f"address of the server; if other machines can reach the address, {KEY} is required (default 127.0.0.1)",
     )
     add("--port", type=int, default=8000)
     add(
@@ -65,12 +65,16 @@ def parser() -> argparse.ArgumentParser:
     weights.add_argument(
         "--full-weights",
         action="store_true",
-        help="for policy.lora.r=0: runs may replace all weights; only on 127.0.0.1",
+        help="for runs with policy.lora.r=0: runs can replace all weights of the server; only on 127.0.0.1",
     )
-    add("--rows", type=int, default=64, help="most sequences decoded together (default 64)")
+    add("--rows", type=int, default=64, help="maximum number of sequences decoded together (default 64)")
     add("--devices", help="GPUs to use, such as 0,1 (default: all)")
-    add("--kv-gb", type=int, help="GiB for keys and values, on a CPU")
-    add("--eager", action="store_true", help="do not compile: the start takes half the time, steps are slower")
+    add("--kv-gb", type=int, help="memory for keys and values in GiB, only on a CPU")
+    add(
+        "--eager",
+        action="store_true",
+        help="do not compile the model: the start takes half the time, but each step is slower",
+    )
     add("--folder", default="outputs/serve", help="folder for the server's log (default outputs/serve)")
     add(
         "--start-limit",
@@ -92,12 +96,13 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
     url = f"http://{args.host}:{args.port}"
     if not is_local(url) and key is None:
         raise InputError(
-            f"--host {args.host}: others can reach this address, so a token is needed. Set {KEY} here and where runs start"
+            f"--host {args.host}: other machines can reach this address, so a token is required; set {KEY} on this "
+            "machine and where runs are started"
         )
     if not is_local(url) and args.full_weights:
         raise InputError(
-            f"--full-weights: the calls that replace weights do not check a token, so they are not offered on {args.host}; "
-            "use a LoRA adapter, or run here"
+            f"--full-weights: requests that replace weights are not protected by a token, so they are not allowed on "
+            f"{args.host}; use a LoRA adapter, or an address of this machine only (--host 127.0.0.1)"
         )
     try:
         local = Local(
@@ -111,12 +116,12 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
             arguments=arguments,
         )
         if not (args.full_weights or args.lora_rank):
-            raise ValueError("lora_rank must be at least 1; policy.lora.r=0 goes with --full-weights")
+            raise ValueError("lora_rank must be at least 1; for policy.lora.r=0 use --full-weights")
     except ValueError as error:
         raise InputError(f"--{str(error).replace('_', '-', 1)}") from error
     if not Path(args.python).exists():
         raise InputError(
-            f"--python {args.python}: there is no such file. vLLM lives in an environment of its own:\n"
+            f"--python {args.python}: this file does not exist. Install vLLM in its own Python environment:\n"
             "  python3 -m venv .venv-vllm && .venv-vllm/bin/pip install -r requirements-vllm.txt"
         )
     folder = Path(args.folder)
@@ -154,7 +159,7 @@ def wait(process: Process, limit: float) -> None:
         if not process.alive():
             raise ServerError(f"vLLM did not start. Its log is {process.log}, which ends in:\n{process.ending()}")
         if now - began > limit:
-            raise ServerError(f"vLLM did not answer within {limit:.0f} s (--start-limit); look into {process.log}")
+            raise ServerError(f"vLLM did not answer within {limit:.0f} s (--start-limit); read its log {process.log}")
         if now - told >= TELL:
             told = now
             print(f"  {now - began:4.0f} s: {last_line(process.log)}", flush=True)

@@ -4,10 +4,10 @@ python scripts/serve_retrieval.py --model intfloat/e5-base-v2 --corpus wikipedia
 python scripts/serve_retrieval.py --model sentence-transformers/all-MiniLM-L6-v2 --encyclopaedia full
 python train.py method=grpo env=search env.retriever=http://127.0.0.1:8000/retrieve
 
-It answers POST /retrieve with {"queries": [...], "topk": k, "return_scores": true}, as Search-R1's server does. It
-needs an optional package (`make dense`). If the variable TURNWISE_RETRIEVAL_KEY holds a token, on this machine and
-where runs are started, every request must carry the token. It is required if other machines can reach the address.
-Embeddings are saved beside the corpus, so that a second start is quick.
+The server answers POST /retrieve with {"queries": [...], "topk": k, "return_scores": true}, as Search-R1's server does.
+It needs an optional package (`make dense`). If the environment variable TURNWISE_RETRIEVAL_KEY is set to a token, every
+request must contain the token; set the variable on this machine and where runs are started. A token is required if
+other machines can reach the address. Embeddings are saved beside the corpus, so that a second start is quick.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def _kept(cache: Path, pages: int) -> np.ndarray | None:
     try:
         vectors: np.ndarray = np.load(cache)
         if vectors.ndim != 2 or len(vectors) != pages or not np.isfinite(vectors).all():
-            raise ValueError(f"{vectors.shape} are not finite embeddings of {pages} pages")
+            raise ValueError(
+                f"an array of shape {vectors.shape} that does not contain finite embeddings of {pages} pages"
+            )
     except (OSError, ValueError, EOFError) as error:
         print(f"{cache} is damaged ({error}); the embeddings are computed again", file=sys.stderr)
         return None
@@ -107,15 +109,15 @@ def parser() -> argparse.ArgumentParser:
     pages = parser.add_mutually_exclusive_group(required=True)
     pages.add_argument("--corpus", help="file of pages: JSON lines, Parquet or TSV with title and text")
     pages.add_argument(
-        "--encyclopaedia", choices=("tiny", "full"), help="the generated pages of env=search at this level"
+        "--encyclopaedia", choices=("tiny", "full"), help="serve the generated pages of env=search at this level"
     )
-    add("--edition", type=number(0, 1e9, whole=True), default=0, help="edition of the encyclopaedia, as env.edition")
+    add("--edition", type=number(0, 1e9, whole=True), default=0, help="edition of the encyclopaedia, like env.edition")
     add("--query", default="", help='prefix that the model expects before a query, such as "query: "')
     add("--passage", default="", help='prefix that the model expects before a page, such as "passage: "')
     add(
         "--host",
         default="127.0.0.1",
-        help=f"address to listen on; one that other machines can reach needs {KEY} (default 127.0.0.1)",
+        help=f"address of the server; if other machines can reach the address, {KEY} is required (default 127.0.0.1)",
     )
     add("--port", type=int, default=8000)
     return parser
@@ -128,7 +130,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if key is None and not is_local(f"http://{args.host}"):
             raise InputError(
-                f"--host {args.host}: others can reach this address, so a token is needed. Set {KEY} here and where runs start"
+                f"--host {args.host}: other machines can reach this address, so a token is required; set {KEY} on this "
+                "machine and where runs are started"
             )
         print("reading pages", flush=True)
         cache = None
@@ -147,7 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
         with suppress(KeyboardInterrupt):
             asyncio.run(run(make_app(index, key), args.host, args.port))
     except (OSError, OverflowError) as error:
-        print(f"--host {args.host} --port {args.port}: cannot listen there ({error})", file=sys.stderr)
+        print(f"--host {args.host} --port {args.port}: the server cannot use this address ({error})", file=sys.stderr)
         return 2
     return 0
 
@@ -155,7 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
 async def run(app: Any, host: str, port: int) -> None:
     """Serves requests until the process is stopped."""
     async with serving(app, host, port) as address:
-        print(f"serving {address}/retrieve (stop it with Ctrl-C)", flush=True)
+        print(f"serving {address}/retrieve (press Ctrl-C to stop the server)", flush=True)
         await asyncio.Event().wait()
 
 
@@ -171,7 +174,9 @@ def _model(name: str) -> Any:
         return SentenceTransformer(name)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
-        raise InputError(f"--model {name}: cannot be loaded ({first}); name a folder or a model of the hub") from error
+        raise InputError(
+            f"--model {name}: the model cannot be loaded ({first}); give a folder or the name of a model on the hub"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Builds a tiny base policy: tokenizer, weights, model card.
 
-    python -m recipes.tiny                    # tiny, which knows the household; about an hour on two cores
+    python -m recipes.tiny                    # tiny, trained on the household; about an hour on two cores
     python -m recipes.tiny --base tiny_tools  # bfcl, apibank, search, math, terminal, software; half an hour
     python -m recipes.tiny --base tiny_thinking  # bfcl and apibank, with a thought before each reply; a quarter of an hour
-    python -m recipes.tiny --base tiny_thinking_medium  # the same in a smaller model; tiny_thinking_small: smaller still
+    python -m recipes.tiny --base tiny_thinking_medium  # the same in a smaller model; tiny_thinking_small is still smaller
     python -m recipes.tiny --base tiny_llama  # a second model family: bfcl, search, math; a quarter of an hour
 
 After an interruption the same command resumes from the last checkpoint. ``--ship`` writes the result into the package.
@@ -50,19 +50,22 @@ def arguments() -> argparse.Namespace:
         "--out", type=Path, help="folder for checkpoints and the finished policy (default: outputs/<base>)"
     )
     parser.add_argument("--ship", action="store_true", help="write the finished policy into the package")
-    parser.add_argument("--every", type=int, default=200, help="steps between evaluations and checkpoints")
+    parser.add_argument("--every", type=int, default=200, help="number of steps between evaluations and checkpoints")
     parser.add_argument(
-        "--tasks", type=int, default=48, help="tasks of each environment in an evaluation during training; 0: none"
+        "--tasks",
+        type=int,
+        default=48,
+        help="number of tasks of each environment in an evaluation during training; 0: no evaluation",
     )
     parser.add_argument(
         "--final-tasks",
         type=int,
         default=256,
-        help="tasks of each environment in the final evaluation, half of them unseen",
+        help="number of tasks of each environment in the final evaluation; half of the tasks are unseen",
     )
     parser.add_argument("--device", default="cpu", help="device for training, such as cuda; evaluations use the CPU")
     parser.add_argument(
-        "--workers", type=int, default=1, help="number of processes that draw demonstrations in advance"
+        "--workers", type=int, default=1, help="number of processes that generate demonstrations in advance"
     )
     parser.add_argument("--until", type=int, help="stop at this step of the schedule; the next call resumes there")
     for field in dataclasses.fields(Recipe):
@@ -122,7 +125,7 @@ def main() -> None:
     export(run, folder)
     write_card(folder, run, final, worlds, args.final_tasks, 200)
     told = ", ".join(f"{name} {found['sampled']['success']:.1f}" for name, found in final["worlds"].items())
-    print(f"{folder}: sampled, % of tasks: {told}")
+    print(f"{folder}: success with sampled actions, % of tasks: {told}")
 
 
 if __name__ == "__main__":

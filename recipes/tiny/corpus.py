@@ -77,7 +77,9 @@ def micro_batches(documents: Iterable[Document], parts: int) -> list[list[Docume
     """
     ordered = sorted(documents, key=lambda d: len(d.ids))
     if len(ordered) < parts:
-        raise ValueError(f"{len(ordered)} documents cannot fill {parts} micro-batches; draw more a step")
+        raise ValueError(
+            f"{len(ordered)} documents cannot fill {parts} micro-batches; generate more documents in each step"
+        )
     total = sum(len(d.ids) for d in ordered)
     found: list[list[Document]] = [[] for _ in range(parts)]
     passed = index = 0

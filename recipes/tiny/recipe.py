@@ -84,14 +84,12 @@ class Recipe:
         for stretch in self.stretches:
             if stretch.demonstrations < self.threads:
                 raise ValueError(
-                    f"demonstrations must be at least {self.threads} in every stretch, the threads, got {stretch.demonstrations}"
+                    f"every stretch must have at least threads={self.threads} demonstrations, got {stretch.demonstrations}"
                 )
         if self.family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {self.family}")
         if self.head < 2 or self.head % 2 or self.hidden % self.head:
-            raise ValueError(
-                f"head must be even and divide hidden, got a head of {self.head} and a hidden of {self.hidden}"
-            )
+            raise ValueError(f"head must be even and divide hidden, got head={self.head} and hidden={self.hidden}")
         if (self.reading or self.settling) and (self.steps % _POOL or self.reading % _POOL):
             raise ValueError(f"steps and reading must be multiples of {_POOL}, got {self.steps} and {self.reading}")
 
@@ -124,7 +122,7 @@ class Recipe:
             if step < stretch.steps:
                 return stretch, step
             step -= stretch.steps
-        raise IndexError(f"there are {self.total} steps")
+        raise IndexError(f"the step is too large: there are only {self.total} steps")
 
 
 def make_tokenizer(mixture: Mixture, recipe: Recipe, template: str) -> PreTrainedTokenizerFast:

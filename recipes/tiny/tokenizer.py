@@ -41,7 +41,8 @@ def build_tokenizer(
     room = size - merged - len(SPECIAL) - len(MARKS)
     if merged < 256 or room < 1:
         raise ValueError(
-            f"size {size} must exceed merged {merged} by more than {len(SPECIAL) + len(MARKS)}, merged >= 256"
+            f"size {size} must exceed merged {merged} by more than {len(SPECIAL) + len(MARKS)}; "
+            "merged must be at least 256"
         )
     cutter = _pre_tokenizer()
     counts = Counter(piece for text in texts for piece, _ in cutter.pre_tokenize_str(text))

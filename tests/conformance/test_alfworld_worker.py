@@ -150,7 +150,7 @@ def test_official_games(folder, python):
     assert not environment.accepts(session, "look", actions[0])
     assert not environment.accepts(session, "xyz", actions[0])
     assert environment.accepts(session, actions[0], "inventory")  # the plan gets shorter
-    with pytest.raises(ValueError, match="2 playable games, 3 were asked for"):
+    with pytest.raises(ValueError, match="2 playable games"):
         environment.tasks("seen", 3)
     with pytest.raises(ValueError, match="0 playable games"):
         environment.tasks("train", 1)

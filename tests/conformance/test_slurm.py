@@ -127,7 +127,7 @@ def test_two_tasks_of_a_job_are_one_run(cluster: Cluster, tmp_path: Path) -> Non
 
     refused = submitted(cluster, folder, "hydra.launcher.tasks_per_node=2", "trainer.devices=2", "seed=1")
     try:  # the first task is refused; the second one must not wait for it
-        wait(lambda: "holds a run of another configuration" in logs(folder), 180)
+        wait(lambda: "contains a run of another configuration" in logs(folder), 180)
         wait(lambda: not cluster.run("squeue", "--noheader").strip(), 60)  # its partner would wait half an hour
     finally:
         refused.kill()

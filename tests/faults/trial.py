@@ -11,7 +11,7 @@ from processes import PATIENCE, Start
 from servers import Server
 
 MESSAGES = (  # the clear ones: what a start may say when it ends by itself without a result
-    "no space left on this disk; free some",
+    "no space left on this disk; free some space",
     "put back a copy, or remove",
 )
 STARTS = 8  # most of one trial

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"^    \$ python (\S+) (.+)\n((?:    .+\n)+)", PAGE, re.MULTILINE)
 SOURCE = " ".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "src").rglob("*.py")))
-TEMPLATES = {"no such trajectory file; correct data.file": "no such {kind}; correct {key} (read from"}  # filled in
+TEMPLATES = {
+    "no such trajectory file; correct data.file": "no such {kind}; correct {key} (the current folder"
+}  # filled in
 
 
 def test_the_page_shows_commands() -> None:

@@ -37,7 +37,7 @@ def test_trl_reads_the_same_samples() -> None:
 def test_difference_is_relative_to_the_largest_entry() -> None:
     a, b = {"x": torch.tensor([1.0, 2.0])}, {"x": torch.tensor([1.0, 4.0])}
     assert difference(a, b) == 0.5
-    with pytest.raises(ValueError, match="different parameters"):
+    with pytest.raises(ValueError, match="the same parameters"):
         difference(a, {"y": torch.ones(2)})
 
 

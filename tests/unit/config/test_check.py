@@ -24,17 +24,17 @@ def mistakes(*overrides: str) -> list[str]:
     ("override", "message"),
     [
         ("+loss.clip_hgih=.3", "loss.clip_hgih: Clipped has no such parameter; did you mean 'clip_high'?"),
-        ("+allocator.budget=3", "allocator.budget: Uniform has no such parameter; it takes group_size"),
+        ("+allocator.budget=3", "allocator.budget: Uniform has no such parameter; choose one of group_size"),
         (
             "allocator=trace predictor=tiny allocator.budget=1",
             "allocator: budget must be at least 2, the smallest group",
         ),
-        ("update.offload=true", "update: offload needs recompute"),
+        ("update.offload=true", "update: offload moves"),
         ("policy.lora.r=100000", "policy.lora: r must be a rank from 0"),
         ("update.learning_rate=inf", "update.learning_rate: must be a finite number, got inf"),
         ("method=pivotrl states.lambda_diff=7", "states: lambda_diff must be above 0 and at most 1"),
         ("policy.lora.dropout=0.1", "policy.lora: dropout must be 0"),
-        ("+gate.depth=3", "gate.depth: Never has no such parameter; it takes none"),
+        ("+gate.depth=3", "gate.depth: Never has no such parameter; leave out this key"),
         ("loss.clip_high=abc", "loss.clip_high: expected float, got 'abc'"),
         ("loss.ratio=tokn", "loss.ratio: expected one of token, sequence, action, got 'tokn'"),
         ("loss.aggregation=sum", "loss.aggregation: expected one of seq_mean_token_mean, "),
@@ -45,10 +45,10 @@ def mistakes(*overrides: str) -> list[str]:
         ("rollout.sampling.top_p=2", "rollout.sampling: top_p must be in (0, 1], got 2"),
         ("rollout.trajectories=9", "rollout: trajectories (9) must be at most states (8)"),
         ("rollout.turns=x", "rollout.turns: expected int or null, got 'x'"),
-        ("loss.aggregation=constant", "loss: constant_length goes with aggregation=constant"),
+        ("loss.aggregation=constant", "loss: constant_length and aggregation=constant"),
         ("env.mistakes.idle=2", "env.mistakes: mistakes.idle: must be in [0, 1], got 2"),
         ("eval.tasks=???", "eval.tasks: not set; give it as eval.tasks=..."),
-        ("~eval.tasks", "eval.tasks: EvaluationSettings needs it; give it as eval.tasks=..."),
+        ("~eval.tasks", "eval.tasks: EvaluationSettings requires this parameter; set eval.tasks=..."),
         (
             "gate._target_=turnwise.algo.gates.never.Nver",
             "gate._target_: module 'turnwise.algo.gates.never' does not define 'Nver'",
@@ -57,7 +57,7 @@ def mistakes(*overrides: str) -> list[str]:
         ("trainer.max_epochs=many", "trainer.max_epochs: expected int or null, got 'many'"),
         (
             "+engine.batch=3",
-            "engine.batch: Lanes has no such parameter; it takes copy, end_ids, lanes, memory_gb, prefill_tokens",
+            "engine.batch: Lanes has no such parameter; choose one of copy, end_ids, lanes, memory_gb, prefill_tokens",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_types_are_put_in_words() -> None:
 
 def test_the_nearest_name_or_all_of_them() -> None:
     assert suggest("pivtorl", ["pivotrl", "sft"]) == "; did you mean 'pivotrl'?"
-    assert suggest("zzz", ["b", "a"]) == "; it takes a, b"
+    assert suggest("zzz", ["b", "a"]) == "; choose one of a, b"
 
 
 @pytest.mark.parametrize("part", ["env", "data", "states", "rollout", "update", "policy", "engine", "trainer"])

@@ -23,7 +23,7 @@ def explained(*arguments: str, folder: Path = CONF) -> list[str]:
     ("override", "message"),
     [
         ("method=pivtorl", "method=pivtorl: method has no 'pivtorl'; did you mean 'pivotrl'?"),
-        ("engine=qqq", "engine=qqq: engine has no 'qqq'; it takes tree"),
+        ("engine=qqq", "engine=qqq: engine has no 'qqq'; choose one of tree"),
         ("experiment=pivotrl/tab4/ful", "did you mean 'pivotrl/tab4/full'?"),
         ("loss.clip_hihg=.3", "loss.clip_hihg=.3: loss has no key 'clip_hihg'; did you mean 'clip_high'?"),
         ("los.clip_high=.3", "los.clip_high=.3: there is no key 'los'; did you mean 'loss'?"),

@@ -51,7 +51,7 @@ def test_help_lists_every_option_of_every_group_in_lines_that_fit() -> None:
     listed = {word.strip(",:") for word in text.split()}
     assert {path.stem for path in CONF.glob("*/*.yaml")} <= listed
     assert {path.stem for path in (CONF / "hydra" / "launcher").glob("*.yaml")} <= listed
-    groups = text[text.index("Choose one of each group") :]
+    groups = text[text.index("Choose one option of each group") :]
     assert max(map(len, groups.splitlines())) <= 100
 
 
@@ -76,9 +76,12 @@ def test_debug_runs_differ_by_name_where_they_differ() -> None:
         ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE='two'"),
         ({"LOCAL_RANK": ""}, "LOCAL_RANK=''"),
         ({"SLURM_PROCID": "-1"}, "SLURM_PROCID='-1'"),
-        ({"RANK": "1"}, "RANK=1 names none of 1"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 names none of 2"),
-        ({"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK=2 names none of 2"),
+        ({"RANK": "1"}, "RANK=1 must be below the number of processes, 1"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 must be below the number of processes, 2"),
+        (
+            {"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"},
+            "LOCAL_RANK=2 must be below the number of processes, 2",
+        ),
     ],
 )
 def test_variables_that_no_launcher_sets_are_refused(variables: dict[str, str], named: str) -> None:

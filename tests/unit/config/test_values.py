@@ -105,7 +105,7 @@ def test_a_part_that_the_run_completes_is_refused_by_its_key(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"^engine: lanes must be at least 1"):
         build(compose_config(["engine.lanes=-1"], CONF), "engine", **given)
     twice = "engine.urls=[http://127.0.0.1:1,http://127.0.0.1:1/]"
-    with pytest.raises(ConfigError, match=r"^engine: urls must name each server once"):
+    with pytest.raises(ConfigError, match=r"^engine: urls must contain each server only once"):
         build(compose_config(["engine=vllm", twice], CONF), "engine", **given)
 
 

@@ -90,7 +90,7 @@ def test_a_reply_that_goes_on_after_its_end_is_a_problem(tmp_path: Path) -> None
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     demonstrations = Demonstrations(chat)
     (found,) = each_trajectory(demonstrations.add, tmp_path / "a.jsonl")
-    assert "ends a turn" in str(found) and len(demonstrations) == 1
+    assert "end-of-turn token" in str(found) and len(demonstrations) == 1
 
 
 @pytest.mark.parametrize("read", [read_problems, read_questions, read_pages])

@@ -117,7 +117,7 @@ def test_an_environments_experts_become_rows_with_calls(tmp_path: Path, capsys: 
         (json.dumps(bookings.dialogues(1)[0]), ["--out", "x.csv"], "ends in .jsonl"),
         (json.dumps(bookings.dialogues(1)[0]), ["--run", "nowhere"], "states=pivots"),
         (json.dumps(bookings.dialogues(1)[0]), ["--run", "empty"], "--all"),
-        (json.dumps(bookings.dialogues(1)[0]), ["--run", "damaged"], "no profile can be read"),
+        (json.dumps(bookings.dialogues(1)[0]), ["--run", "damaged"], "profile.parquet: "),
         (json.dumps(bookings.dialogues(1)[0]), ["--out", "in.jsonl"], "name another"),
     ],
 )

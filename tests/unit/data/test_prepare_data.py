@@ -61,8 +61,8 @@ def test_it_counts_by_reason_with_lines(tmp_path, capsys):
         (None, [], "no such trajectory file"),
         ('[{"messages": 1},\n{]', [], "x.json: line 2: broken JSON"),
         ("[]", [], "no usable trajectory"),
-        ('[{"text": 1}]', [], "x.json:1: no conversation"),
-        (json.dumps([talk("yes"), {}]), ["--strict"], "1 bad trajectories and --strict is given"),
+        ('[{"text": 1}]', [], "x.json:1: the record has no conversation"),
+        (json.dumps([talk("yes"), {}]), ["--strict"], "1 trajectories cannot be used"),
         (json.dumps([talk("yes")]), ["--out", "x.csv"], "ends in .jsonl or .parquet"),
     ],
 )

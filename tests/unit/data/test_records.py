@@ -39,12 +39,12 @@ def test_items_are_placed_by_their_number(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1,\n2", ": line 2: broken JSON array, the end of the file where , or ] belongs"),
-        ("[1\n2]", ": line 2: broken JSON array, '2' where , or ] belongs"),
+        ("[1,\n2", ": line 2: the JSON array is broken (the end of the file instead of , or ])"),
+        ("[1\n2]", ": line 2: the JSON array is broken ('2' instead of , or ])"),
         ('[1,\n{"a": nope}]', ": line 2: broken JSON"),
         ("[1, NaN]", "NaN is not JSON"),
-        ("[1]\n[2]", ": line 2: '[' after the end of the array"),
-        ("[" * 100_000, ": line 1: nested too deeply"),
+        ("[1]\n[2]", ": line 2: there is '[' after the end of the array"),
+        ("[" * 100_000, ": line 1: the record that begins here is nested too deeply"),
         ("[1,]", ": line 1: broken JSON"),
     ],
 )

@@ -67,12 +67,12 @@ BAD = {
     "broken JSON": (b'{"id": "b", "messages": [', "broken JSON"),
     "NaN": (b'{"id": "b", "success": NaN}', "NaN is not JSON"),
     "array": ([1], "not an object but list"),
-    "empty line": (b"", "empty line"),
-    "blank line": (b"  \t", "empty line"),
+    "empty line": (b"", "the line is empty"),
+    "blank line": (b"  \t", "the line is empty"),
     "not UTF-8": (b'{"id": "\xff"}', "not UTF-8 (byte 8)"),
     "half a pair": (b'{"id": "\\ud800", "messages": []}', "half a surrogate pair"),
     "deep": (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
-    "no messages": ({"id": "b", "text": "x"}, "no 'messages', only ['id', 'text']"),
+    "no messages": ({"id": "b", "text": "x"}, "no 'messages', only the keys ['id', 'text']"),
     "messages no list": (record("b", "hello"), "messages must be a non-empty list"),
     "no message": (record("b", []), "messages must be a non-empty list"),
     "message no object": (record("b", ["hello"]), "messages[0] has no role, only str"),
@@ -81,7 +81,7 @@ BAD = {
     "content a list": (record("b", [says("user", [{"type": "text"}])]), "messages[0].content must be text, got list"),
     "silent": (
         record("b", [says("user"), says("assistant", " ")]),
-        "messages[1] is an assistant turn that says nothing",
+        "messages[1] is an empty assistant turn",
     ),
     "two users": (
         record("b", [says("user"), says("user"), says("assistant")]),
@@ -100,7 +100,7 @@ BAD = {
         "messages[2] is a second assistant turn without an observation",
     ),
     "none": (record("b", [says("system"), says("user")]), "no assistant turn"),
-    "assistant opens": (record("b", [says("assistant")]), "messages[0] is a assistant message where the user opens"),
+    "assistant opens": (record("b", [says("assistant")]), "messages[0] is a assistant message, but the"),
     "late system": (
         record("b", [says("user"), says("assistant"), says("system")]),
         "messages[2] is a system message inside the conversation",
@@ -136,7 +136,7 @@ BAD = {
     "tools no list": (record("b", tools=3), "tools must be a list, got int"),
     "tool unnamed": (record("b", tools=[{"x": 1}]), "a tool must be an object with a name"),
     "id a number": (record(7), "id must be non-empty text, got 7"),
-    "same id": (record("a"), "id 'a' was used at "),
+    "same id": (record("a"), "the id 'a' is already used at "),
     "success a word": (record("b", success="yes"), "success must be true, false or absent, got 'yes'"),
     "task a word": (record("b", task="t"), "task must be an object, got str"),
     "task without env": (record("b", task={"id": "1"}), "task.env must be non-empty text, got None"),
@@ -174,7 +174,7 @@ def test_a_huge_line_is_passed_over_without_being_held(tmp_path):
     assert peak < 4_000_000
     assert [t.id for t in read.trajectories] == ["a", "c"]
     assert [p.source for p in read.problems] == [f"{path}:2", f"{path}:4"]
-    assert read.problems[0].what == "longer than 1000 bytes"
+    assert read.problems[0].what == "the record is longer than 1000 bytes"
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
@@ -210,12 +210,12 @@ def test_an_opening_may_have_no_system_and_an_episode_may_end_with_an_observatio
     ("make", "said"),
     [
         (lambda p: p / "no.jsonl", "no.jsonl: no such trajectory file; correct data.file"),
-        (lambda p: p, "a folder; name its trajectory files"),
+        (lambda p: p, "a folder; list its trajectory files"),
         (lambda p: write(p / "x.csv", record()), r"x.csv: unknown kind of file; use .jsonl"),
         (lambda p: write(p / "x.parquet", b"PAR"), "x.parquet: cannot be read"),
-        (lambda p: write(p / "x.jsonl"), "x.jsonl: empty, no trajectory"),
-        (lambda p: write(p / "x.jsonl", b"{", b""), "no usable trajectory in .*x.jsonl:\n.*x.jsonl:1: broken"),
-        (lambda p: [], "no trajectory file is named"),
+        (lambda p: write(p / "x.jsonl"), "x.jsonl: there is no trajectory"),
+        (lambda p: write(p / "x.jsonl", b"{", b""), "no usable trajectory in .*x.jsonl:\n.*x.jsonl:1: the line contains"),
+        (lambda p: [], "no trajectory file is given"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, make, said):
@@ -243,7 +243,7 @@ def test_several_files_are_one_set(tmp_path):
     paths = [write(tmp_path / "x.jsonl", record("a")), write(tmp_path / "y.jsonl", record("b"), record("a"))]
     read = read_trajectories(paths)
     assert [t.id for t in read.trajectories] == ["a", "b"]
-    assert read.problems[0].what == f"id 'a' was used at {paths[0]}:1"
+    assert read.problems[0].what == f"the id 'a' is already used at {paths[0]}:1"
 
 
 def test_parquet(tmp_path):

@@ -221,6 +221,6 @@ def test_with_two_files_what_one_policy_drew_outlives_the_next_one(tmp_path: Pat
     for version in (2, 3):
         again.load_weights(model, version)
         assert collection(again) == whole
-        assert len(said) == version - 1 and f"collection of policy {version}" in said[-1]
+        assert len(said) == version - 1 and f"policy version {version}:" in said[-1]
     inner: Any = again.engine
     assert inner.drawn == 0

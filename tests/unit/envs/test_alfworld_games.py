@@ -96,7 +96,7 @@ def test_missing_engine_says_how_to_get_it(tmp_path):
 def test_missing_games_say_how_to_get_them(tmp_path):
     with pytest.raises(ValueError, match="alfworld-download"):
         AlfworldEnvironment(games=tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="holds none of train, valid_seen, valid_unseen"):
+    with pytest.raises(ValueError, match="none of train, valid_seen, valid_unseen"):
         AlfworldEnvironment(games=tmp_path)
     (tmp_path / "train").mkdir()
     games = OfficialGames(tmp_path)

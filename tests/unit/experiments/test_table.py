@@ -63,7 +63,7 @@ def test_what_is_missing_and_what_gives_it(conf: Path) -> None:
 def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
     with pytest.raises(InputError, match="did you mean 'p_tab1'"):
         find_sweep("p_tab2", conf)
-    with pytest.raises(InputError, match="there are p_fig1, p_tab1"):
+    with pytest.raises(InputError, match="the sweeps are p_fig1, p_tab1"):
         find_sweep("zzz", conf)
 
 
@@ -75,7 +75,7 @@ def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
         ({"rows": {"a": {"numbers": {"nothing": 1}}}}, "nothing is not one of the columns"),
         ({"rows": {"a": {"numbers": {"score": float("nan")}}}}, "rows.a.numbers.score"),
         ({"rows": {"a": {"need": {}}}}, "rows.a.need"),
-        ({"seeds": [0, 0]}, "each once"),
+        ({"seeds": [0, 0]}, "each seed only once"),
         ({"seeds": []}, "at least one"),
         ({"scales": {"huge": "x=1"}}, "scales.huge"),
         ({"directions": {"m": ["ours > nobody"]}}, "there is no row 'nobody'"),

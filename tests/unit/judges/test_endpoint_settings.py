@@ -57,7 +57,7 @@ def test_the_key_is_sent_and_shown_nowhere(
         shown = [caplog.text, repr(judge), repr(judge.client), json.dumps(judge.report()), *capfd.readouterr()]
         judge.close()
     shown += [str(vars(record)) for record in caplog.records]
-    assert "status 401, look at the key" in caplog.text
+    assert "status 401, check the key" in caplog.text
     assert "secret words of the server" not in caplog.text
     for text in shown:
         assert secret not in text
@@ -76,8 +76,11 @@ def test_without_a_key_none_is_sent(judge_server: ModuleType, make_judge: MakeJu
     [
         ({"url": "ftp://host/v1"}, "url must begin with http:// or https://"),
         ({"url": "host:8000"}, "url must begin with http:// or https://"),
-        ({"url": "http://me:pass@host/v1"}, "url must hold no user, password or query; put the key into the variable"),
-        ({"url": "http://host/v1?key=pass"}, "url must hold no user, password or query"),
+        (
+            {"url": "http://me:pass@host/v1"},
+            "url must not contain a user, password or query; put the key into the variable",
+        ),
+        ({"url": "http://host/v1?key=pass"}, "url must not contain a user, password or query"),
         ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
         ({"attempts": 0}, "attempts must be at least 1"),
         ({"time_limit": 0}, "time_limit must be above 0 seconds"),
@@ -98,7 +101,7 @@ def test_ranges_of_the_client(settings: dict[str, Any], message: str) -> None:
         ({"model": ""}, "model must name"),
         ({"max_tokens": 1}, "max_tokens must be at least 16"),
         ({"temperature": -1}, "temperature must be at least 0"),
-        ({"rubric": "none"}, "there is no 'none'"),
+        ({"rubric": "none"}, "there is no rubric 'none'"),
         ({"extra": {"messages": []}}, "extra must not set messages"),
     ],
 )

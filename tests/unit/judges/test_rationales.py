@@ -100,7 +100,7 @@ def test_missing_turns_are_told_and_asked_for_again(
         command += ["--out", str(out)]
         assert script.main(command) == 1
         assert [row[:2] for row in rows_of(out)] == [("a", 0), ("a", 1)]
-        assert "missing: 1 rejected; the same command asks for them again" in capsys.readouterr().err
+        assert "1 rejected; run the same command again" in capsys.readouterr().err
         server.fault = lambda body, nth: None
         assert script.main(command) == 0
         assert [row[:2] for row in rows_of(out)] == [("a", 0), ("a", 1), ("b", 0)]

@@ -100,7 +100,7 @@ MODELS: dict[str, tuple[Damage, str]] = {
     ),
     "dropout of everything": (config(attention_dropout=1.0), "attention_dropout"),
     "an unknown quantisation": (config(quantization_config={"quant_method": "banana"}), "quant_method"),
-    "never filled": (tensors(lambda found: [value.zero_() for value in found.values()]), "never filled"),
+    "never filled": (tensors(lambda found: [value.zero_() for value in found.values()]), "never set"),
     "a norm of zeros": (tensors(lambda found: found["model.norm.weight"].zero_()), r"model\.norm\.weight"),
     "a norm of zeros in a layer": (
         tensors(lambda found: found["model.layers.1.input_layernorm.weight"].zero_()),
@@ -194,5 +194,5 @@ def test_one_value_among_many_is_found(dtype: torch.dtype, value: float) -> None
     weights = torch.linspace(-3, 3, 10_007).to(dtype)
     check_finite([("w", weights), ("ids", torch.arange(3)), ("none", torch.empty(0))])
     weights[5_003] = value
-    with pytest.raises(ValueError, match="w holds"):
+    with pytest.raises(ValueError, match="w contains"):
         check_finite([("w", weights)])

@@ -89,10 +89,10 @@ def test_what_is_missing_is_told_with_the_way_out(composed, gpu, monkeypatch, tm
     overrides = ["method=awpo", "scale=paper_awpo", "judge=endpoint", "data.file=nowhere.jsonl", "trainer.devices=8"]
     overrides += ["rollout.states=4", "update.recompute=false", "policy.dtype=bfloat16"]
     told = "\n".join(plan(composed(*overrides), gpu).missing)
-    assert "data.file: nowhere.jsonl is not there" in told
-    assert "policy.model: the weights of Qwen/Qwen3-4B are not on this machine; hf download Qwen/Qwen3-4B" in told
+    assert "data.file: nowhere.jsonl does not exist" in told
+    assert "policy.model: the weights of Qwen/Qwen3-4B are not on this machine; run `hf download Qwen/Qwen3-4B`" in told
     assert "TURNWISE_JUDGE_KEY is not set" in told
-    assert "on a GPU of 80 GB; most of it" in told and "lower update.batch_tokens" in told
+    assert "on a GPU of 80 GB; the largest part" in told and "lower update.batch_tokens" in told
     assert "set policy.dtype=float32" in told
     assert "set rollout.states to at least 8" in told
 
@@ -121,7 +121,7 @@ def test_a_world_inside_another_one_is_planned_by_its_own_settings(composed, gpu
     assert (found.lengths.episode, found.lengths.source["episode"]) == (5, "at most env.worlds.search.horizon")
     lacking = "env.worlds.search.files={train: nowhere.json}"
     told = plan(composed("method=grpo", "env=mixture", lacking, *left, *SMALL), gpu).missing
-    assert any("env.worlds.search.files.train: nowhere.json is not there" in reason for reason in told)
+    assert any("env.worlds.search.files.train: nowhere.json does not exist" in reason for reason in told)
 
 
 def test_a_model_of_unknown_shape_is_planned_as_far_as_it_goes(composed, gpu) -> None:

@@ -189,7 +189,7 @@ def test_metrics_by_path(make):
 
 
 def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
-    with pytest.raises(InputError, match="nowhere: no such folder"):
+    with pytest.raises(InputError, match="nowhere: this folder does not exist"):
         collect([tmp_path / "nowhere"])
     with pytest.raises(InputError, match="no finished run under"):
         collect([tmp_path])

@@ -78,8 +78,8 @@ def test_panels_name_rows_that_are_there(tmp_path: Path) -> None:
     text = "paper: P\nentry: E\ntitle: T\nrows: {a: {overrides: method=sft}}\n%spanels: {Left: [%s]}\n"
     for name, filled, said in (
         ("a", ("curve: updates\n", "a"), None),
-        ("b", ("curve: updates\n", "c"), "panels.Left: 'c' is no row"),
-        ("c", ("", "a"), "`curve` asks for"),
+        ("b", ("curve: updates\n", "c"), "panels.Left: 'c' is not a row"),
+        ("c", ("", "a"), "set `curve`"),
     ):
         (tmp_path / f"{name}.yaml").write_text(text % filled)
         if said is None:

@@ -173,7 +173,7 @@ def test_a_missing_package_is_told_with_the_remedy(run: Path, tmp_path: Path, mo
 
 @needs_it
 def test_what_holds_no_texts_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such run"):
+    with pytest.raises(InputError, match="this folder does not exist"):
         write_logs(tmp_path / "nowhere", tmp_path / "logs")
     for path in (*(run / "rollouts").iterdir(), *(run / "evaluation").iterdir()):
         path.unlink()
@@ -190,4 +190,4 @@ def test_the_program_says_what_it_wrote(run: Path, capsys: pytest.CaptureFixture
     assert script.main([str(run)]) == 0
     assert f"inspect view --log-dir {run / 'inspect'}" in capsys.readouterr().out
     assert len(list((run / "inspect").glob("*.eval"))) == 4
-    assert script.main([str(run / "nowhere")]) == 2 and "no such run" in capsys.readouterr().err
+    assert script.main([str(run / "nowhere")]) == 2 and "this folder does not exist" in capsys.readouterr().err

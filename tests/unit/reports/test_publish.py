@@ -112,7 +112,7 @@ def test_who_is_not_logged_in_is_told_how(
     assert "wandb login" in said and "WANDB_API_KEY" in said and "--offline" in said
     assert not (tmp_path / "bundles").exists()
     assert script.main([str(tmp_path / "nothing"), "--offline"]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    assert "this folder does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("project", ["a/b", "a\nb", "", "x" * 300])

@@ -154,7 +154,7 @@ def test_a_hub_that_is_not_there_is_one_line(run: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("break_it", "repository", "named"),
     [
-        ("no run", "me/agent", "no such run"),
+        ("no run", "me/agent", "this folder does not exist"),
         ("no adapter", "me/agent", "adapter/"),
         ("no result", "me/agent", "result.json"),
         ("damaged", "me/agent", "adapter_config.json"),

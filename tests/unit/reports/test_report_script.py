@@ -98,12 +98,12 @@ def test_rows_that_share_a_value_cannot_be_one_line(script, noisy, capsys):
     path = noisy / "awpo0.4" / "seed0" / "config.yaml"
     path.write_text(path.read_text().replace("0.4", "0.0"))
     assert script.main([str(noisy), "--against", "judge.noise"]) == 2
-    assert "awpo has several rows of one value" in capsys.readouterr().err
+    assert "several rows of awpo" in capsys.readouterr().err
 
 
 def test_bad_folders_end_with_one_message(script, tmp_path, capsys):
     assert script.main([str(tmp_path / "nowhere")]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    assert "this folder does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--markdown", "--html", "--latex"])
@@ -125,7 +125,7 @@ def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
 
 def test_a_sweep_of_other_runs_is_noted(script, runs, capsys):
     assert script.main([str(runs), "--paper", str(ROOT / "conf" / "sweep" / "awpo_tab4.yaml")]) == 0
-    assert "none of these runs is a row of it" in " ".join(capsys.readouterr().out.split())
+    assert "none of these runs is a row" in " ".join(capsys.readouterr().out.split())
 
 
 def refused(script, capsys, *words: str) -> str:
@@ -138,24 +138,24 @@ def refused(script, capsys, *words: str) -> str:
 
 def test_words_that_no_report_takes_are_refused_with_the_nearest(script, runs, capsys):
     asked = ("sweep=pivotrl_tab4", f"outputs={runs}")
-    assert refused(script, capsys, *asked, "foo=1").startswith("foo=1: there is no key 'foo'; it takes advantage,")
+    assert refused(script, capsys, *asked, "foo=1").startswith("foo=1: there is no key 'foo'; choose one of advantage,")
     assert refused(script, capsys, *asked, "output=x") == "output=x: there is no key 'output'; did you mean 'outputs'?"
     told = refused(script, capsys, *asked, "trainer.max_epoch=3")
     assert told == "trainer.max_epoch=3: trainer has no key 'max_epoch'; did you mean 'max_epochs'?"
-    assert "--brief: is not for sweep=NAME" in refused(script, capsys, *asked, "--brief")
-    assert "--json: is not for folders" in refused(script, capsys, str(runs), "--json")
+    assert "--brief: this option cannot be used with sweep=NAME" in refused(script, capsys, *asked, "--brief")
+    assert "--json: this option cannot be used with folders" in refused(script, capsys, str(runs), "--json")
 
 
 def test_seeds_and_folders_that_are_not_there_are_told(script, runs, tmp_path, capsys, monkeypatch):
     asked = ("sweep=pivotrl_tab4", "rows=full")
     assert refused(script, capsys, *asked, f"outputs={runs}", "seed=99") == (
-        f"seed=99: no finished run of it in {runs}; there is none"
+        f"seed=99: there is no finished run with this seed in {runs}; no requested seed has one"
     )
-    assert "nothere is no folder" in refused(script, capsys, *asked, f"outputs={runs},{tmp_path / 'nothere'}")
+    assert "nothere is not a folder" in refused(script, capsys, *asked, f"outputs={runs},{tmp_path / 'nothere'}")
     monkeypatch.chdir(tmp_path / "outputs")
     told = refused(script, capsys, *asked)
-    assert told.startswith(f"no runs: neither {tmp_path}/outputs/outputs nor {tmp_path}/outputs/results is there;")
-    assert f"start it in {ROOT}, or give outputs=FOLDER" in told
+    assert told.startswith(f"no runs: neither {tmp_path}/outputs/outputs nor {tmp_path}/outputs/results exists;")
+    assert f"start the program in {ROOT}, or give outputs=FOLDER" in told
 
 
 def test_a_seed_beside_one_that_is_there_is_told_too(script, make, tmp_path, capsys):
@@ -163,7 +163,7 @@ def test_a_seed_beside_one_that_is_there_is_told_too(script, make, tmp_path, cap
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(make.result(name="pivotrl/tab1/pivotrl_swe")))
     asked = ("sweep=pivotrl_tab1", "rows=pivotrl_swe", f"outputs={tmp_path / 'outputs'}")
-    assert "seed=7: no finished run" in refused(script, capsys, *asked, "seed=0,7")
+    assert "seed=7: there is no finished run" in refused(script, capsys, *asked, "seed=0,7")
     assert script.main([*asked, "seed=0", "--json"]) == 0
     *_, entry, counts = capsys.readouterr().out.splitlines()
     assert json.loads(counts) == {"PivotRL": {"holds": 0, "fails": 0, "undecided": 0, "untestable": 0, "not_run": 1}}
@@ -186,8 +186,8 @@ def test_a_summary_of_one_paper(script, capsys, tmp_path):
     outputs = f"outputs={tmp_path}"
     assert script.main(["summary", "paper=awpo", outputs, "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out.splitlines()[-1])) == {"AWPO"}
-    assert "there are awpo, pivotrl" in refused(script, capsys, "summary", "paper=awp", outputs)
-    assert "goes with summary" in refused(script, capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
+    assert "choose one of awpo, pivotrl" in refused(script, capsys, "summary", "paper=awp", outputs)
+    assert "only be used with summary" in refused(script, capsys, "sweep=awpo_tab2", "paper=awpo", outputs)
 
 
 def test_the_second_report_says_the_same_and_composes_nothing(script, make, tmp_path, capsys, monkeypatch):

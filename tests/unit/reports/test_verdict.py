@@ -70,7 +70,7 @@ def test_values_of_a_run(tmp_path: Path) -> None:
     assert run.value("spread train/reward_std") == pytest.approx(0.125**0.5 / 10**0.5)  # variance 0.0125
     assert run.value("in_domain.delta / rollout_turns") == pytest.approx(0.25)
     assert run.value("train/nothing") is None
-    with pytest.raises(InputError, match="none of late, spread"):
+    with pytest.raises(InputError, match="one of late, spread"):
         run.value("early train/reward_std")
     assert run.outcomes("in_domain.after") == {
         "": {"seen/t0": [1, 1], "seen/t1": [1, 1], "seen/t2": [1, 0], "seen/t3": [1, 0]}

@@ -65,7 +65,7 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path: Pa
     with pytest.raises(ConfigError) as caught, claim(config(out, loss__clip_high=0.3, trainer__max_epochs=8)):
         pass
     text = str(caught.value)
-    assert f"{out} holds a run of another configuration" in text
+    assert f"{out} contains a run of another configuration" in text
     assert "loss.clip_high: 0.2 there, 0.3 here" in text
     assert "trainer.max_epochs: 4 there, 8 here" in text
     assert "name=" in text
@@ -178,7 +178,7 @@ def test_two_processes_do_not_share_a_folder_but_a_killed_one_lets_go(tmp_path: 
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(ConfigError, match="another process is running there"), claim(cfg):
+        with pytest.raises(ConfigError, match="another process is running"), claim(cfg):
             pass
     finally:
         other.kill()

@@ -91,7 +91,7 @@ def test_any_part_that_is_not_as_it_was_is_found(tmp_path: Path) -> None:
             file.write_bytes(good)
     assert damage(folder) is None
     (folder / "__3_0.distcp").write_bytes(b"")
-    assert damage(folder) == "it holds other files than were written"
+    assert damage(folder) == "it contains other files than those that were written"
 
 
 def test_the_parts_of_before_are_used(tmp_path: Path) -> None:

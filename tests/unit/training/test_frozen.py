@@ -165,7 +165,7 @@ def test_a_file_that_is_no_shard_is_put_aside_and_its_groups_are_played_again(
 def test_other_states_than_the_files_hold_are_refused(player: Player, states: list[State], tmp_path: Path) -> None:
     played(player, states, tmp_path, Never())
     for others in (states[::-1], [replace(state, ids=(*state.ids, 7)) for state in states]):
-        with pytest.raises(InputError, match=r"shard-00000.json.gz: holds groups of other states.*fresh=true"):
+        with pytest.raises(InputError, match=r"shard-00000.json.gz: contains groups of other states.*fresh=true"):
             played(player, others, tmp_path, Never(), stop_at=0)
 
 

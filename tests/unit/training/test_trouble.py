@@ -106,7 +106,7 @@ def test_updates_that_are_not_finite_change_nothing_are_counted_and_end_the_run(
 
 def test_a_step_beyond_what_floats_hold_stops_before_it_is_saved(make_model: MakeModel) -> None:
     module = module_of(make_model, Clipped(), learning_rate=1e39)
-    with pytest.raises(Stopped, match="weights that are not finite"):
+    with pytest.raises(Stopped, match="weights are not finite"):
         module.training_step(update())
 
 

@@ -280,7 +280,7 @@ def test_whatever_the_rewards(groups: list[list[tuple[float, float]]], gate: Any
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [
-        ({"reasoning": [0, 1]}, "hold no 'total'"),
+        ({"reasoning": [0, 1]}, "do not include 'total'"),
         ({"outcome": [0, NAN]}, "the outcome reward of leaf 1 is nan"),
         ({"outcome": [0, 1], "reasoning": [0]}, "1 rewards for 2 leaves"),
         ({"outcome": [0, 1], "reasoning": [0, math.inf]}, "the reasoning reward of leaf 1 is inf"),

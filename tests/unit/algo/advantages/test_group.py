@@ -94,7 +94,7 @@ def test_a_stopped_tree_is_not_trained_on() -> None:
         ({"total": [1, math.nan]}, r"state 'trajectory:3': the total reward of leaf 1 is nan"),
         ({"total": [math.inf, 0]}, "leaf 0 is inf"),
         ({"total": [1]}, "1 rewards for 2 leaves"),
-        ({"outcome": [1, 0]}, r"rewards \['outcome'\] hold no 'total'"),
+        ({"outcome": [1, 0]}, r"rewards \['outcome'\] do not include 'total'"),
     ],
 )
 def test_bad_rewards_are_named(rewards, message) -> None:

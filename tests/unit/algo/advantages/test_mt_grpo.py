@@ -57,7 +57,7 @@ def test_the_worlds_verdict_can_be_what_a_turn_is_paid() -> None:
     with pytest.raises(InputError, match=r"turn 0 has no info\['valid'\].*admissible"):
         MTGRPO(turn_reward="valid")(tree, {"total": [0.0, 0.0]})
     tree.turns[0].info["admissible"] = math.nan
-    with pytest.raises(ValueError, match="turn 0 was paid nan"):
+    with pytest.raises(ValueError, match=r"reward of turn 0 .* is nan"):
         MTGRPO(turn_reward="admissible")(tree, {"total": [0.0, 0.0]})
 
 

@@ -158,6 +158,6 @@ def test_settings_out_of_range_are_named() -> None:
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):
             TurnCredit(**{name: value})
-    with pytest.raises(ValueError, match="turn_reward must be reward, without turn_offset, with form=to_go"):
+    with pytest.raises(ValueError, match="with form=to_go, turn_reward must be reward"):
         TurnCredit(form="to_go", turn_reward="admissible")
     assert TurnCredit(zero_variance="refill").wants_refill and not TurnCredit().wants_refill

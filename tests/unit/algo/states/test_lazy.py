@@ -104,7 +104,7 @@ def test_an_id_used_twice_is_refused_with_the_place_of_the_first(
 ) -> None:
     demonstrations = Demonstrations(chat, tmp_path)
     demonstrations.add(trajectories[0])
-    with pytest.raises(UnusableError, match="was used at "):
+    with pytest.raises(UnusableError, match="already used at "):
         demonstrations.add(trajectories[0])
     assert len(demonstrations) == 1 and demonstrations.turns == demonstrations.starts[-1]
 

@@ -226,5 +226,5 @@ def test_xlam():
         },
         "required": ["pages"],
     }
-    with pytest.raises(UnusableError, match="says nothing"):
+    with pytest.raises(UnusableError, match="empty assistant turn"):
         converted({**record, "answers": "[]"}, "xlam.json:9")  # the irrelevance records have no reply to learn from

@@ -20,7 +20,7 @@ def talk(*said, **more):
 
 UNUSABLE = {
     "no object": ([1], "no object", "not an object but list"),
-    "no conversation": ({"text": "x"}, "no messages", "no conversation, only ['text']"),
+    "no conversation": ({"text": "x"}, "no messages", "no conversation, only the keys ['text']"),
     "no turn": ({"messages": []}, "no messages", "messages must be a non-empty list"),
     "turn of text": ({"messages": ["hi"]}, "unusable message", "messages[0] has no role, only str"),
     "bare turn": ({"messages": [{"text": "x"}]}, "unusable message", "messages[0] has no role, only ['text']"),
@@ -29,7 +29,7 @@ UNUSABLE = {
     "picture": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         "content is not a string",
-        "messages[0] holds list where text belongs",
+        "messages[0] contains list",
     ),
     "broken call": (
         talk("?", '<tool_call>{"name": "weather"</tool_call>'),

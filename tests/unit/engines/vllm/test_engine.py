@@ -148,7 +148,7 @@ def test_another_base_model_is_told(served: ModuleType, make_engine: Make, polic
         other = make_engine(server.url)
         other.model = "Qwen/Qwen3-4B"
         other.load_weights(policy, 0)
-        assert other.said == [f"vLLM at {server.url} serves policy, but this run adapts Qwen/Qwen3-4B"]
+        assert other.said == [f"vLLM at {server.url} serves policy, but this run trains Qwen/Qwen3-4B"]
 
 
 def test_the_key_comes_from_the_environment(

@@ -199,7 +199,7 @@ def test_an_examination_is_tried_again(served: ModuleType, make_engine: Make, po
 def test_a_server_that_is_not_there_is_told(make_engine: Make, policy: Any, served: ModuleType) -> None:
     with served.serve() as server:
         url = server.url
-    with pytest.raises(ServerError, match=f"no vLLM server answers at {url}.*serve.py"):
+    with pytest.raises(ServerError, match=f"no vLLM server has answered at {url}.*serve.py"):
         make_engine(url, patience=Patience(away_limit=0.1, backoff=0.01)).load_weights(policy, 0)
 
 

@@ -183,11 +183,11 @@ def test_on_a_cpu_prefills_are_whole(tmp_path: Path, distribution: str, whole: b
         ({"lora_rank": 513}, "lora_rank must be from 0 to 512"),
         ({"servers": 2, "devices": ["0"]}, "devices must name the GPUs of each server: 2 entries, got 1"),
         ({"kv_gb": 0}, "kv_gb must be at least 1"),
-        ({"arguments": ["--port=80"]}, "arguments must not hold --port=80"),
-        ({"arguments": ["--hos", "0.0.0.0"]}, "arguments must not hold --hos"),  # vLLM takes abbreviations
-        ({"arguments": ["--served_model=x"]}, "arguments must not hold --served_model=x"),
-        ({"arguments": ["--trust_remote"]}, "arguments must not hold --trust_remote"),
-        ({"arguments": ["--config", "mine.yaml"]}, "arguments must not hold --config"),
+        ({"arguments": ["--port=80"]}, "arguments must not contain --port=80"),
+        ({"arguments": ["--hos", "0.0.0.0"]}, "arguments must not contain --hos"),  # vLLM takes abbreviations
+        ({"arguments": ["--served_model=x"]}, "arguments must not contain --served_model=x"),
+        ({"arguments": ["--trust_remote"]}, "arguments must not contain --trust_remote"),
+        ({"arguments": ["--config", "mine.yaml"]}, "arguments must not contain --config"),
     ],
 )
 def test_ranges(settings: dict[str, Any], message: str) -> None:

@@ -62,12 +62,12 @@ def test_it_serves_until_it_is_told_to_end(python: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        (["--host", "0.0.0.0"], {}, "a token is needed. Set TURNWISE_VLLM_KEY"),
-        (["--host", "0.0.0.0", "--full-weights"], {"TURNWISE_VLLM_KEY": "k"}, "do not check a token"),
+        (["--host", "0.0.0.0"], {}, "set TURNWISE_VLLM_KEY"),
+        (["--host", "0.0.0.0", "--full-weights"], {"TURNWISE_VLLM_KEY": "k"}, "--full-weights: "),
         (["--python", "/nowhere/python"], {}, "requirements-vllm.txt"),
-        (["--lora-rank", "0"], {}, "goes with --full-weights"),
+        (["--lora-rank", "0"], {}, "policy.lora.r=0"),
         (["--rows", "0"], {}, "--rows must be at least 1"),
-        (["--", "--api-key", "k"], {}, "--arguments must not hold --api-key"),
+        (["--", "--api-key", "k"], {}, "--arguments must not contain --api-key"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_message(

@@ -283,7 +283,7 @@ def test_bad_tasks_are_named(env, scene):
         env.reset(replace(good, env="search"))
     with pytest.raises(ValueError, match="no receptacle type 'throne'"):
         env.reset(replace(good, id="x", data={**good.data, "receptacles": ["cabinet 1", "throne 1"]}))
-    with pytest.raises(ValueError, match="'mug 1' lies at 'cabinet 7'"):
+    with pytest.raises(ValueError, match=r"'mug 1'.*'cabinet 7'"):
         env.reset(replace(good, id="y", data={**good.data, "objects": {"mug 1": "cabinet 7"}}))
     with pytest.raises(ValueError, match="no goal type 'tidy'"):
         env.reset(replace(good, id="z", data={**good.data, "goal": {**good.data["goal"], "type": "tidy"}}))

@@ -92,11 +92,11 @@ class TestTasks:
         ("tasks", "message"),
         [
             ({"chain_summ": {}}, r"tasks\.chain_summ: .*chain_sum"),
-            ({"chain_sum": {"min_termz": 1}}, r"tasks\.chain_sum\.min_termz: no such setting; .*min_terms"),
+            ({"chain_sum": {"min_termz": 1}}, r"tasks\.chain_sum\.min_termz: .*no such setting; .*min_terms"),
             ({"chain_sum": {"min_terms": 0}}, r"tasks\.chain_sum: min_terms must be positive"),
             ({"chain_sum": {"level": -1}}, r"tasks\.chain_sum\.level: must be a whole number"),
-            ({"gsm_symbolic": {}}, r"tasks\.gsm_symbolic: cannot be used: it prepares all"),
-            ({"puzzle24": {}}, r"tasks\.puzzle24: cannot be used: "),
+            ({"gsm_symbolic": {}}, r"tasks\.gsm_symbolic: .*cannot be used: it generates all"),
+            ({"puzzle24": {}}, r"tasks\.puzzle24: .*cannot be used: "),
         ],
     )
     def test_a_wrong_data_set_or_setting_is_named(self, tasks: dict[str, dict[str, object]], message: str) -> None:
@@ -161,7 +161,7 @@ class TestScores:
 
     @pytest.mark.parametrize("name", ["propositional_logic", "rubiks_cube", "rush_hour"])
     def test_scorers_without_a_bound_and_those_that_pay_a_premise_are_refused(self, name: str) -> None:
-        with pytest.raises(InputError, match=rf"tasks\.{name}: cannot be used"):
+        with pytest.raises(InputError, match=rf"tasks\.{name}: .*cannot be used"):
             Dataset(name, {})
 
     @pytest.mark.parametrize("name", LETTERS)
@@ -174,7 +174,7 @@ class TestScores:
         env = ReasoningGymEnv(SUMS)
         (task,) = env.tasks("train", 1)
         for data in ({"dataset": "gcd"}, {"settings": {"min_terms": 2}}, {"settings": None}, {"settings": [1]}):
-            with pytest.raises(InputError, match="is not among this run's data sets"):
+            with pytest.raises(InputError, match="do not belong to this run"):
                 env.reset(Task(task.env, task.id, task.split, {**task.data, **data}))
 
     def test_every_module_that_evaluates_text_is_known(self) -> None:

@@ -139,14 +139,14 @@ def test_pages_are_read_from_contents_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("a.jsonl", '{"question": "x"}\n', r"a\.jsonl:1: not a record of HotpotQA"),
-        ("a.jsonl", '\n{"question": \n', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", '{"question": "x"}\n', r"a\.jsonl:1: .*HotpotQA"),
+        ("a.jsonl", '\n{"question": \n', r"a\.jsonl:2: .*JSON"),
         ("a.json", "[1]", r"a\.json:1: the record is not an object but int"),
-        ("a.json", "[", r"a\.json: not JSON"),
-        ("a.csv", "Question,Answer\nWho?,\n", r"a\.csv:1: .*test files come without"),
-        ("a.txt", "x", r"a\.txt: unknown ending"),
-        ("a.jsonl", "", r"a\.jsonl: it contains no question"),
-        ("a.parquet", "x", r"a\.parquet: cannot be read"),
+        ("a.json", "[", r"a\.json: .*JSON"),
+        ("a.csv", "Question,Answer\nWho?,\n", r"a\.csv:1: .*contain no answers"),
+        ("a.txt", "x", r"a\.txt: .*unknown ending"),
+        ("a.jsonl", "", r"a\.jsonl: .*contains no question"),
+        ("a.parquet", "x", r"a\.parquet: .*cannot be read"),
         ("a.jsonl", json.dumps(HOTPOT | {"supporting_facts": [["Nowhere", 0]]}) + "\n", r"a\.jsonl:1: .*Nowhere"),
     ],
 )

@@ -226,7 +226,7 @@ def test_the_command_asks_for_the_token_that_is_set_and_for_no_other(
 
 
 def test_an_address_with_a_secret_is_refused_without_repeating_it() -> None:
-    with pytest.raises(ValueError, match="retriever: url must hold no user") as caught:
+    with pytest.raises(ValueError, match="retriever: url must not contain a user") as caught:
         Served("http://me:secret@127.0.0.1/retrieve")
     assert "secret" not in str(caught.value)
 

@@ -70,13 +70,13 @@ def test_a_report_tells_what_broke_from_what_failed(tmp_path):
 def test_what_is_no_report_is_refused(tmp_path, text):
     path = tmp_path / "report.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"report\.json: not a report of swebench 5"):
+    with pytest.raises(InputError, match=r"report\.json: .*not a report of swebench 5"):
         read_report(path, tmp_path)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("swebench") is not None, reason="swebench is installed here")
 def test_without_swebench_it_is_refused_with_the_remedy(tmp_path):
-    with pytest.raises(NoHarnessError, match=r"swebench is not installed there.*requirements-swebench\.txt"):
+    with pytest.raises(NoHarnessError, match=r"swebench is not installed.*requirements-swebench\.txt"):
         Harness(python=sys.executable).score({"a__a-1": "x"}, "m", tmp_path)
     with pytest.raises(NoHarnessError, match="cannot be run"):
         Harness(python="/nowhere/python").check()
@@ -113,11 +113,11 @@ def test_the_harness_takes_our_command_line(tmp_path):
     [
         (None, [], "no such file of patches"),
         (['{"instance_id": 1}'], [], "x.jsonl:1: not a prediction"),
-        (["{"], [], "x.jsonl:1: broken JSON"),
+        (["{"], [], "broken JSON"),
         (['{"instance_id": "a", "model_patch": ""}'] * 2, [], "x.jsonl:2: a occurs twice"),
         (['{"instance_id": "a", "model_patch": ""}'], ["--workers", "0"], "workers and timeout must be at least 1"),
         (['{"instance_id": "a", "model_patch": ""}'], ["--python", "/nowhere/python"], "cannot be run"),
-        ([""], [], "x.jsonl:1: empty line"),
+        ([""], [], "x.jsonl:1: the line is empty"),
         ([], [], "there are no patches to score"),
     ],
 )

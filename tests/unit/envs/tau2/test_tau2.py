@@ -39,7 +39,7 @@ needs_it = pytest.mark.extra("tau2")
 def test_without_the_package_the_message_says_how_to_install_it(monkeypatch, name):
     monkeypatch.setattr(package, "find_spec", lambda asked: None if asked == name else object())
     with pytest.raises(
-        InputError, match=rf"env=tau2 needs {name.replace('_', '-')}, .*make tau2.*requirements-tau2\.txt"
+        InputError, match=rf"env=tau2 needs .*{name.replace('_', '-')}; .*make tau2.*requirements-tau2\.txt"
     ):
         Tau2Env()
 
@@ -51,7 +51,7 @@ def test_without_the_package_the_message_says_how_to_install_it(monkeypatch, nam
         ({"domains": []}, "domains: name one or more of airline"),
         ({"domains": ["banking"]}, "domains: name one or more of airline"),
         ({"user": "person"}, "user: must be scripted or endpoint, got 'person'"),
-        ({"user": "endpoint"}, "user: endpoint needs the settings"),
+        ({"user": "endpoint"}, r"user: .*env\.endpoint"),
         ({"horizon": 0}, "horizon: must be at least 1"),
         ({"format": "xml"}, "format: must be one of"),
         ({"kept": 0}, "kept must be at least 1"),

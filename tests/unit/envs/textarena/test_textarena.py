@@ -126,12 +126,12 @@ class TestGames:
         env = TextArenaEnv("FrozenLake-v0")
         (task,) = env.tasks("train", 1)
         for data in ({"game": "LightsOut-v0"}, {"settings": {"size": 10**6}}):
-            with pytest.raises(InputError, match="not this run's game"):
+            with pytest.raises(InputError, match="which this run does not use"):
                 env.reset(Task(task.env, task.id, task.split, {**task.data, **data})).step("[up]")
 
     def test_a_game_without_an_expert_names_the_methods_that_play_it(self) -> None:
         env = TextArenaEnv("LightsOut-v0")
-        with pytest.raises(InputError, match=r"no expert of LightsOut-v0.*method=grpo"):
+        with pytest.raises(InputError, match=r"no expert for LightsOut-v0.*method=grpo"):
             env.demonstrate(env.tasks("train", 1)[0])
 
     @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ def test_a_failed_rollout_is_not_in_its_group(tree: Tree, written: Written, tmp_
     ("rows", "message"),
     [
         (["{"], r"train.jsonl:1: "),
-        ([(["ab", "ab"], [0, 0]), {"turns": []}], r"train.jsonl:2: no recorded rollout \(KeyError: 'rewards'\)"),
+        ([(["ab", "ab"], [0, 0]), {"turns": []}], r"train.jsonl:2: .*\(KeyError: 'rewards'\)"),
         (["[1]"], r"train.jsonl:1: "),
-        ([], "no group that ran to its end .the file is empty"),
-        ([(["abc", "abd"], [1, None])], "no group that ran to its end .1 with fewer than two rewarded rollouts"),
-        ([(["a", "b"], [1, 0])], "the longest rollout has 1 turns, so no gate at step 2 .*method=grpo"),
+        ([], "the file is empty"),
+        ([(["abc", "abd"], [1, None])], "1 with fewer than two rewarded rollouts"),
+        ([(["a", "b"], [1, 0])], "the longest rollout has 1 turns, so a gate at step 2 .*method=grpo"),
     ],
 )
 def test_what_is_refused(tree: Tree, written: Written, tmp_path: Path, rows: list[Any], message: str) -> None:

@@ -39,7 +39,7 @@ def test_a_section_is_computed_once_and_only_if_it_is_read(data: Path, monkeypat
 
 
 def test_data_that_cannot_be_used_is_refused_before_a_section_is_read(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no gate at step 9 or later"):
+    with pytest.raises(InputError, match="gate at step 9 or later"):
         gate_sections(data, Settings(k=9, steps=(9,), resamples=20))
     (empty := tmp_path / "gated.jsonl").write_text("")
     with pytest.raises(InputError, match="no recorded group of iteration 0"):
