@@ -50,7 +50,7 @@ def number(least: float, most: float, whole: bool = False) -> Callable[[str], An
 
 def unwritten(error: OSError) -> str:
     """Returns a one-line message that names the file that could not be written, and the reason."""
-    return f"{error.filename or 'a file'}: cannot be written ({error.strerror or error}); name another place"
+    return f"{error.filename or 'a file'}: cannot be written ({error.strerror or error}); name another path"
 
 
 def until_stopped(main: Callable[[], int]) -> int:

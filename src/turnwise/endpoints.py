@@ -30,19 +30,21 @@ def check_url(url: str, key_variable: str) -> None:
         ValueError: the URL is refused. The message says how to correct it and does not repeat a password or a query.
     """
     if any(character.isspace() or not character.isprintable() for character in url):
-        raise ValueError("url must hold no spaces and no control characters")
+        raise ValueError("url must not contain spaces or control characters")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ValueError("url must hold a host, and a port from 1 to 65535 or none") from None
+        raise ValueError("url must contain a host; a port is optional and must be from 1 to 65535") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         shown = "an address with a user" if "@" in url else repr(parts._replace(query="").geturl())
         raise ValueError(
-            f"url must begin with http:// or https:// and a host, and its port lie from 1 to 65535; got {shown}"
+            f"url must begin with http:// or https:// and a host, and its port must be from 1 to 65535; got {shown}"
         )
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError(f"url must hold no user, password or query; put the key into the variable {key_variable}")
+        raise ValueError(
+            f"url must not contain a user, password or query; put the key into the variable {key_variable}"
+        )
 
 
 def is_local(url: str) -> bool:

@@ -20,7 +20,7 @@ PART = ".part"
 LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _REMEDY = {
-    errno.ENOSPC: "no space left on this disk; free some",
+    errno.ENOSPC: "no space left on this disk; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space",
     errno.EFBIG: "larger than this process may write; raise the limit (ulimit -f)",
 }
@@ -30,8 +30,8 @@ _OUT_OF_REACH = {
     errno.EROFS: "this file system is read-only",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ENOTDIR: "a part of this path is a file, not a folder",
-    errno.EEXIST: "a file is in the place of a folder",
-    errno.EISDIR: "a folder is in the place of a file",
+    errno.EEXIST: "there is a file where a folder is needed",
+    errno.EISDIR: "there is a folder where a file is needed",
 }
 
 
@@ -51,7 +51,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     try:
         with writing(path):
             if path.exists() and not path.is_file():
-                raise OSError(errno.EINVAL, "it is no regular file", str(path))
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
             path.parent.mkdir(parents=True, exist_ok=True)
             yield part
             with part.open("rb") as stream:
@@ -68,7 +68,7 @@ def refuse_same(out: Path, read: Iterable[Path]) -> None:
         InputError: ``out`` is one of the files in ``read``.
     """
     if out.exists() and any(path.exists() and out.samefile(path) for path in read):
-        raise InputError(f"{out}: this file is read, so that it must not be overwritten; name another")
+        raise InputError(f"{out}: this is an input file and must not be overwritten; name another output file")
 
 
 def read_yaml(path: Path) -> Any:
@@ -149,7 +149,7 @@ def no_room(error: OSError, folder: str | Path) -> str | None:
     The message names ``folder`` if the error itself names no file.
     """
     remedy = _REMEDY.get(error.errno or 0)
-    return remedy and f"{error.filename or folder}: {remedy} and run the same command again: it resumes"
+    return remedy and f"{error.filename or folder}: {remedy} and run the same command again to resume the run"
 
 
 def out_of_reach(error: OSError) -> str | None:
@@ -157,4 +157,4 @@ def out_of_reach(error: OSError) -> str | None:
     example because of its permissions), else None.
     """
     why = _OUT_OF_REACH.get(error.errno or 0)
-    return f"{error.filename}: {why}; correct it, or name another place" if why and error.filename else None
+    return f"{error.filename}: {why}; correct this, or name another path" if why and error.filename else None

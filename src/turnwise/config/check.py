@@ -77,7 +77,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
         return f"; did you mean '{near[0]}'?"
-    return f"; it takes {', '.join(names)}" if names else "; it takes none"
+    return f"; choose one of {', '.join(names)}" if names else "; leave out this key"
 
 
 def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
@@ -87,14 +87,14 @@ def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
     own = {str(key): value for key, value in tree.items() if key in known}
     mistakes = [f"{key}: there is no key '{key}'{meant(key, own)}" for key in extra]
     mistakes += [
-        f"{key}: every run needs it; leave out ~{key} or {key}=null"
+        f"{key}: every run needs this part; leave out ~{key} or {key}=null"
         for key in _NEEDED
         if "callbacks" in own and own.get(key) is None  # a configuration without callbacks is only a part of a run
     ]
     for group in ("logger", "callbacks"):
         for name, part in (own.get(group) or {}).items():
             if part and not (isinstance(part, Mapping) and "_target_" in part):
-                mistakes.append(f"{group}.{name}: a part has a _target_, or is null to be left out; got {part!r}")
+                mistakes.append(f"{group}.{name}: must be a part with a _target_, or null for none; got {part!r}")
     return mistakes
 
 
@@ -181,7 +181,7 @@ def _names(given: Mapping[Any, Any], signature: Signature, path: str, partial: b
     if not partial:
         for name, parameter in signature.parameters.items():
             if parameter.required and name not in given:
-                yield f"{path}.{name}: {signature.name} needs it; give it as {path}.{name}=..."
+                yield f"{path}.{name}: {signature.name} requires this parameter; set {path}.{name}=..."
 
 
 def matches(value: Any, annotation: Any) -> bool:

@@ -37,7 +37,8 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
     held = value_of(cfg, "engine", "local", "lora_rank")
     if not value_of(cfg, "engine", "urls") and isinstance(held, int) and (held < rank or (held > 0) != (rank > 0)):
         mistakes.append(
-            f"engine.local.lora_rank: policy.lora.r={rank} does not fit a server started for rank {held}; set it to {rank}"
+            f"engine.local.lora_rank: a server for LoRA rank {held} does not suit policy.lora.r={rank}; set it to "
+            f"{rank}"
         )
     return mistakes
 
@@ -52,13 +53,13 @@ def _sharded(cfg: Mapping[str, Any]) -> list[str]:
         mistakes.append("engine.copy: the trained weights are sharded and cannot be sampled from; set engine.copy=true")
     if inside and value_of(cfg, "trainer", "strategy", "offload"):
         mistakes.append(
-            "trainer.strategy.offload: engine=tree would sample beside the shards, on the CPU; choose engine=vllm, or "
-            "trainer.strategy.offload=false"
+            "trainer.strategy.offload: the weight shards are kept on the CPU, and engine=tree would sample there too; "
+            "choose engine=vllm, or trainer.strategy.offload=false"
         )
     if value_of(cfg, "callbacks", "gradients"):
         mistakes.append(
-            "callbacks.gradients: it needs gradients of whole weights, but the weights are sharded; set callbacks=default, or "
-            "trainer=ddp"
+            "callbacks.gradients: this callback needs gradients of whole weights, but the weights are sharded; set "
+            "callbacks=default, or trainer=ddp"
         )
     return mistakes
 
@@ -122,8 +123,8 @@ def _frozen(cfg: Mapping[str, Any]) -> list[str]:
         ),
         (
             part_of(cfg, "predictor"),
-            "predictor: it learns from each collection, but rollout.frozen samples the whole buffer before the first update; set "
-            "predictor=none with allocator=uniform, or rollout.frozen=null",
+            "predictor: the predictor learns from each collection, but rollout.frozen samples the whole buffer before "
+            "the first update; set predictor=none with allocator=uniform, or rollout.frozen=null",
         ),
         (
             value_of(cfg, "rollout", "staleness"),
@@ -131,12 +132,13 @@ def _frozen(cfg: Mapping[str, Any]) -> list[str]:
         ),
         (
             value_of(cfg, "states", "refresh") is not None,
-            "states.refresh: the buffer holds no groups of newly chosen states; set states.refresh=null, or rollout.frozen=null",
+            "states.refresh: the buffer has no groups of newly chosen states; set states.refresh=null, or "
+            "rollout.frozen=null",
         ),
         (
             value_of(cfg, "advantage", "zero_variance") == "refill",
-            "advantage.zero_variance: a refill would use groups of the buffer that belong to other iterations; set drop or keep, "
-            "or rollout.frozen=null",
+            "advantage.zero_variance: a refill would use groups of the buffer that belong to other iterations; set it "
+            "to drop or keep, or set rollout.frozen=null",
         ),
     )
     return [reason for wrong, reason in reasons if wrong]

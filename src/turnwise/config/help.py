@@ -11,21 +11,21 @@ _TEXT = """\
 Turnwise, turn-level reinforcement learning for language-model agents.
 
   python train.py                                       method=pivotrl on the shipped policy, minutes on two cores
-  python train.py method=selective                      so do sft, grpo, awpo, trace and the others, by their names alone
+  python train.py method=selective                      likewise sft, grpo, awpo, trace and all other methods
   python train.py method=sft seed=1 data.trajectories=100
   python train.py method=grpo policy=qwen3_4b trainer=gpu
   python train.py -m method=pivotrl,local,sft seed=0,1,2
   python train.py sweep=pivotrl_tab4                    a table of the paper, row by row
-  python train.py debug=tiny method=pivotrl             does every stage run?
+  python train.py debug=tiny method=pivotrl             a short run that checks every stage
 
-A run lies in outputs/<name>/seed<seed>. The same command resumes it; name=... gives it another folder, fresh=true puts
-what lies there aside and starts again.
+The files of a run are in outputs/<name>/seed<seed>. The same command resumes the run. name=... chooses another folder;
+fresh=true renames the existing folder and starts the run again.
 
-Choose one of each group (group=option)
+Choose one option of each group (group=option)
 
 {groups}
 
-With -m or sweep=, who launches the runs
+With -m or sweep=, the launcher that starts the runs
 {launchers}
 
 All keys of a run, with their values: python train.py method=pivotrl --cfg job"""

@@ -59,7 +59,7 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
     if known and (not holder or known.startswith(f"{holder}.")):
         if _lies_in(tree, known):
             return f"; did you mean '{known}'?"
-        return f"; it is called '{known}' here and belongs to a part that this run does not use"
+        return f"; this setting is called '{known}' here and belongs to a part that this run does not use"
     names = [str(name) for name in _at(tree, holder) if not str(name).startswith("_")]
     if near := get_close_matches(word, names, n=1, cutoff=0.6):
         return f"; did you mean '{near[0]}'?"
@@ -70,7 +70,7 @@ def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
     found = same or [key for key in leaves if close and last[key] == close[0]]
     if found:
         return f"; did you mean {' or '.join(repr(key) for key in sorted(found, key=len)[:_MOST])}?"
-    return f"; it takes {', '.join(sorted(names))}" if names else "; it takes none"
+    return f"; choose one of {', '.join(sorted(names))}" if names else "; leave out this key"
 
 
 def keys_of(tree: Mapping[str, Any], prefix: str = "") -> Iterable[str]:

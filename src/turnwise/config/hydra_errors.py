@@ -34,7 +34,9 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
         primary: name of the primary configuration.
     """
     if isinstance(error, OverrideParseException):
-        return ConfigError([f"{error.override}: not of the form key=value; quote what the shell or Hydra would split"])
+        return ConfigError(
+            [f"{error.override}: not of the form key=value; put a value with special characters in quotes"]
+        )
     if isinstance(error, YAMLError):
         return ConfigError([f"not YAML: {_line(error)}"])
     overrides = [argument for argument in arguments if ("=" in argument or argument[0] == "~") and argument[0] != "-"]
@@ -126,7 +128,7 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
     if wrong in node:
         place = f"{holder}.{wrong}" if holder else wrong
         if depth < len(parents):
-            return f"{given}: {place} is a single value and holds no keys; set {place}=..."
+            return f"{given}: {place} is a single value and has no keys; set {place}=..."
         return f"{given}: {_line(error)}"  # for example a key that is appended and exists already
     where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
     return f"{given}: {where}{meant(wrong, OmegaConf.to_container(cfg), holder)}"  # type: ignore[arg-type]

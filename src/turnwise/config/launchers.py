@@ -54,8 +54,8 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
     if found == "submitit_slurm" and launches and not _LOOKS_ONLY & set(arguments) and shutil.which("srun") is None:
         raise ConfigError(
             [
-                f"hydra/launcher={given[-1]}: srun is not on this machine's PATH, so there is no Slurm to hand jobs to; start "
-                "the command on a login node of the cluster, or choose hydra/launcher=local_jobs"
+                f"hydra/launcher={given[-1]}: srun is not on this machine's PATH, so no job can be submitted to Slurm; "
+                "start the command on a login node of the cluster, or choose hydra/launcher=local_jobs"
             ]
         )
 
@@ -67,15 +67,20 @@ def refuse_processes(environment: Mapping[str, str]) -> None:
     Raises:
         ConfigError: a variable is not a whole number, or a rank is not below the number of processes.
     """
-    remedy = "start the run with torchrun or srun, or unset it to run one process"
+    remedy = "start the run with torchrun or srun, or unset the variable to run one process"
     for name in _NUMBERS.split():
         if name in environment and not environment[name].isdecimal():
-            raise ConfigError([f"the environment variable {name}={environment[name]!r} is no whole number; {remedy}"])
+            raise ConfigError(
+                [f"the environment variable {name}={environment[name]!r} is not a whole number; {remedy}"]
+            )
     processes = environment.get("WORLD_SIZE", "1")
     for name, count in (("RANK", processes), ("LOCAL_RANK", environment.get("LOCAL_WORLD_SIZE", processes))):
         if int(environment.get(name, "0")) >= int(count):
             raise ConfigError(
-                [f"the environment variable {name}={environment[name]} names none of {count} processes; {remedy}"]
+                [
+                    f"the environment variable {name}={environment[name]} must be below the number of processes, "
+                    f"{count}; {remedy}"
+                ]
             )
 
 

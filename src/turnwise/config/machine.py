@@ -47,7 +47,11 @@ def _gpus(cfg: DictConfig) -> list[str]:
     started = any(name in os.environ for name in ("LOCAL_RANK", "SLURM_PROCID"))
     needed = devices if isinstance(devices, int) else 1 + max(devices, default=0) if places(devices) else 0
     there = torch.cuda.device_count()
-    return [f"trainer.devices={devices}: this machine has {there}"] if needed > there and not started else []
+    return (
+        [f"trainer.devices={devices}: more GPUs than this machine has ({there})"]
+        if needed > there and not started
+        else []
+    )
 
 
 def _cores(cfg: DictConfig) -> Iterator[str]:
@@ -81,8 +85,8 @@ def _folders(cfg: DictConfig) -> list[str]:
     out, cache = (Path(os.path.realpath(str(OmegaConf.select(cfg, f"paths.{name}")))) for name in ("out", "cache"))
     if cache.is_relative_to(out):
         mistakes.append(
-            f"paths.cache={cache}: lies inside the run's own folder, which may be renamed or emptied; runs share the cache, so "
-            "put it outside"
+            f"paths.cache={cache}: this folder is inside the run's own folder, which may be renamed or emptied, but "
+            "all runs share the cache; name a folder outside the run's folder"
         )
     return mistakes
 

@@ -24,7 +24,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
     mistakes = _seeded(cfg) + _predicted(cfg, turns)
     if reward in _LOCAL_REWARDS and states not in _DEMONSTRATED_STATES:
         mistakes.append(
-            f"reward={_short(reward)}: compares with a demonstrated action, and {states} has none; "
+            f"reward={_short(reward)}: this reward needs a demonstrated action for comparison, but {states} has none; "
             "choose states=expert_turns, states=pivots or reward=outcome"
         )
     if reward in _LOCAL_REWARDS and turns != 1:
@@ -48,7 +48,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
             mistakes.append("states=task_starts: loss=nll needs demonstrated actions; choose states=expert_turns")
     elif loss:
         mistakes += [
-            f"{part}: loss={_short(loss)} needs one, but it is null; choose one, or method=sft to imitate"
+            f"{part}: loss={_short(loss)} needs this part, but {part} is null; choose one, or method=sft to imitate"
             for part in ("allocator", "reward", "advantage")
             if not part_of(cfg, part)
         ]
@@ -110,7 +110,11 @@ def _seeded(cfg: Mapping[str, Any]) -> list[str]:
     """Reports a seed outside 0 to 2^32 - 1, which numpy would refuse during the run."""
     seed = value_of(cfg, "seed")
     inside = not isinstance(seed, int) or 0 <= seed < 2**32
-    return [] if inside else [f"seed: set it from 0 to {2**32 - 1}, which every random generator accepts; got {seed}"]
+    return (
+        []
+        if inside
+        else [f"seed: random generators accept only 0 to {2**32 - 1}; choose a seed in this range, got {seed}"]
+    )
 
 
 def _stepping(cfg: Mapping[str, Any]) -> list[str]:
@@ -119,8 +123,8 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
     mistakes = []
     if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn:
         mistakes.append(
-            f"update.steps: {steps} steps on {drawn} trees leave some steps without a tree; set it to rollout.states={drawn} or "
-            "less"
+            f"update.steps: {steps} steps on {drawn} trees leave some steps without a tree; set update.steps to at "
+            f"most rollout.states={drawn}"
         )
     return mistakes
 
@@ -144,8 +148,8 @@ def _judging(cfg: Mapping[str, Any]) -> list[str]:
         ]
     if states not in _DEMONSTRATED_STATES or value_of(cfg, "rollout", "turns") != 1:
         return [
-            "judge: it grades one reply against the demonstrated one; choose states=expert_turns or states=pivots with "
-            "rollout.turns=1, or set judge=none and advantage=group"
+            "judge: a judge grades one reply against the demonstrated reply; choose states=expert_turns or "
+            "states=pivots with rollout.turns=1, or set judge=none and advantage=group"
         ]
     return []
 
@@ -172,7 +176,8 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
         and value_of(cfg, "advantage", "zero_variance") == "refill"
     ):
         mistakes.append(
-            f"advantage.zero_variance: allocator={_short(allocator)} has spent its whole budget before a refill; set drop or keep"
+            f"advantage.zero_variance: allocator={_short(allocator)} has spent its whole budget before a refill; set "
+            "it to drop or keep"
         )
     if turns == 1 and (branches := _branching(cfg)):
         mistakes.append(

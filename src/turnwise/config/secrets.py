@@ -76,8 +76,8 @@ def _misplaced(value: str, place: str) -> Iterator[str]:
 
 def _credentials(place: str) -> str:
     return (
-        f"{place}: the address holds a user or a password, which would be saved with the run; leave them out, and put the key "
-        "into the environment variable that key_variable names"
+        f"{place}: the address contains a user name or a password, which would be saved with the run; leave out both, "
+        "and put the key into the environment variable that key_variable names"
     )
 
 

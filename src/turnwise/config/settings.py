@@ -47,7 +47,7 @@ class LoraSettings:
         if self.dropout:
             raise ValueError(
                 "dropout must be 0: with dropout the trained policy would differ from the one that sampled, and a resumed run "
-                f"would draw other masks; got {self.dropout}"
+                f"would use other masks; got {self.dropout}"
             )
 
 
@@ -115,10 +115,10 @@ class DataSettings:
         if not 0 <= self.held_out <= 0.5:
             raise ValueError(f"held_out must be a share in [0, 0.5], got {self.held_out}")
         if not 0 < self.similarity <= 1:
-            raise ValueError(f"similarity must lie in (0, 1], got {self.similarity}")
+            raise ValueError(f"similarity must be in (0, 1], got {self.similarity}")
         if not 0 <= self.word_overlap <= MOST:
             raise ValueError(
-                f"word_overlap must lie in [0, {MOST}], the overlap of two equal texts, got {self.word_overlap}"
+                f"word_overlap must be in [0, {MOST}], the overlap of two equal texts, got {self.word_overlap}"
             )
 
     def judging(self, form: Format) -> Anchored:
@@ -179,7 +179,7 @@ class RolloutSettings:
         if self.trajectories is not None and self.trajectories > self.states:
             raise ValueError(
                 f"trajectories ({self.trajectories}) must be at most states ({self.states}), so that each has a state; "
-                "lower it, or set it to null"
+                "lower trajectories, or set it to null"
             )
         _at_least(self.states, frozen=self.frozen)
 
@@ -224,7 +224,7 @@ class UpdateSettings:
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
         if self.offload and not self.recompute:
-            raise ValueError("offload needs recompute: it moves the layer inputs that recompute keeps; set both true")
+            raise ValueError("offload moves the layer inputs that recompute keeps; set recompute to true, too")
         _at_least(
             1, steps=self.steps, max_skips=self.max_skips, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens
         )

@@ -16,17 +16,17 @@ _FREE = """
     num_sanity_val_steps deterministic benchmark detect_anomaly profiler sync_batchnorm
 """  # arguments of the Trainer that a configuration may set
 _ELSEWHERE = {  # other arguments of the Trainer -> the setting of a run to use instead
-    "callbacks": "give one a name of its own, as callbacks.NAME={_target_: ...}",
-    "enable_checkpointing": "the run keeps a checkpoint of each iteration; callbacks.checkpoint has its settings",
-    "logger": "give one a name of its own, as logger.NAME={_target_: ...}, or disable the shipped one with logger.wandb=null",
+    "callbacks": "add a callback under a new name, as callbacks.NAME={_target_: ...}",
+    "enable_checkpointing": "the run always writes checkpoints; their settings are in callbacks.checkpoint",
+    "logger": "add a logger under a new name, as logger.NAME={_target_: ...}, or disable W&B with logger.wandb=null",
     "default_root_dir": "set paths.out",
     **dict.fromkeys(
         ("check_val_every_n_epoch", "val_check_interval", "limit_val_batches"),
-        "set eval.every, the iterations from one evaluation to the next",
+        "set eval.every, the number of iterations between two evaluations",
     ),
     **dict.fromkeys(
         ("max_steps", "max_time", "min_epochs", "min_steps", "limit_train_batches", "overfit_batches", "fast_dev_run"),
-        "set trainer.max_epochs, the iterations of the run; debug=tiny is a short one",
+        "set trainer.max_epochs, the number of iterations of the run; debug=tiny starts a short run",
     ),
     **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), "set update.clip_norm"),
     "accumulate_grad_batches": "set update.batch_tokens, which changes no result",
@@ -45,7 +45,10 @@ def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
     """Reports settings of ``callbacks.checkpoint`` with which a resumed run would not find its last checkpoint."""
     node = (cfg.get("callbacks") or {}).get("checkpoint")
     if node is None and cfg.get("trainer"):
-        return ["callbacks.checkpoint: a killed run resumes from it; leave it as in conf/callbacks/default.yaml"]
+        return [
+            "callbacks.checkpoint: a killed run resumes from this checkpoint; leave this callback as in "
+            "conf/callbacks/default.yaml"
+        ]
     if not isinstance(node, Mapping) or node.get("_target_") != _LIGHTNINGS:
         return []
     mistakes = [
@@ -54,11 +57,14 @@ def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
         if key in node and (node[key] != value or type(node[key]) is not type(value))
     ]
     if node.get("dirpath") != f"{(cfg.get('paths') or {}).get('out')}/checkpoints":
-        mistakes.append("callbacks.checkpoint.dirpath: a run looks for it in ${paths.out}/checkpoints; leave it there")
+        mistakes.append(
+            "callbacks.checkpoint.dirpath: a run looks for checkpoints in ${paths.out}/checkpoints; do not change it"
+        )
     every = node.get("every_n_epochs", 1)
     if not _whole(every, 1):
         mistakes.append(
-            f"callbacks.checkpoint.every_n_epochs: iterations between two checkpoints, at least 1; got {every!r}"
+            "callbacks.checkpoint.every_n_epochs: number of iterations between two checkpoints; must be at least 1, "
+            f"got {every!r}"
         )
     known = {*_CHECKPOINT, "dirpath", "every_n_epochs", "_target_"}
     return mistakes + [
@@ -87,20 +93,22 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
     ]
     profiler = trainer.get("profiler")
     if not isinstance(profiler, Mapping) and profiler not in _PROFILERS:
-        mistakes.append(f"trainer.profiler: one of {', '.join(_PROFILERS[:-1])}, or null; got {profiler!r}")
+        mistakes.append(f"trainer.profiler: must be one of {', '.join(_PROFILERS[:-1])}, or null; got {profiler!r}")
     strategy = trainer.get("strategy", "auto")
     if strategy not in _STRATEGIES and not (isinstance(strategy, Mapping) and "_target_" in strategy):
         mistakes.append(
-            f"trainer.strategy: one of {', '.join(_STRATEGIES)}, or trainer=fsdp, which shards weights; got {strategy!r}"
+            f"trainer.strategy: must be one of {', '.join(_STRATEGIES)}, or trainer=fsdp, which shards weights; "
+            f"got {strategy!r}"
         )
     accelerator, devices = trainer.get("accelerator", "auto"), trainer.get("devices", "auto")
     if accelerator not in _ACCELERATORS:
-        mistakes.append(f"trainer.accelerator: a run computes on {', '.join(_ACCELERATORS)}; got {accelerator!r}")
+        mistakes.append(f"trainer.accelerator: must be one of {', '.join(_ACCELERATORS)}; got {accelerator!r}")
     elif accelerator == "cpu" and devices != "auto" and not _whole(devices, 1):
         mistakes.append(f"trainer.devices: must be a number of processes on a machine, at least 1; got {devices!r}")
     elif devices not in ("auto", -1) and not _whole(devices, 1) and not places(devices):
         mistakes.append(
-            f"trainer.devices: number of GPUs (at least 1), -1 or auto for all, or a list of their indices; got {devices!r}"
+            "trainer.devices: must be a number of GPUs (at least 1), -1 or auto for all GPUs, or a list of GPU "
+            f"indices; got {devices!r}"
         )
     for name, least, meaning in (
         ("num_nodes", 1, "machines of the run"),
@@ -108,7 +116,10 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
         ("log_every_n_steps", 0, "optimiser steps between two lines of a log"),
     ):
         if name in trainer and not _whole(trainer[name], least):
-            mistakes.append(f"trainer.{name}: {meaning}: a whole number of at least {least}; got {trainer[name]!r}")
+            mistakes.append(
+                f"trainer.{name}: number of {meaning}; must be a whole number of at least {least}, got "
+                f"{trainer[name]!r}"
+            )
     return mistakes
 
 

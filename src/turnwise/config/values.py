@@ -18,8 +18,8 @@ _WAYS = ("none", "partial", "object", "all")  # values of Hydra's _convert_
 _FROM_RUN = ("allocator", "gate", "engine")  # parts that receive some of their arguments from the run
 _OF_HYDRA = {  # settings of Hydra -> what to do instead
     "hydra.run.dir": "a run creates its own folder; name it with paths.out=...",
-    "hydra.job.chdir": "a run's paths count from the folder that it is started in; leave it out",
-    "hydra.mode": "-m starts several runs; leave it out",
+    "hydra.job.chdir": "a run's paths are relative to the folder in which the run is started; leave out this setting",
+    "hydra.mode": "the argument -m starts several runs; leave out this setting",
 }
 _SEVERAL = ("callbacks", "logger")  # groups from which a run may choose several options
 _OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups from which a run may choose no option
@@ -39,13 +39,13 @@ def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
         elif isinstance(value, int) and abs(value) >= _WHOLE:
             yield f"{place}: must be a whole number below {_WHOLE}, got a number of {len(str(abs(value)))} digits"
         elif isinstance(value, str) and not value.strip() and key != "_target_" and not path.startswith("logger."):
-            yield f"{place}: empty; give a value, or {place}=null where it takes none"
+            yield f"{place}: the value is empty; give a value, or {place}=null if this setting may be null"
         elif key in ("_partial_", "_recursive_") and not isinstance(value, bool):
-            yield f"{place}: true or false, got {value!r}"
+            yield f"{place}: must be true or false, got {value!r}"
         elif key == "_partial_" and value and path.partition(".")[0] not in _FROM_RUN:
-            yield f"{place}: only {', '.join(_FROM_RUN)} take arguments from the run; leave it out"
+            yield f"{place}: only {', '.join(_FROM_RUN)} take arguments from the run; leave out this key"
         elif key == "_convert_" and value not in _WAYS:
-            yield f"{place}: one of {', '.join(_WAYS)}, got {value!r}"
+            yield f"{place}: must be one of {', '.join(_WAYS)}, got {value!r}"
 
 
 def bad_name(name: Any) -> Iterator[str]:
@@ -93,7 +93,9 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
         yield f"{key}={value}: a group takes the name of one of its files, not a number"
     elif is_group and value == "null":
         off = next((name for name in ("none", "never") if (folder / key / f"{name}.yaml").is_file()), None)
-        remedy = f"to use none, set {key}={off}" if off else "every run needs one; choose one of its files"
+        remedy = (
+            f"to use none, set {key}={off}" if off else "every run needs this group; choose one of the group's files"
+        )
         yield f"{key}=null: {f'to use none, write ~{key}' if key in _OPTIONAL else remedy}"
     elif is_group and key not in _SEVERAL and re.fullmatch(r"\[.*,.*\]", value, re.DOTALL):
         yield f"{key}: a run has one {key}, but the list names several; choose one"

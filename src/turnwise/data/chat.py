@@ -61,7 +61,7 @@ class ChatTokens:
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not tokenizer.chat_template:
             raise ChatTemplateError(
-                f"{self.name} has no chat template: add chat_template.jinja to that folder (copy it from the "
+                f"{self.name} has no chat template: add chat_template.jinja to the model's folder (copy it from the "
                 "instruction-tuned model of the same family) or choose an instruction-tuned model"
             )
         self._eos: Any = tokenizer.eos_token_id  # one id or None; the library's own annotation is wider
@@ -84,7 +84,7 @@ class ChatTokens:
         tokenizer = self.tokenizer
         self._opening = self._render([_ASKED])
         if _SPOKEN not in self._render([{"role": "user", "content": _SPOKEN}]):
-            raise ChatTemplateError(f"{self.name}: the chat template does not show the text of user messages as it is")
+            raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of user messages")
         tail = self._cut([_ASKED, _spoken(_SPOKEN), _ANSWER])[1]
         self._last_tail = self._cut([_ASKED, _spoken(_SPOKEN)], prompt=False)[1]
         self.end_id, self._closing = self._end_of_turn(self._last_tail)
@@ -92,7 +92,8 @@ class ChatTokens:
         if not tail.startswith(self._closing):
             raise ChatTemplateError(
                 f"{self.name}: the chat template closes an assistant turn with {self._closing!r} at the end of a "
-                f"conversation but with {tail[: len(self._closing)]!r} in its middle; use a template that does not"
+                f"conversation but with {tail[: len(self._closing)]!r} in the middle; use a "
+                "template that closes both in the same way"
             )
         self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
 
@@ -174,7 +175,9 @@ class ChatTokens:
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
-            raise ChatTemplateError(f"no assistant turn among {len(messages)} messages: nothing to act on")
+            raise ChatTemplateError(
+                f"none of the {len(messages)} messages is an assistant turn, so there is nothing to learn from"
+            )
         keep = self.thinking == "keep"
         acts = acts[-1:] if last and not keep else acts
         spines: list[Spine] = []
@@ -214,9 +217,7 @@ class ChatTokens:
         """Returns the rendered text before and after the dummy action."""
         head, found, tail = self._render(messages, prompt=prompt).partition(_SPOKEN)
         if not found:
-            raise ChatTemplateError(
-                f"{self.name}: the chat template does not show the text of assistant messages as it is"
-            )
+            raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of assistant messages")
         return head, tail
 
     def _end_of_turn(self, tail: str) -> tuple[int, str]:
@@ -244,9 +245,9 @@ class ChatTokens:
             body = self._between(self._render([_ASKED, message], prompt=False), self._last_tail)
         if body is None:
             raise ChatTemplateError(
-                f"{self.name}: the chat template does not show an assistant message as generation prompt, message and "
-                "end-of-turn token in this order, so what the policy should write is unknown; use a template whose "
-                "generation prompt adds nothing (such as an opened <think>) that past turns lack"
+                f"{self.name}: the chat template does not write an assistant message as generation prompt, message and "
+                "end-of-turn token in this order, so the text that the policy should write is unknown; use a template "
+                "whose generation prompt adds no text (such as an opened <think>) that past turns do not have"
             )
         return body
 

@@ -73,8 +73,8 @@ class Demonstrations:
             spine.ids[at] in stops for spine in spines for start, stop in spine.turns for at in range(start, stop - 1)
         ):
             raise UnusableError(
-                "a demonstrated reply continues after the token that ends a turn, where a policy stops",
-                "take the chat template's own tokens out of the text",
+                "a demonstrated reply continues after the end-of-turn token, at which a policy would stop",
+                "remove the chat template's own tokens from the text",
                 "end of turn inside",
             )
         if check is not None:

@@ -118,7 +118,7 @@ def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[
             if not equivalent(made, step.calls):
                 return f"{step.id}: the rendered calls, read in the format {dialect.format}, differ from tool_calls"
         elif step.content.strip() and step.content.strip() not in action:
-            return f"{step.id}: the rendered reply does not hold the text of the message"
+            return f"{step.id}: the rendered reply does not contain the text of the message"
     return ""
 
 
@@ -133,8 +133,8 @@ def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
 def refuse_lost_tools(dialect: Dialect, name: str) -> InputError:
     """Returns the error for a template that cannot show the tools of a file although ``data.tools_as_text`` is false."""
     return InputError(
-        f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows them, or write "
-        "them as text with data.tools_as_text=true"
+        f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows tools, "
+        "or set data.tools_as_text=true to write the tools as text"
     )
 
 
@@ -152,10 +152,10 @@ def _lost_tools(chat: ChatTokens, found: Format | None) -> str:
     if lost := _shown(chat, user, PROBE_TOOLS, PROBE_CALL.name):
         return f"the chat template does not show the tools{lost}"
     if found is None:
-        return "the chat template writes tool_calls in no form that can be read back, or leaves them out"
+        return "the chat template leaves tool_calls out, or writes them in a form that cannot be read back"
     answered = [*asking(), _result()]
     if lost := _shown(chat, answered, PROBE_TOOLS, _RESULT):
-        return f"the chat template does not show what a tool answered{lost}"
+        return f"the chat template does not show the answers of tools{lost}"
     if lost := _shown(chat, answered, PROBE_TOOLS, str(PROBE_CALL.arguments["city"])):
         return f"the chat template does not show earlier tool calls{lost}"
     return ""

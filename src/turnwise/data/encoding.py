@@ -53,4 +53,4 @@ def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
         if type(error).__name__ != "PanicException":  # raised by the tokenizers library; not a subclass of Exception
             raise
         name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
-        raise ChatTemplateError(f"{name}: it fails on a text of {len(text)} characters: {error}") from None
+        raise ChatTemplateError(f"{name}: the tokenizer fails on a text of {len(text)} characters: {error}") from None

@@ -38,13 +38,17 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
     if isinstance(record, UnusableError):
         raise record
     if not isinstance(record, Mapping):
-        raise UnusableError(f"not an object but {type(record).__name__}", "write one JSON object a line", "no object")
+        raise UnusableError(
+            f"the record is not an object but {type(record).__name__}", "write one JSON object per line", "no object"
+        )
     if is_row(record):
         record = record_of(record, source)
     record = {key: value for key, value in record.items() if value is not None}
     if "messages" not in record:
         raise UnusableError(
-            f"no 'messages', only {sorted(map(str, record))}", "put the conversation under 'messages'", "no messages"
+            f"the record has no 'messages', only the keys {sorted(map(str, record))}",
+            "put the conversation under 'messages'",
+            "no messages",
         )
     identity = record.get("id", source)
     if not isinstance(identity, str) or not identity:
@@ -78,7 +82,7 @@ def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
     for function in map(function_of, tools):
         if named.setdefault(function["name"], function) != function:
             what = f"two tools have the name {function['name']!r}"
-            raise UnusableError(what, "give each its own", "unusable tools")
+            raise UnusableError(what, "give each tool its own name", "unusable tools")
     return tuple(_without_nulls(tool) for tool in tools)
 
 
@@ -112,11 +116,13 @@ def _pivot(record: Mapping[str, Any]) -> Pivot | None:
     if not counts or not all(type(count) is int and count >= 0 for count in counts) or counts[0] > counts[1]:
         raise UnusableError(
             f"pivot must be an object with the counts 'passed' and 'total', got {pivot!r:.80}",
-            "correct the counts, or write {} where nothing was sampled",
+            "correct the counts, or write {} if nothing was sampled",
             "unusable pivot",
         )
     if record.get("task") is not None:
-        raise UnusableError("a pivot has a task", "leave out 'task' or 'pivot'", "pivot with a task")
+        raise UnusableError(
+            "the record has both a pivot and a task", "leave out 'task' or 'pivot'", "pivot with a task"
+        )
     return Pivot(*counts)
 
 
@@ -124,7 +130,11 @@ def _messages(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> tuple
     if not isinstance(messages, list) or not messages:
         raise UnusableError("messages must be a non-empty list", "put the conversation under 'messages'", "no messages")
     if len(messages) > MOST:
-        raise UnusableError(f"{len(messages)} messages, more than {MOST}", "split it into several", "too many messages")
+        raise UnusableError(
+            f"the trajectory has {len(messages)} messages, more than {MOST}",
+            "split the trajectory",
+            "too many messages",
+        )
     checked = tuple(_message(message, place, tools) for place, message in enumerate(messages))
     _check_turns(checked)
     return checked
@@ -169,9 +179,7 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None
                 "call does not fit its tool",
             )
     if role == "assistant" and not calls and not message["content"].strip():
-        raise UnusableError(
-            f"{where} is an assistant turn that says nothing", "give it content or tool_calls", "empty turn"
-        )
+        raise UnusableError(f"{where} is an empty assistant turn", "give it content or tool_calls", "empty turn")
     if calls:
         message["tool_calls"] = [_normal_call(call) for call in calls]
     return {"role": role, **{key: value for key, value in message.items() if key != "role"}}
@@ -208,8 +216,9 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     if messages[opening]["role"] != "user":
         role = messages[opening]["role"]
         raise UnusableError(
-            f"messages[{opening}] is a {role} message where the user opens",
-            "start with a user message",
+            f"messages[{opening}] is a {role} message, but the first message after the system messages must be "
+            "a user message",
+            "begin the conversation with a user message",
             "no user opens",
         )
     answers = 0  # number of tool messages that may still follow the last assistant turn
@@ -225,7 +234,7 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
             if before == "assistant":
                 raise UnusableError(
                     f"messages[{place}] is a second assistant turn without an observation",
-                    "add it or merge",
+                    "add the observation, or merge the two turns",
                     "turns do not alternate",
                 )
             answers = max(1, len(messages[place].get("tool_calls", ())))

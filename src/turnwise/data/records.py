@@ -65,9 +65,11 @@ def read_records(
         raise InputError(f"{name}: cannot be found ({error}); correct {key}") from error
     told = on_bytes or (lambda count: None)
     if path.is_dir():
-        raise InputError(f"{name}: a folder; name its {kind}s in {key}")
+        raise InputError(f"{name}: this is a folder; list its {kind}s in {key}")
     if path.exists() and not path.is_file():
-        raise InputError(f"{name}: a pipe or a device, not a file; write it to a {kind} first, and name that in {key}")
+        raise InputError(
+            f"{name}: this is a pipe or a device, not a file; save its content as a {kind} and name that file in {key}"
+        )
     if path.suffix != ".parquet" and path.suffix not in _JSON:
         raise InputError(f"{name}: unknown kind of file; use {', '.join(_JSON)} (JSON) or .parquet")
     try:
@@ -80,7 +82,7 @@ def read_records(
             else:
                 yield from _json_lines(file, name, limit, told)
     except FileNotFoundError as error:
-        raise InputError(f"{name}: no such {kind}; correct {key} (read from {Path.cwd()})") from error
+        raise InputError(f"{name}: no such {kind}; correct {key} (the current folder is {Path.cwd()})") from error
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"{name}: cannot be read ({error}); correct the file or {key}") from error
 
@@ -133,18 +135,22 @@ def _parse(line: bytes | None, limit: int) -> Any:
     if line is None:
         raise _too_long(limit)
     if not line.strip():
-        raise UnusableError("empty line", "remove it", "empty line")
+        raise UnusableError("the line is empty", "remove the line", "empty line")
     try:
         record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse, object_pairs_hook=once)
     except UnicodeDecodeError as error:
-        raise UnusableError(f"not UTF-8 (byte {error.start})", "save the file as UTF-8", "not UTF-8") from error
+        raise UnusableError(
+            f"the line is not UTF-8 (byte {error.start})", "save the file as UTF-8", "not UTF-8"
+        ) from error
     except TwiceError as error:
-        raise UnusableError(f"an object names {error.key!r} twice", "keep one of them", "key twice") from error
+        raise UnusableError(
+            f"an object has the key {error.key!r} twice", "remove one of the two", "key twice"
+        ) from error
     except RecursionError as error:
-        raise UnusableError("nested too deeply", "flatten it", "nested too deeply") from error
+        raise UnusableError("the record is nested too deeply", "flatten the record", "nested too deeply") from error
     except ValueError as error:
-        remedy = "write one whole JSON object a line"
-        raise UnusableError(f"broken JSON ({error})", remedy, "broken JSON") from error
+        remedy = "write one complete JSON object per line"
+        raise UnusableError(f"the line contains broken JSON ({error})", remedy, "broken JSON") from error
     return _plain_values(record)
 
 
@@ -154,20 +160,24 @@ def _plain_values(record: Any) -> Any:
         json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
     except TypeError as error:
         raise UnusableError(
-            f"holds a value that JSON cannot represent ({error})", "write it as text", "no JSON value"
+            f"the record contains a value that JSON cannot represent ({error})",
+            "write the value as text",
+            "no JSON value",
         ) from error
     except UnicodeEncodeError as error:
-        raise UnusableError("holds half a surrogate pair", "write whole characters", "half a character") from error
+        raise UnusableError(
+            "the record contains half a surrogate pair", "write whole characters", "half a character"
+        ) from error
     except RecursionError as error:
-        raise UnusableError("nested too deeply", "flatten it", "nested too deeply") from error
+        raise UnusableError("the record is nested too deeply", "flatten the record", "nested too deeply") from error
     except ValueError as error:
         remedy = "write a finite number, or text"
-        raise UnusableError("holds NaN or an infinite number", remedy, "number is not finite") from error
+        raise UnusableError("the record contains NaN or an infinite number", remedy, "number is not finite") from error
     return record
 
 
 def _too_long(limit: int) -> UnusableError:
-    return UnusableError(f"longer than {limit} bytes", "shorten it, or split the trajectory", "too long")
+    return UnusableError(f"the record is longer than {limit} bytes", "shorten the trajectory, or split it", "too long")
 
 
 def _refuse(constant: str) -> None:
@@ -201,7 +211,8 @@ class _Array:
                     break
         if found := self._next():
             raise InputError(
-                f"{self.name}: line {self.line}: {found!r} after the end of the array; write JSON lines, or one array"
+                f"{self.name}: line {self.line}: there is {found!r} after the end of the array; write JSON "
+                "lines, or one array"
             )
 
     def _item(self) -> Any:
@@ -214,10 +225,10 @@ class _Array:
                 if end < len(self.text) or not self.more:  # a number may continue in the unread part
                     break
             except RecursionError as error:
-                raise InputError(f"{place}: nested too deeply; flatten the record that begins here") from error
+                raise InputError(f"{place}: the record that begins here is nested too deeply; flatten it") from error
             except TwiceError as error:
                 raise InputError(
-                    f"{place}: an object names {error.key!r} twice; correct the record that begins here"
+                    f"{place}: an object has the key {error.key!r} twice; correct the record that begins here"
                 ) from error
             except ValueError as error:
                 if not self.more:
@@ -242,7 +253,8 @@ class _Array:
             what = repr(found) if found else "the end of the file"
             belongs = " or ".join(wanted)
             raise InputError(
-                f"{self.name}: line {self.line}: broken JSON array, {what} where {belongs} belongs; correct the file"
+                f"{self.name}: line {self.line}: the JSON array is broken ({what} instead of {belongs}); correct "
+                "the file"
             )
         self.at += 1
         return found
@@ -271,5 +283,5 @@ class _Array:
             self.text, self.at = self.text[self.at :] + self.characters.decode(got, final=not self.more), 0
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{self.name}: line {self.line}: not UTF-8 after this line; save the file as UTF-8"
+                f"{self.name}: line {self.line}: the text after this line is not UTF-8; save the file as UTF-8"
             ) from error

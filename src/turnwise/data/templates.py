@@ -125,11 +125,11 @@ class _Bounded(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         sizes = [_size(left), _size(right)]
         if operator == "+" and isinstance(left, Sized) and sum(sizes) > LONGEST:
-            raise TemplateLimitError("it adds beyond all bounds")
+            raise TemplateLimitError("the result of its + operator is too long")
         if operator == "*" and sizes[0] * sizes[1] > LONGEST:
-            raise TemplateLimitError("it multiplies beyond all bounds")
+            raise TemplateLimitError("the result of its * operator is too large")
         if operator == "**" and (abs(right) > 64 or sizes[0] > _NUMBER):
-            raise TemplateLimitError("it raises a number beyond all bounds")
+            raise TemplateLimitError("the result of its ** operator is too large")
         if operator == "%" and isinstance(left, str):
             _check_format(left, (right,))
         return super().call_binop(context, operator, left, right)
@@ -152,7 +152,7 @@ def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
 def _check(name: str, *values: Any) -> None:
     """Refuses a call of a function or filter in a template if its result could be too large."""
     if name in _REFUSED:
-        raise TemplateLimitError(f"it calls {name}, whose result has no bound")
+        raise TemplateLimitError(f"it calls {name}, whose result may be of any length")
     if any(isinstance(value, int | float) and abs(value) > _NUMBER for value in values):
         raise TemplateLimitError(f"it calls {name} with a number above {_NUMBER}")
     texts = [value for value in values if isinstance(value, str)]
@@ -162,7 +162,7 @@ def _check(name: str, *values: Any) -> None:
         for value in values:
             _unfolded(value, {})
     if name == "sum" and any(isinstance(value, list | tuple) for value in values[1:]):
-        raise TemplateLimitError("it adds up lists, which takes the square of their number")
+        raise TemplateLimitError("it calls sum on lists, which takes time quadratic in their number")
     if name == "strftime_now" and any(len(text) > _DATE for text in texts):
         raise TemplateLimitError(f"it writes a date in more than {_DATE} characters")
     if name in ("format", "format_map"):
@@ -171,12 +171,12 @@ def _check(name: str, *values: Any) -> None:
     if name == "replace" and len(texts) == 3:  # the text, what is replaced, and the replacement
         text, old, new = texts
         if len(new) > len(old) and (text.count(old) if old else len(text) + 1) * len(new) > LONGEST:
-            raise TemplateLimitError("it replaces beyond all bounds")
+            raise TemplateLimitError("it calls replace, whose result would be too long")
     if name == "join" and texts:
         count = max((len(value) for value in values if isinstance(value, list | tuple | str)), default=0)
         longest = max(len(text) for text in texts)
         if count * longest > LONGEST:
-            raise TemplateLimitError("it joins beyond all bounds")
+            raise TemplateLimitError("it calls join, whose result would be too long")
 
 
 def _unfolded(value: Any, known: dict[int, int]) -> int:
@@ -187,13 +187,13 @@ def _unfolded(value: Any, known: dict[int, int]) -> int:
         parts = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_unfolded(part, known) for part in parts)
     if known[id(value)] > LONGEST:
-        raise TemplateLimitError("it nests lists beyond all bounds")
+        raise TemplateLimitError("it nests lists with too many elements in total")
     return known[id(value)]
 
 
 def _check_format(text: str, values: tuple[Any, ...]) -> None:
     if re.search(r"\d{6,}", text) or ("*" in text and any(_large(value) for value in values)):
-        raise TemplateLimitError("it formats to a width beyond all bounds")
+        raise TemplateLimitError("it formats a text to a width that is too large")
 
 
 def _large(value: Any) -> bool:
@@ -261,7 +261,7 @@ class _Watch:
                     if spent > SECONDS:
                         self._ended[thread] = f"it takes more than {SECONDS:g} s"
                     elif size - before > GROWTH:
-                        self._ended[thread] = f"it takes more than {GROWTH / 2**30:g} GiB"
+                        self._ended[thread] = f"it takes more than {GROWTH / 2**30:g} GiB of memory"
                     else:
                         continue
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(

@@ -104,7 +104,7 @@ def each_trajectory(
     """
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
-        raise DataError("no trajectory file is named: set data.file")
+        raise DataError("no trajectory file is given: set data.file")
     problems: list[BadTrajectory] = []
     good = 0
     for name in names:
@@ -116,9 +116,9 @@ def each_trajectory(
                 problems.append(BadTrajectory(source, error.what, error.remedy, error.reason))
     what = ", ".join(map(str, names))
     if strict and problems:
-        raise DataError(f"{len(problems)} bad trajectories in {what} and data.strict is set:", problems)
+        raise DataError(f"{len(problems)} bad trajectories in {what}, and data.strict is set:", problems)
     if not good:
-        raise DataError(f"no usable trajectory in {what}:" if problems else f"{what}: empty, no trajectory", problems)
+        raise DataError(f"no usable trajectory in {what}:" if problems else f"{what}: there is no trajectory", problems)
     return tuple(problems)
 
 
@@ -126,7 +126,9 @@ def used_twice(identity: str, first: str) -> UnusableError:
     """Returns the error for a trajectory whose id is taken: an earlier trajectory with the same id was read at ``first``
     ("file:line").
     """
-    return UnusableError(f"id {identity!r} was used at {first}", "give it an id of its own", "id used twice")
+    return UnusableError(
+        f"the id {identity!r} is already used at {first}", "give each trajectory its own id", "id used twice"
+    )
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], keys: Sequence[str] | None = None) -> None:
@@ -163,7 +165,9 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], key
             raise
         raise DataError(f"{path}: cannot be written ({error.strerror}); choose another folder") from error
     except pyarrow.ArrowException as error:
-        raise DataError(f"{path}: these messages have no column type ({error}); write JSON lines instead") from error
+        raise DataError(
+            f"{path}: Parquet has no column type for these messages ({error}); write JSON lines instead"
+        ) from error
 
 
 def _write_rows(part: Path, records: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:

@@ -56,7 +56,7 @@ class Lanes:
         schedule: Named = "rounds",
     ) -> None:
         if lanes is not None and lanes < 1:
-            raise ValueError(f"lanes must be at least 1, or null for one a core; got {lanes}")
+            raise ValueError(f"lanes must be at least 1, or null for one per core; got {lanes}")
         if lanes is not None and lanes > 1 and not copy:
             raise ValueError(f"lanes={lanes} needs copy=true, because only this process sees the live module's weights")
         self.lanes = lanes

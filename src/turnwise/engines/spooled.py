@@ -82,7 +82,9 @@ class Spooled:
         self._begin(self._earlier[version])
         if self._known and version not in self._told:
             self._told.add(version)
-            self.tell(f"resuming the collection of policy {version}: {len(self._known):,} stored actions are used")
+            self.tell(
+                f"resuming the rollouts of policy version {version}: {len(self._known):,} stored actions are used"
+            )
 
     @contextmanager
     def held(self) -> Iterator[Spooled]:
@@ -268,7 +270,9 @@ class Spooled:
     def _catch_up(self) -> None:
         calls, self._unheard = self._unheard or [], None
         if self.exact and not self._repeat(calls, draw=True):
-            self.tell("other actions were sampled than the stored ones, which are used as with rollout.spool=quick")
+            self.tell(
+                "the sampled actions differ from the stored ones; the stored ones are used, as with rollout.spool=quick"
+            )
             self.engine.close(list(self._inner.values()))
             self._inner.clear()
             self._repeat(calls, draw=False)

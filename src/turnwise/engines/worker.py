@@ -163,9 +163,9 @@ class Worker:
         code = self._end()
         if self._lost > RESTARTS:
             raise RuntimeError(
-                f"the process that samples ended {self._lost} times in a row, the last time with exit code {code}"
+                f"the sampling process ended {self._lost} times in a row, the last time with exit code {code}"
                 f"{' (killed; is there enough memory?)' if code == -signal.SIGKILL else ''}; "
-                "engine.lanes=1 samples in this process instead"
+                "set engine.lanes=1 to sample in this process instead"
             )
         self._start()
 

@@ -187,7 +187,7 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
     for name, part in environments_of(environment).items() if needed else ():
         unforkable = getattr(part, "unforkable", None)
         if unforkable and (reason := unforkable()):
-            raise InputError(f"env={name}: {' and '.join(needed)} cannot be used here. {reason}")
+            raise InputError(f"env={name}: {' and '.join(needed)} cannot be used with this environment. {reason}")
 
 
 def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
@@ -243,7 +243,10 @@ def check_open(task: Task, done: bool, turns: int) -> None:
     ``turns`` is the number of turns taken, for the message.
     """
     if done:
-        raise RuntimeError(f"task {task.id}: the episode is over after {turns} turns; reset or fork earlier")
+        raise RuntimeError(
+            f"task {task.id}: the episode is over after {turns} turns; reset the environment, or fork the session "
+            "earlier"
+        )
 
 
 def check_task(task: Task, name: str) -> None:

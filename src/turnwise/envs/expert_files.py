@@ -80,13 +80,13 @@ def _whole(path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        why = None if _sum_of(path).read_text(encoding="utf-8").split()[:1] == [_digest(path)] else "does not fit"
+        why = None if _sum_of(path).read_text(encoding="utf-8").split()[:1] == [_digest(path)] else "does not match"
     except FileNotFoundError:
         why = "is missing"
     except (OSError, ValueError) as error:
         why = f"cannot be read ({error})"
     if why:
-        logger.warning("%s: its checksum %s; its demonstrations are made again", path, why)
+        logger.warning("%s: the checksum of this file %s; the demonstrations are generated again", path, why)
     return why is None
 
 

@@ -33,7 +33,8 @@ class Chances:
                 raise ValueError(f"{key}.{name}: must be in [0, 1], got {value}")
         if sum(values.values()) > MOST:
             raise ValueError(
-                f"{key}: the probabilities sum to {sum(values.values()):g}; at most {MOST}, or no task ends"
+                f"{key}: the probabilities sum to {sum(values.values()):g}; lower the sum to at most {MOST}, so that "
+                "enough turns are left to solve a task"
             )
 
     def drawn(self, draw: float) -> str | None:

@@ -60,7 +60,11 @@ def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
         if future.done():  # the coroutine itself raised this time-out
             raise
         future.cancel()
-        why = "" if _turns() else "; a synchronous call blocks the loop of all episodes: make that tool asynchronous"
+        why = (
+            ""
+            if _turns()
+            else "; a synchronous call blocks the event loop of all episodes: make the blocking tool asynchronous"
+        )
         raise EnvironmentFault(f"{what}: no answer within {seconds:g} s{why}") from None
     except BaseException:  # also an interrupt or a time-out alarm, which would leave the coroutine running
         future.cancel()

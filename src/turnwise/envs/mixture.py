@@ -41,20 +41,23 @@ class Mixture:
         for name, part in self.parts.items():
             if not isinstance(part, Environment):
                 raise ValueError(
-                    f"worlds.{name}: an environment is needed, got {part!r}; add one as +env@env.worlds.{name}={name}"
+                    f"worlds.{name}: must be an environment, got {part!r}; add one as +env@env.worlds.{name}={name}"
                 )
             if hasattr(part, "parts"):
-                raise ValueError(f"worlds.{name}: a mixture holds no other mixture; name its environments here")
+                raise ValueError(
+                    f"worlds.{name}: a mixture cannot contain another mixture; add the environments themselves"
+                )
             if part.name != name:
                 raise ValueError(
-                    f"worlds.{name}: this environment's name is {part.name!r}; write it as env.worlds.{part.name}"
+                    f"worlds.{name}: the name of this environment is {part.name!r}; use the key env.worlds.{part.name}"
                 )
         for name, weight in weights.items():
             if name not in worlds:
-                raise ValueError(f"weights.{name}: there is no such environment; there are {', '.join(worlds)}")
+                raise ValueError(f"weights.{name}: no environment has this name; choose one of {', '.join(worlds)}")
             if not 0 < weight < math.inf:
                 raise ValueError(
-                    f"weights.{name}: must be above 0, got {weight}; to leave it out, set env.worlds.{name}=null"
+                    f"weights.{name}: must be above 0, got {weight}; to leave the environment out, set "
+                    f"env.worlds.{name}=null"
                 )
         self.weights = {name: float(weights.get(name, 1)) for name in self.parts}
         self.horizon = max(part.horizon for part in self.parts.values())
@@ -115,8 +118,9 @@ class Mixture:
         if part is None:
             known = ", ".join(self.parts)
             raise ValueError(
-                f"task {task.id}: made for env {task.env!r}, which is not in this mixture ({known}); add it as "
-                f"+env@env.worlds.{task.env}={task.env}, or leave out env.worlds.{task.env}=null"
+                f"task {task.id}: made for env {task.env!r}, which is not in this mixture ({known}); add this "
+                f"environment as +env@env.worlds.{task.env}={task.env}, or remove the setting "
+                f"env.worlds.{task.env}=null"
             )
         return part
 

@@ -163,7 +163,7 @@ class ReplayedSession:
         if holder is None or not holder.claim(self.taken, self._me):
             holder = self._repeated()
             if not holder.claim(self.taken, self._me):
-                raise EnvironmentFault(f"task {self.task.id}: its episode was closed by another thread")
+                raise EnvironmentFault(f"task {self.task.id}: another thread closed the episode")
         return holder
 
     def _repeated(self) -> Live:
@@ -186,14 +186,16 @@ class ReplayedSession:
         return replace(step, done=True) if turn >= self.horizon and not step.done else step
 
     def _differs(self, turn: int, seen: str, again: str) -> NoReturn:
-        place = f"turn {turn}, action {self.taken[turn - 1].action[:_SHOWN]!r}" if turn else "the opening"
+        place = (
+            f"the result of turn {turn}, action {self.taken[turn - 1].action[:_SHOWN]!r}," if turn else "the opening"
+        )
         at = next((i for i, (one, other) in enumerate(zip(seen, again, strict=False)) if one != other), 0)
         start = max(0, at - _SHOWN // 4)
         raise ReplayDiffersError(
-            f"env={self.task.env}, task {self.task.id}: its actions were repeated in a fresh episode and {place} differs: seen "
-            f"{seen[start : start + _SHOWN]!r}, repeated {again[start : start + _SHOWN]!r}. Methods that act in the middle of "
-            "an episode (pivotrl with reward=functional, trace, treepo) cannot use this environment; method=grpo can, where "
-            "an episode always begins alike"
+            f"env={self.task.env}, task {self.task.id}: the actions were repeated in a fresh episode, and {place} "
+            f"differs: first {seen[start : start + _SHOWN]!r}, then {again[start : start + _SHOWN]!r}. Methods that "
+            "act in the middle of an episode (pivotrl with reward=functional, trace, treepo) cannot use this "
+            "environment. If all episodes of a task begin in the same way, method=grpo can use this environment"
         )
 
 
@@ -235,9 +237,9 @@ class ReplayedEnv(ABC):
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
         if known.setdefault(_key(task), digest) != digest:
             raise ReplayDiffersError(
-                f"env={self.name}, task {task.id}: opened a second time, it begins differently ({text[:_SHOWN]!r}). "
-                "Methods compare the rollouts of one task, so a task must always begin alike: seed the environment from the "
-                "task's data"
+                f"env={self.name}, task {task.id}: when the task is opened a second time, its episode begins "
+                f"differently ({text[:_SHOWN]!r}). Methods compare the rollouts of one task, so all episodes of a task "
+                "must begin in the same way: seed the environment from the task's data"
             )
         return session
 

@@ -39,7 +39,7 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
         ValueError: there is no trial, or there are more successes than trials.
     """
     if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"wilson needs 0 <= successes <= trials and a trial, got {successes} of {trials}")
+        raise ValueError(f"wilson needs at least one trial and 0 <= successes <= trials, got {successes} of {trials}")
     from scipy import stats
 
     low, high = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
@@ -60,7 +60,9 @@ def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
     if k < 1 or n.min() < k:
         raise ValueError(f"pass@{k} needs 1 <= k <= attempts, but a task has only {n.min()} attempts")
     if (c < 0).any() or (c > n).any():
-        raise ValueError("pass_at_k got a task with more successes than attempts, or fewer than none")
+        raise ValueError(
+            "pass_at_k got a task with more successes than attempts, or with a negative number of successes"
+        )
     from scipy import stats
 
     return float(np.mean(stats.hypergeom.sf(0, n, c, k)))

@@ -77,9 +77,13 @@ class Precondition(Part):
         own = (self.says, self.metric, self.row, self.low, self.high, self.paper, self.remedy)
         if self.same is not None:
             if any(own):
-                raise ValueError("a precondition that is the same as another says only which claims need it")
+                raise ValueError(
+                    "a precondition with `same` may only state which claims need it; leave out its other keys"
+                )
         elif not (self.says and self.metric and self.row) or (self.low is None and self.high is None):
-            raise ValueError("a precondition needs says, metric, row, and a bound: low, high or both")
+            raise ValueError(
+                "a precondition needs the keys `says`, `metric` and `row`, and a bound: `low`, `high` or both"
+            )
         return self
 
     def needed_by(self, claim: Comparison, metric: str) -> bool:
@@ -175,9 +179,9 @@ def check_preconditions(
         if strange := sorted(set(one.claims) - {text for texts in claims.values() for text in texts}):
             raise ValueError(f"preconditions.{name}.claims: {strange[0]!r} is not a claim of this file")
         if strange := sorted(set(one.metrics) - claims.keys()):
-            raise ValueError(f"preconditions.{name}.metrics: no claim of this file is on {strange[0]!r}")
+            raise ValueError(f"preconditions.{name}.metrics: no claim of this file is about {strange[0]!r}")
         if one.same is None and pilots is None:
-            raise ValueError(f"preconditions.{name}: `pilots` must name the seeds of the runs on which it is measured")
+            raise ValueError(f"preconditions.{name}: `pilots` must name the seeds of the runs that measure it")
     if pilots and (shared := sorted(set(pilots.seeds) & set(seeds))):
         raise ValueError(
             f"pilots.seeds: {shared[0]} is also a seed of the claims, whose runs must not be used for choices"

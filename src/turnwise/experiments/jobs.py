@@ -111,7 +111,7 @@ def of_pilots(asked: Asked) -> Asked:
         told = (
             f"its preconditions are those of {', '.join(shared)}"
             if shared
-            else "it names no precondition of these rows"
+            else "the sweep has no precondition on these rows"
         )
         raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
     if sweep.start_seed is None:
@@ -137,7 +137,7 @@ def picked(asked: Asked) -> tuple[str, ...]:
     for row in rows:
         if row not in sweep.rows:
             near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
-            told = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sweep.rows)}"
+            told = f"did you mean {near[0]!r}?" if near else f"the rows are {', '.join(sweep.rows)}"
             raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {told}")
     return rows
 
@@ -223,7 +223,7 @@ def origin(
         here = find_sweep(there, folder)
         if name not in here.rows or (there, name) in passed:
             raise InputError(
-                f"conf/sweep/{referring.name}.yaml: `same` leads to {same!r}, which is missing or is the row itself"
+                f"conf/sweep/{referring.name}.yaml: `same` refers to {same!r}, which is missing or is the row itself"
             )
         passed.add((there, name))
         cannot = cannot or here.missing(here.rows[name], scale, given)
@@ -273,7 +273,9 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         elif not sign and not key.startswith("~"):
             raise InputError(f"{argument}: not of the form key=value")
         elif key in ("name", "paths.out"):
-            raise InputError(f"{argument}: the rows of a sweep have names and folders of their own; leave it out")
+            raise InputError(
+                f"{argument}: the rows of a sweep have names and folders of their own; leave out this argument"
+            )
         elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
             raise InputError(
                 f"{argument}: a sweep takes one value for each key; give one value, or run `-m` without sweep="

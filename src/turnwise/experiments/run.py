@@ -56,13 +56,15 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     except Exception as error:  # launchers raise exceptions of their own types, for example for a killed cluster job
         if took_no_job(error):
             raise
-        trouble = f"the launcher said: {type(error).__name__}: {error}"
+        trouble = f"the launcher reported: {type(error).__name__}: {error}"
     standings = survey(found, configs)
     console.print(states_table(title, standings))
     left = [one for one in standings if one.open]
     if left:
         first = f"{left[0].job.row}, seed {left[0].job.seed}: {left[0].said or left[0].state}"
-        lines = [f"{len(left)} of {len(todo)} runs did not finish; the same command runs these alone. First: {first}"]
+        lines = [
+            f"{len(left)} of {len(todo)} runs did not finish; the same command starts only these. The first is {first}"
+        ]
         raise RowsFailed("\n".join([*lines, trouble] if trouble else lines))
     return standings
 

@@ -129,17 +129,17 @@ class Sweep(Part):
             self.claims(metric)
         for metric, least in self.least.items():
             if metric not in self.directions | self.also or least <= 0:
-                raise ValueError(f"least.{metric}: it needs claims on this metric and a number above 0, got {least:g}")
+                raise ValueError(f"least.{metric}: must be above 0, for a metric that has claims; got {least:g}")
         for level in self.reach:
             if isinstance(level, str) and level not in self.rows:
                 raise ValueError(f"reach: {level!r} is neither a percentage nor a row")
         if self.panels and self.curve is None:
-            raise ValueError("panels: they are those of the drawing that `curve` asks for")
+            raise ValueError("panels: panels need a drawing; set `curve`, or leave out `panels`")
         for title, rows in self.panels.items():
             if strange := sorted(set(rows) - self.rows.keys()):
-                raise ValueError(f"panels.{title}: {strange[0]!r} is no row")
+                raise ValueError(f"panels.{title}: {strange[0]!r} is not a row")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
-            raise ValueError(f"seeds: at least one, each once, got {list(self.seeds)}")
+            raise ValueError(f"seeds: give at least one seed, and each seed only once; got {list(self.seeds)}")
         claims = {metric: [claim.text for claim in self.claims(metric)] for metric in (*self.directions, *self.also)}
         check_preconditions(self.preconditions, self.pilots, self.seeds, self.rows, claims)
         return self
@@ -149,7 +149,7 @@ class Sweep(Part):
         while (before := row.begins(scale)) is not None:
             first = self.rows.get(before)
             if first is None or (first.overrides is None and first.same is None) or before in passed:
-                raise ValueError(f"rows.{name}.starts: {before!r} is no row of this file with runs to start from")
+                raise ValueError(f"rows.{name}.starts: {before!r} is not a row of this file that has runs")
             passed.add(before)
             row = first
 
@@ -221,7 +221,7 @@ def find_sweep(name: str, folder: Path) -> Sweep:
     if path.parent != folder / "sweep" or not path.is_file():
         names = sweep_names(folder)
         near = get_close_matches(name, names, n=1, cutoff=0.6)
-        told = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+        told = f"did you mean {near[0]!r}?" if near else f"the sweeps are {', '.join(names)}"
         raise InputError(f"sweep={name}: sweep has no {name!r}; {told}")
     return read_sweep(path)
 
@@ -236,7 +236,7 @@ def read_sweep(path: Path | str) -> Sweep:
     try:
         stat = path.stat()
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such sweep file; conf/sweep/ has them") from error
+        raise InputError(f"{path}: no such sweep file; choose one of conf/sweep/") from error
     return _read(path, stat.st_mtime_ns, stat.st_size)
 
 

@@ -120,7 +120,7 @@ class Cache:
         version = run("PRAGMA user_version").fetchone()[0]
         tables = {row[0] for row in run("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if version not in (0, VERSION) or (version == 0 and tables):
-            raise sqlite3.DatabaseError(f"it belongs to another program, or has version {version}, not {VERSION}")
+            raise sqlite3.DatabaseError(f"the file belongs to another program, or has version {version}, not {VERSION}")
         run(_TABLE)
         run(f"PRAGMA user_version = {VERSION}")
         run("COMMIT")

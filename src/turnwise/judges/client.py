@@ -125,9 +125,9 @@ class ChatClient:
             if time.monotonic() < self._shut_until:
                 raise self._fault(ChatFault("skipped", f"{self._failed} questions in a row have failed"))
             if self.budget is not None and self.cost >= self.budget:
-                raise self._fault(ChatFault("budget", f"{self.budget:g} is spent"))
+                raise self._fault(ChatFault("budget", f"the budget of {self.budget:g} is spent"))
             if self.budget is not None and self.tally.unmetered:
-                raise self._fault(ChatFault("budget", "the server does not count its tokens, so no budget can be kept"))
+                raise self._fault(ChatFault("budget", "the server reports no token counts, so the cost is unknown"))
             yield time.monotonic() + self.time_limit
 
     async def ask(self, request: Mapping[str, Any], deadline: float) -> Reply:
@@ -180,7 +180,7 @@ class ChatClient:
 
     async def _post(self, request: Mapping[str, Any], limit: float) -> Reply:
         if limit <= 0:
-            raise ChatFault("timeout", f"no time left of {self.time_limit:g} s")
+            raise ChatFault("timeout", f"the time limit of {self.time_limit:g} s is over")
         began = self.tally.began()
         try:
             async with self._open().post(
@@ -217,7 +217,7 @@ class ChatClient:
             if not isinstance(text, str):
                 raise TypeError
         except (ValueError, LookupError, TypeError, AttributeError):
-            detail = f"{len(body)} bytes that are no chat completion"
+            detail = f"the answer of {len(body)} bytes is not a chat completion"
             raise ChatFault("garbage", detail, said=self._masked(body)) from None
         self.tally.answered += 1
         self._meter(answer.get("usage"))
@@ -232,7 +232,7 @@ class ChatClient:
             return ChatFault("server_error", f"status {status}", after, words)
         if status == 408:
             return ChatFault("timeout", "status 408", said=words)
-        hint = ", look at the key" if status in (401, 403) else ""
+        hint = ", check the key" if status in (401, 403) else ""
         return ChatFault("rejected", f"status {status}{hint}", said=words)
 
     def _masked(self, body: bytes) -> str:
@@ -260,5 +260,7 @@ class ChatClient:
         self.tally.faults[fault.kind] += 1
         if fault.kind not in self._told:
             self._told.add(fault.kind)
-            logger.warning("judge at %s: %s; counted as %s from now on", self.url, fault, fault.kind)
+            logger.warning(
+                "judge at %s: %s; further faults of this kind are only counted, as %s", self.url, fault, fault.kind
+            )
         return fault

@@ -103,8 +103,8 @@ class EndpointJudge:
         if score is None:
             self.close()
             raise InputError(
-                f"judge at {self.client.url}: a first question got no score ({self._why}); see judge.client.url, judge.model "
-                f"({self.model}), judge.structured ({self.structured}), judge.max_tokens and the key in "
+                f"judge at {self.client.url}: the test question got no score ({self._why}); check judge.client.url, "
+                f"judge.model ({self.model}), judge.structured ({self.structured}), judge.max_tokens and the key in "
                 f"{self.client.key_variable}, or choose judge=offline"
             )
         assert self._background is not None
@@ -164,10 +164,12 @@ class EndpointJudge:
                     reply = await self.client.ask(self._request(repair(messages, reply.text, error)), deadline)
                     raw = read_score(reply.text)
         except ChatFault as fault:
-            self._why = f"{fault}{f'; it said: {fault.said}' if fault.said else ''}"
+            self._why = f"{fault}{f'; the server answered: {fault.said}' if fault.said else ''}"
             return None, fault.kind
         except AnswerError as error:
-            self._why = f"{error.kind}: {error}; it said: {said(reply.text, key_from(self.client.key_variable))}"
+            self._why = (
+                f"{error.kind}: {error}; the model answered: {said(reply.text, key_from(self.client.key_variable))}"
+            )
             return None, error.kind
         return snap(self._keep(key, {"score": raw})["score"]), ""
 

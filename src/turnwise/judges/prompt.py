@@ -141,4 +141,6 @@ def _json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot stand in a prompt: messages, tools and calls are JSON values")
+    raise TypeError(
+        f"{type(value).__name__} cannot be written into a prompt: messages, tools and calls must be JSON values"
+    )

@@ -45,7 +45,7 @@ def load_rubric(name: str) -> Rubric:
     folder = files("turnwise.judges") / "rubrics"
     texts = {item.name.removesuffix(".txt"): item for item in folder.iterdir() if item.name.endswith(".txt")}
     if name not in texts:
-        raise InputError(f"rubric: there is no {name!r}; choose one of {', '.join(sorted(texts))}")
+        raise InputError(f"rubric: there is no rubric {name!r}; choose one of {', '.join(sorted(texts))}")
     text = texts[name].read_text(encoding="utf-8")
     return Rubric(name, text, f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")
 

@@ -46,25 +46,29 @@ def check_adapter(folder: Path, base: str | Path) -> None:
     """
     about = read_json(folder / ADAPTER_CONFIG)
     if about.get("peft_type") != "LORA":
-        raise WeightsError(f"{ADAPTER_CONFIG} says peft_type={about.get('peft_type')!r}, but only LORA can be merged")
+        raise WeightsError(f"{ADAPTER_CONFIG} has peft_type={about.get('peft_type')!r}, but only LORA can be merged")
     for key in sorted(set(about) - set(_ADAPTER_KEYS.split())):
         if about[key] and (key, about[key]) not in (("megatron_core", "megatron.core"), ("qalora_group_size", 16)):
             raise WeightsError(f"{ADAPTER_CONFIG} sets {key}, which is not supported here")
     if (start := about.get("init_lora_weights")) not in _INITS:
         raise WeightsError(
-            f"{ADAPTER_CONFIG} says init_lora_weights={start!r}, which changes the base's weights when it is loaded; convert it "
-            "to a plain LoRA (peft: save_pretrained with path_initial_model_for_weight_conversion)"
+            f"{ADAPTER_CONFIG} has init_lora_weights={start!r}, which changes the base's weights when it is loaded; "
+            "convert it to a plain LoRA (peft: save_pretrained with path_initial_model_for_weight_conversion)"
         )
     for key, pattern, most in (("r", "rank_pattern", _RANK), ("lora_alpha", "alpha_pattern", _ALPHA)):
         given = about.get(pattern) or {}
         if not isinstance(given, Mapping):
-            raise WeightsError(f"{ADAPTER_CONFIG} says {pattern}={given!r}, but it must be an object")
+            raise WeightsError(f"{ADAPTER_CONFIG} has {pattern}={given!r}, but this value must be an object")
         for name, value in {key: about.get(key), **given}.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-                raise WeightsError(f"{ADAPTER_CONFIG} says {name}={value!r}, but it must be above 0 and at most {most}")
+                raise WeightsError(
+                    f"{ADAPTER_CONFIG} has {name}={value!r}, but this value must be above 0 and at most {most}"
+                )
     for pattern in _patterns(about):
         if len(pattern) > 2000 or re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > _REPEATS:
-            raise WeightsError(f"{ADAPTER_CONFIG} holds a pattern whose matching may never end ({pattern[:60]!r})")
+            raise WeightsError(
+                f"{ADAPTER_CONFIG} contains a regular expression that may never finish matching ({pattern[:60]!r})"
+            )
     tensor_names(folder / ADAPTER)
     with safe_open(folder / ADAPTER, "pt") as stream:
         for name in stream.keys():  # noqa: SIM118 - the stream is not a mapping
@@ -114,10 +118,10 @@ def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
     noted = read_json(folder / _BASE) if (folder / _BASE).exists() else {}
     if "spread" in noted:
         if noted["spread"] != fingerprint(weight_files(base)):
-            raise WeightsError(f"it was trained on other weights, those of {noted.get('base')}")
+            raise WeightsError(f"the adapter was trained on other weights, those of {noted.get('base')}")
     elif isinstance(recorded, str) and recorded and _short(recorded) != _short(str(base)):
         raise WeightsError(
-            f"it was trained on {recorded}; if that is the same model, correct base_model_name_or_path in its "
+            f"the adapter was trained on {recorded}; if this is the same model, correct base_model_name_or_path in its "
             f"{ADAPTER_CONFIG}"
         )
 

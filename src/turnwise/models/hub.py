@@ -33,7 +33,9 @@ def at_hand(model: str, key: str) -> str:
     try:
         cached = [isinstance(try_to_load_from_cache(model, name), str) for name in ("config.json", *_WEIGHTS)]
     except HFValidationError:  # the text is not a valid id, so it can only be a path
-        raise InputError(f"{key}={model}: there is no such folder, and it is no id on the Hugging Face hub") from None
+        raise InputError(
+            f"{key}={model}: there is no such folder, and this is not a valid id on the Hugging Face hub"
+        ) from None
     offline = constants.HF_HUB_OFFLINE
     if not offline and _answers(constants.ENDPOINT):
         return model
@@ -45,7 +47,8 @@ def at_hand(model: str, key: str) -> str:
     why = "HF_HUB_OFFLINE is set" if offline else f"{constants.ENDPOINT} cannot be reached"
     raise InputError(
         f"{key}={model}: there is no such folder, its files are not in {constants.HF_HUB_CACHE}, and {why}; run "
-        f"`hf download {model}` where there is internet and set HF_HOME to a folder that both machines see, or give a folder"
+        f"`hf download {model}` on a machine with internet access and set HF_HOME to a folder that both machines can "
+        "read, or give a local folder"
     )
 
 

@@ -50,8 +50,8 @@ def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedMod
         return _copied(base, into)
     except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
         raise PolicyError(
-            f"no plain copy of {base.config.model_type} can be made ({type(error).__name__}: {error}); engine.copy=false "
-            "samples from the live module"
+            f"no plain copy of {base.config.model_type} can be made ({type(error).__name__}: {error}); set "
+            "engine.copy=false to sample from the live module"
         ) from error
 
 
@@ -96,7 +96,9 @@ def adapter_off(model: Any) -> AbstractContextManager[None]:
         ValueError: all weights of the model are trained, so the model does not contain a reference policy.
     """
     if not hasattr(model, "disable_adapter"):
-        raise ValueError("a fully trained policy contains no reference; set loss.kl_beta=0 or policy.lora.r above 0")
+        raise ValueError(
+            "a policy without LoRA contains no reference policy; set loss.kl_beta=0 or policy.lora.r above 0"
+        )
     return model.disable_adapter()
 
 
@@ -141,8 +143,8 @@ def load_policy(
             adapted = with_adapter(policy, rank, alpha, dropout)
         except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
             raise PolicyError(
-                f"policy.model={model}: LoRA has no place on this architecture ({_first_line(error)}); policy.lora.r=0 trains "
-                "all weights"
+                f"policy.model={model}: LoRA cannot be used with this architecture ({_first_line(error)}); set "
+                "policy.lora.r=0 to train all weights"
             ) from error
     return adapted, tokenizer
 
@@ -160,13 +162,15 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
             f"policy.start={adapter}: there is no adapter_model.safetensors; give the adapter folder of a finished run on "
             "the same policy.model"
         )
-    told = f"policy.start={adapter}: not an adapter on this policy.model"
+    told = f"policy.start={adapter}: this is not an adapter for this policy.model"
     try:
         check_adapter(adapter, model)
         adapted = PeftModel.from_pretrained(policy, adapter)
         strange = set(tensor_names(adapter / ADAPTER)) ^ get_peft_model_state_dict(adapted).keys()
         if strange:  # weights of other layers, which peft would silently ignore
-            raise WeightsError(f"it differs in {min(strange)} and {len(strange) - 1} more weights")
+            raise WeightsError(
+                f"the adapter and the model differ in the weight {min(strange)} and {len(strange) - 1} more"
+            )
         merged = adapted.merge_and_unload()
         check_finite(merged.named_parameters())
     except (MemoryError, torch.OutOfMemoryError):
@@ -215,7 +219,7 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
         if not isinstance(getattr(backbone, "layers", None), torch.nn.ModuleList) or layers > len(backbone.layers):
             raise PolicyError(
                 f"predictor.layers={layers}: {model} does not have so many layers to choose from "
-                f"({backbone.config.num_hidden_layers}); give fewer, or null for all"
+                f"(it has {backbone.config.num_hidden_layers}); give a smaller number, or null for all layers"
             )
         backbone.layers = backbone.layers[:layers]
         backbone.config.num_hidden_layers = layers
@@ -249,12 +253,12 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
         raise
     except Exception as error:  # a broken file can make the libraries raise anything
         raise PolicyError(
-            f"{key}={model}: {_first_line(error)}. Give the id of a model on the Hugging Face hub or a folder that holds "
-            "config.json, model.safetensors and a tokenizer"
+            f"{key}={model}: {_first_line(error)}. Give the id of a model on the Hugging Face hub or a folder that "
+            "contains config.json, model.safetensors and a tokenizer"
         ) from error
     if left_out := sorted(info["unexpected_keys"]):
         logger.warning(
-            "%s=%s: the model has no place for %s and %d more tensors of its files; they are left out",
+            "%s=%s: the model does not use %s and %d more tensors of its files; these tensors are ignored",
             key,
             model,
             left_out[0],
@@ -277,6 +281,6 @@ def _quiet() -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     if "ignore_mismatched_sizes" in str(error):
-        return "tensors in its files have other shapes than its config.json says"
+        return "tensors in its files do not have the shapes that its config.json requires"
     said = str(error).strip().splitlines()
     return (said[0] if said else "") if isinstance(error, WeightsError | OSError | ValueError) else repr(error)[:300]

@@ -40,8 +40,9 @@ def _fixed(module: Any, kind: str, longest: int | None, layers: str | None = Non
         most = getattr(module, f"{prefix}max_seq_len_cached", module.max_seq_len_cached)
         if longest is not None and longest > most:
             raise ValueError(
-                f"position: rope_type {kind} rotates tokens by the length of the pass above {most} tokens, and paths may have "
-                f"{longest}; set rollout.max_length={most}, or give the model's config.json another rope_type"
+                f"position: above {most} tokens, the angles of rope_type {kind} depend on the length of the forward "
+                f"pass, and paths may have {longest} tokens; set rollout.max_length={most}, or set another rope_type "
+                "in the model's config.json"
             )
         return FIXED
     if kind != "longrope":

@@ -35,7 +35,8 @@ def tiny_path(name: str = "tiny") -> Path:
     folder = BASES[name]
     if not (folder / "model.safetensors").is_file():
         raise InputError(
-            f"base {name}: no model.safetensors in {folder}; build it: python -m recipes.tiny --base {name} --ship"
+            f"base={name}: there is no model.safetensors in {folder}; build it with: python -m "
+            f"recipes.tiny --base {name} --ship"
         )
     return folder
 
@@ -50,7 +51,7 @@ def unknown_to(model: str, world: str, level: str | None) -> str | None:
     if model not in WORLDS or (world in WORLDS[model] and level in (None, "tiny")):
         return None
     if world in WORLDS[model]:
-        return f"base={model} was trained on {world} only at level=tiny; policy.model= takes a model of your own"
+        return f"base={model} was trained on {world} only at level=tiny; set policy.model to use a model of your own"
     better = [name for name, worlds in WORLDS.items() if world in worlds]
-    remedy = f"base={better[0]} was" if better else "policy.model= takes a model of your own"
-    return f"base={model} was never trained on {world}, and will hardly solve a task there; {remedy}"
+    remedy = f"base={better[0]} was trained on {world}" if better else "set policy.model to use a model of your own"
+    return f"base={model} was never trained on {world} and will solve few or no tasks of this environment; {remedy}"

@@ -72,7 +72,7 @@ def check_special(model: str | Path, rows: int) -> None:
                     whole_number = isinstance(number, int) and not isinstance(number, bool) and number < rows
                     least = -1 if key == "pad_token_id" else 0
                     if number is not None and not (whole_number and number >= least):
-                        raise WeightsError(f"{name} says {key}={given!r}, but the model's vocabulary has {rows} rows")
+                        raise WeightsError(f"{name} has {key}={given!r}, but the model's vocabulary has {rows} rows")
 
 
 def check_patterns(model: str | Path) -> None:
@@ -91,7 +91,8 @@ def check_patterns(model: str | Path) -> None:
     merges = about.get("model")
     if isinstance(merges, Mapping) and merges.get("dropout"):
         raise WeightsError(
-            f"tokenizer.json says dropout={merges['dropout']!r}, which splits a text differently each time; set it to null"
+            f"tokenizer.json has dropout={merges['dropout']!r}, which splits a text differently each time; set "
+            "it to null"
         )
     added = [token.get("id") for token in about.get("added_tokens") or () if isinstance(token, Mapping)]
     if len(set(added)) < len(added):
@@ -143,10 +144,10 @@ def check_tokenizer(tokenizer: Any) -> None:
     """
     end = tokenizer.eos_token
     if isinstance(end, str) and end.strip("\u0120\u2581 ").isalnum():  # without characters that mark a space
-        raise WeightsError(
-            f"the tokenizer's eos_token is the ordinary word {end!r}, which would end turns in their middle"
-        )
+        raise WeightsError(f"the tokenizer's eos_token is the ordinary word {end!r}, which would end turns too early")
     ids = tokenizer.encode(_TRIED, add_special_tokens=False)
     back = tokenizer.decode(ids[: 10 * len(_TRIED)], clean_up_tokenization_spaces=False)
     if back.lower().split() != _TRIED.split():
-        raise WeightsError(f"the tokenizer's files are missing or damaged: it reads {_TRIED!r} as {back[:60]!r}")
+        raise WeightsError(
+            f"the tokenizer's files are missing or damaged: the tokenizer reads {_TRIED!r} as {back[:60]!r}"
+        )

@@ -48,9 +48,11 @@ def weight_files(model: str | Path) -> list[Path]:
     config = found(model, "config.json")
     about = read_json(config) if config is not None else {}
     if about.get("transformers_weights"):
-        raise WeightsError("config.json names its own file of weights (transformers_weights), which is not read")
+        raise WeightsError("config.json names its own file of weights (transformers_weights), which is not supported")
     if found(model, ADAPTER_CONFIG) is not None:
-        raise WeightsError(f"{ADAPTER_CONFIG} is there: an adapter belongs in policy.start, its base in policy.model")
+        raise WeightsError(
+            f"{ADAPTER_CONFIG} was found: give the adapter as policy.start and its base model as policy.model"
+        )
     names, named = [WHOLE], dict[str, str]()
     if found(model, WHOLE) is None and (index := found(model, INDEX)) is not None:
         places = read_json(index).get("weight_map")
@@ -59,7 +61,9 @@ def weight_files(model: str | Path) -> list[Path]:
         named = {str(name): str(place) for name, place in places.items()}
         names = sorted(set(named.values()))
         if strange := [name for name in names if not _FILE.fullmatch(name)]:
-            raise WeightsError(f"{INDEX} names {strange[0]!r}, but only safetensors in the model's own folder are read")
+            raise WeightsError(
+                f"{INDEX} names {strange[0]!r}, but only safetensors files in the model's own folder are read"
+            )
     files = []
     for name in names:
         if (file := found(model, name)) is None:
@@ -69,7 +73,7 @@ def weight_files(model: str | Path) -> list[Path]:
     for part in [about, *(value for value in about.values() if isinstance(value, Mapping))]:
         for key in _LAYERS:
             if isinstance(part.get(key), int | float) and not 0 < part[key] <= count:
-                raise WeightsError(f"config.json claims {key}={part[key]}, but there are {count} tensors")
+                raise WeightsError(f"config.json has {key}={part[key]}, but the files contain {count} tensors")
     _check_scales(about)
     if (quantised := about.get("quantization_config")) is None:
         _check_types(files)
@@ -90,7 +94,7 @@ def tensor_names(file: Path) -> list[str]:
     except Exception as error:  # safetensors raises its own exception type and OSError
         raise WeightsError(f"{file.name} is damaged or cut off ({error}); copy it again") from error
     if strange := [name for name in names if not _NAME.fullmatch(name)]:
-        raise WeightsError(f"{file.name} holds a tensor with an invalid name ({strange[0][:60]!r})")
+        raise WeightsError(f"{file.name} contains a tensor with an invalid name ({strange[0][:60]!r})")
     return names
 
 
@@ -104,11 +108,11 @@ def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
             _check_scales(value, f"{where}, {key}")
             low, high = value.get("low_freq_factor"), value.get("high_freq_factor")
             if isinstance(low, int | float) and isinstance(high, int | float) and not 0 < low < high:
-                raise WeightsError(f"{where}, {key} says low_freq_factor={low!r} and high_freq_factor={high!r}")
+                raise WeightsError(f"{where}, {key} has low_freq_factor={low!r} and high_freq_factor={high!r}")
         for ends, (low, high) in _SCALES.items():
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if re.search(ends, key) and value is not None and not (number and low <= value <= high):
-                raise WeightsError(f"{where} says {key}={value!r}, but it must be a number from {low:g} to {high:g}")
+                raise WeightsError(f"{where} has {key}={value!r}, but this must be a number from {low:g} to {high:g}")
 
 
 def _check_types(files: Sequence[Path]) -> None:
@@ -140,7 +144,7 @@ def _check_places(files: Sequence[Path], named: Mapping[str, str]) -> int:
             if name in places:
                 raise WeightsError(f"{name} is in {places[name]} and in {file.name}; remove the wrong one")
             if named.get(name, file.name) != file.name:
-                raise WeightsError(f"{INDEX} says that {name} is in {named[name]}, but it is in {file.name}")
+                raise WeightsError(f"according to {INDEX}, {name} is in {named[name]}, but it is in {file.name}")
             places[name] = file.name
     return len(places)
 
@@ -192,9 +196,9 @@ def check_loaded(info: Mapping[str, Any], layers: int) -> None:
     for name in sorted(info["unexpected_keys"]):
         found = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.", name)
         if found and int(found[1][:9]) < layers and not name.endswith(("inv_freq", "masked_bias", "attn.bias")):
-            raise WeightsError(f"config.json describes another architecture: it has no place for {name}")
+            raise WeightsError(f"config.json describes another architecture, which has no tensor {name}")
     if missing := sorted(info["missing_keys"]):
-        raise WeightsError(f"{missing[0]} and {len(missing) - 1} more of its tensors are in no file of the model")
+        raise WeightsError(f"{missing[0]} and {len(missing) - 1} more tensors are missing from the model's files")
 
 
 def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -209,9 +213,9 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         known = value if value.element_size() > 1 else value.to(torch.float32)  # aminmax refuses one-byte types
         low, high = torch.aminmax(known.detach())
         if not math.isfinite(low) or not math.isfinite(high):
-            raise WeightsError(f"{name} holds values that are not finite")
+            raise WeightsError(f"{name} contains values that are not finite")
         if max(-float(low), float(high)) > LARGEST:
-            raise WeightsError(f"{name} holds values above {LARGEST:g}, which no training leaves behind")
+            raise WeightsError(f"{name} contains values above {LARGEST:g}, which are too large for trained weights")
 
 
 def check_embeddings(weight: torch.Tensor) -> None:
@@ -221,7 +225,7 @@ def check_embeddings(weight: torch.Tensor) -> None:
         WeightsError: all their values are equal.
     """
     if not weight.is_meta and weight.numel() > 1 and bool((weight[:64] == weight[0, 0]).all()):
-        raise WeightsError("the embeddings of its vocabulary are all one value: the weights were never filled")
+        raise WeightsError("all embeddings have the same value: the weights were never set")
 
 
 def check_norms(modules: Iterable[tuple[str, torch.nn.Module]]) -> None:

@@ -43,7 +43,7 @@ def architecture(model: str) -> Architecture:
     folder = Path(weights_of(model))
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise InputError(f"policy.model={model}: this folder holds no config.json")
+            raise InputError(f"policy.model={model}: this folder contains no config.json")
         return Architecture(model, _configuration(folder, model), folder)
     cached = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
     if isinstance(cached, str):
@@ -51,8 +51,9 @@ def architecture(model: str) -> Architecture:
     facts = dict(_facts().get(model, {}))
     if not facts:
         raise InputError(
-            f"policy.model={model}: no such folder, not in the Hugging Face cache, and its shape is not in "
-            "src/turnwise/planning/architectures.yaml; download its config.json or add its numbers there"
+            f"policy.model={model}: there is no such folder, the model is not in the Hugging Face cache, and its shape "
+            "is not in src/turnwise/planning/architectures.yaml; download its config.json, or add its shape to that "
+            "file"
         )
     gated = bool(facts.pop("gated", False))
     return Architecture(model, AutoConfig.for_model(facts.pop("model_type"), **facts), None, gated)
@@ -70,7 +71,8 @@ def _configuration(place: Path, model: str) -> PretrainedConfig:
         layers = part.get("num_hidden_layers", 1)
         if not isinstance(layers, int) or not 0 < layers <= LAYERS:
             raise InputError(
-                f"policy.model={model}: its config.json says num_hidden_layers={layers!r}; it must be from 1 to {LAYERS}"
+                f"policy.model={model}: its config.json has num_hidden_layers={layers!r}; this must be from 1 "
+                f"to {LAYERS}"
             )
     return AutoConfig.from_pretrained(place, trust_remote_code=False)
 

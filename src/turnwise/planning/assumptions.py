@@ -81,7 +81,7 @@ def assumptions(cfg: DictConfig, plan: RunPlan, gpu: Gpu, given: Given) -> Assum
     if plan.shape is None:
         raise ValueError("the shape of its policy is unknown")
     if not plan.tokens.rollouts:
-        raise ValueError("it samples no rollouts")
+        raise ValueError("the run samples no rollouts")
     tell = _Values(given)
     workload = _workload(cfg, plan, tell)
     drawn = workload.collection(0, 0)

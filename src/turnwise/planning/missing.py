@@ -56,7 +56,7 @@ def _files(cfg: DictConfig) -> Iterator[str]:
     named = {".".join(keys): value for keys, value in settings_of(cfg) if _FILES & set(keys[-2:])}
     for key, value in {"data.file": cfg.data.file, **named}.items():
         if isinstance(value, str) and not Path(value).exists():
-            yield f"{key}: {value} is not there"
+            yield f"{key}: {value} does not exist"
 
 
 def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
@@ -67,17 +67,18 @@ def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
     needed = ceil(lengths.opening) + reply
     if needed > limit:
         yield (
-            f"rollout.max_length: an opening of {lengths.opening:,.0f} tokens ({lengths.source['opening']}) and a reply of up to "
-            f"{reply:,} are more than {limit:,}, so that such episodes end before their first turn and such states are left out; "
-            f"set rollout.max_length to {needed:,} or more, or lower rollout.sampling.max_tokens"
+            f"rollout.max_length: an opening of {lengths.opening:,.0f} tokens ({lengths.source['opening']}) and a "
+            f"reply of up to {reply:,} tokens exceed {limit:,}, so these episodes end before their first turn and "
+            f"these states are left out; set rollout.max_length to {needed:,} or more, or lower "
+            "rollout.sampling.max_tokens"
         )
 
 
 def _checkpoint(key: str, source: Architecture) -> Iterator[str]:
     folder = source.folder
     if folder is None or not any(folder.glob("*.safetensors")):
-        licence = "; the hub asks for a licence and a token (HF_TOKEN)" if source.gated else ""
-        yield f"{key}: the weights of {source.model} are not on this machine; hf download {source.model}{licence}"
+        licence = "; the hub requires an accepted licence and a token (HF_TOKEN)" if source.gated else ""
+        yield f"{key}: the weights of {source.model} are not on this machine; run `hf download {source.model}`{licence}"
 
 
 def _credentials(cfg: DictConfig) -> Iterator[str]:
@@ -86,13 +87,13 @@ def _credentials(cfg: DictConfig) -> Iterator[str]:
         variable = OmegaConf.select(cfg, f"{asked}.client.key_variable")
         if variable and not os.environ.get(variable):
             url = OmegaConf.select(cfg, f"{asked}.client.url")
-            yield f"{asked}: {variable} is not set, so {url} is asked without a key"
+            yield f"{asked}: {variable} is not set, so requests to {url} have no key"
 
 
 def _memory(memory: Memory, gpu: Gpu, sharded: bool) -> Iterator[str]:
     if memory.peak <= gpu.memory_gb * 1e9:
         return
-    over = f"{memory.peak / 1e9:,.0f} GB on a GPU of {gpu.memory_gb:g} GB"
+    over = f"the run needs {memory.peak / 1e9:,.0f} GB on a GPU of {gpu.memory_gb:g} GB"
     sizes = {name: size for name, size in memory.parts().items() if name != "peak"}
     largest = max(sizes, key=lambda name: sizes[name])
     remedy = {
@@ -105,7 +106,7 @@ def _memory(memory: Memory, gpu: Gpu, sharded: bool) -> Iterator[str]:
         "gradients": "set policy.lora.r above 0, or trainer=fsdp on several GPUs",
         "earlier": "set policy.lora.r above 0, or rollout.staleness=0",
     }.get(largest, "choose a smaller policy or a larger GPU")
-    yield f"GPU memory: {over}; most of it, {sizes[largest] / 1e9:,.0f} GB, is {largest}: {remedy}"
+    yield f"GPU memory: {over}; the largest part, {sizes[largest] / 1e9:,.0f} GB, is {largest}: {remedy}"
 
 
 def _training(cfg: DictConfig, shape: Shape) -> Iterator[str]:
@@ -119,6 +120,6 @@ def _training(cfg: DictConfig, shape: Shape) -> Iterator[str]:
         )
     if (gpus := gpus_of(cfg)) > int(cfg.rollout.states):
         yield (
-            f"trainer.devices: {gpus} GPUs share the {cfg.rollout.states} states of a collection, and a state is played by one "
-            f"of them; set rollout.states to at least {gpus}, or fewer devices"
+            f"trainer.devices: {gpus} GPUs share the {cfg.rollout.states} states of a collection, and each state is "
+            f"played on one GPU; set rollout.states to at least {gpus}, or fewer devices"
         )

@@ -29,13 +29,14 @@ class Pace:
     def __init__(self, points: Points) -> None:
         self.points = tuple((float(requests), float(rate)) for requests, rate in points)
         if not self.points:
-            raise ValueError("a curve needs at least one point, as 1:100")
+            raise ValueError("a curve needs at least one point, such as 1:100")
         if any(requests < 0 or not 0 < rate < float("inf") for requests, rate in self.points):
             raise ValueError("the requests of a point must be at least 0 and its rate must be above 0")
         for (few, fast), (many, slow) in pairwise(self.points):
             if many <= few or slow > fast:
                 raise ValueError(
-                    f"points must ascend in requests and must not ascend in rate, got {few:g}:{fast:g} before {many:g}:{slow:g}"
+                    "requests must increase from point to point and the rate must not increase, got "
+                    f"{few:g}:{fast:g} before {many:g}:{slow:g}"
                 )
         self._at = [requests for requests, _ in self.points]
         self._lines: list[tuple[float, float]] = []  # constant and slope of each linear piece

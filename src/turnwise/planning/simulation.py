@@ -208,7 +208,7 @@ def simulated_table(name: str, simulation: Simulation) -> Table:
 
 def resting(name: str, assumed: Assumptions) -> list[str]:
     """Returns the assumptions of a simulation, one per line."""
-    lines = [f"Assumptions about {name}; --assume NAME=VALUE replaces one:"]
+    lines = [f"Assumptions about {name}; --assume NAME=VALUE changes one:"]
     for key, value in assumed.values.items():
         told = ",".join(f"{n:g}:{rate:g}" for n, rate in value) if isinstance(value, tuple) else f"{value:.5g}"
         lines.append(f"  {key}={told} ({assumed.why[key]})")

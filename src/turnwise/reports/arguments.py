@@ -15,7 +15,7 @@ Compare finished runs with each other or with a paper: tables on the terminal, i
 
   report.py FOLDER ...                    runs side by side
   report.py sweep=NAME [KEY=VALUE ...]    a table or figure of a paper (conf/sweep/NAME.yaml), and its claims
-  report.py summary [KEY=VALUE ...]       all of them, a line each; with paper=NAME those of one paper
+  report.py summary [KEY=VALUE ...]       all tables and figures, one line each; with paper=NAME those of one paper
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
 python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
@@ -28,15 +28,15 @@ python scripts/report.py sweep=pivotrl_tab4 rows=full,sft seed=0 outputs=results
 python scripts/report.py sweep=selective_tab7 data=outputs/gate/never gated=outputs/gate/divergence
 python scripts/report.py summary --json                one line of JSON for each entry, then the verdicts by paper
 
-words of the last two forms:
+keys of the last two forms:
   scale=tiny|paper   the runs of that scale (default tiny)
-  rows=A,B           only these rows; sweep= only
+  rows=A,B           only these rows; only with sweep=
   seed=0,1           only these seeds (default: the sweep's)
-  paper=NAME         only the entries of one paper: pivotrl, awpo, trace, selective, or turnwise for ours; summary only
+  paper=NAME         only the entries of one paper: pivotrl, awpo, trace, selective, turnwise (ours); only with summary
   outputs=A,B        folders of runs; a row is read from the first folder that has a run of it (default outputs,results)
   data=PATH          recorded groups for the entries that scripts/gate_report.py computes (default: the sweep's own)
   gated=PATH         recorded groups of the same runs with a gate
-  KEY=VALUE          overrides that the runs were started with, as for train.py
+  KEY=VALUE          overrides with which the runs were started, as for train.py
 """
 _WORDS = ("sweep", "scale", "rows", "seed", "paper", "outputs", "data", "gated")
 _DEFAULT = "outputs,results"
@@ -63,7 +63,12 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("words", nargs="+", metavar="FOLDER | KEY=VALUE", help="as above")
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar="FOLDER | KEY=VALUE",
+        help="folders of runs, or a sweep or summary, as described above",
+    )
     add = parser.add_argument_group("files to write").add_argument
     add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE as Markdown")
     section = "replace only the text between <!-- table:NAME --> and <!-- /table:NAME --> in the Markdown FILE"
@@ -71,16 +76,17 @@ def parser() -> argparse.ArgumentParser:
     add("--latex", type=Path, metavar="FILE", help="write the tables to FILE as LaTeX (booktabs)")
     add("--html", type=Path, metavar="FILE", help="write one self-contained page to FILE")
     figure = (
-        "write the drawing to FILE as SVG, which --markdown then shows. For folders it shows the held-out change; with --against "
-        "and several environments the files are FILE-<environment>-<scale>; further drawings of a sweep are FILE-2, ..."
+        "write the figure to FILE as SVG; the file of --markdown then shows it. For folders the figure shows the "
+        "held-out change. With --against and several environments the files are FILE-<environment>-<scale>. The other "
+        "figures of a sweep are FILE-2, ..."
     )
     add("--figure", type=Path, metavar="FILE", help=figure)
     add = parser.add_argument_group("folders").add_argument
     paper = "a file of conf/sweep/ whose table gives the paper's numbers; may be repeated"
     add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
-    against = "draw success against this number of the configuration first, such as judge.noise"
+    against = "plot success against this number of the configuration, such as judge.noise; this figure comes first"
     add("--against", metavar="KEY", help=against)
-    add("--watch", action="store_true", help="follow running runs until they end")
+    add("--watch", action="store_true", help="show the progress of running runs until they end")
     add("--machine", metavar="TEXT", help="the machine of the runs, if their results do not name it")
     add(
         "--rebuild",
@@ -102,7 +108,7 @@ def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) 
         InputError: one of the options ``names`` was given.
     """
     if given := next((name for name in names if getattr(args, name)), None):
-        raise InputError(f"--{given}: is not for {form}; --help says what is")
+        raise InputError(f"--{given}: this option cannot be used with {form}; --help lists the options of each form")
 
 
 def read_words(words: Sequence[str], home: Path) -> Words:
@@ -125,15 +131,15 @@ def read_words(words: Sequence[str], home: Path) -> Words:
     places = tuple(Path(place) for place in (options["outputs"] or _DEFAULT).split(","))
     missing = [place.resolve() for place in places if not place.is_dir()]
     if options["outputs"] and missing:
-        raise InputError(
-            f"outputs={options['outputs']}: {missing[0]} is no folder; give folders that hold runs by name"
-        )
+        raise InputError(f"outputs={options['outputs']}: {missing[0]} is not a folder; give folders that contain runs")
     if len(missing) == len(places) and not options["data"]:
         looked = " nor ".join(map(str, missing))
-        raise InputError(f"no runs: neither {looked} is there; start it in {home}, or give outputs=FOLDER")
+        raise InputError(f"no runs: neither {looked} exists; start the program in {home}, or give outputs=FOLDER")
     data, gated = (Path(options[key]) if options[key] else None for key in ("data", "gated"))
     if options["paper"] and "summary" not in words:
-        raise InputError(f"paper={options['paper']}: it goes with summary; a sweep is of one paper already")
+        raise InputError(
+            f"paper={options['paper']}: this key can only be used with summary, because a sweep belongs to one paper"
+        )
     return Words("summary" in words, places, data, gated, options["paper"] or None, tuple(rest))
 
 

@@ -76,7 +76,9 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
     """
     roots = [Path(path) for path in paths]
     if missing := [path for path in roots if not path.is_dir()]:
-        raise InputError(f"{missing[0]}: no such folder; give run folders or folders of them, e.g. outputs/pivotrl")
+        raise InputError(
+            f"{missing[0]}: this folder does not exist; give folders of runs, or folders that contain them, e.g. outputs/pivotrl"
+        )
     collection, configs, places = FinishedRuns(), {}, {}
     newest: dict[tuple[str, str, str, int], float] = {}
     found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
@@ -133,7 +135,9 @@ def read_metric(result: Result, metric: str) -> float | None:
     node: Any = result
     for part in metric.split("."):
         if not isinstance(node, Mapping) and not hasattr(node, part):
-            raise InputError(f"no metric {metric!r} in result.json: {part!r} is not there; see turnwise/runs/result.py")
+            raise InputError(
+                f"metric {metric!r}: result.json has no entry {part!r}; turnwise/runs/result.py lists the entries"
+            )
         node = node.get(part) if isinstance(node, Mapping) else getattr(node, part)
         if node is None:
             return None

@@ -64,7 +64,9 @@ def training_rollouts(path: Path) -> Iterator[Rollout]:
         try:
             yield from _leaves(tree)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(f"{place}: not a recorded tree ({error!r}); run it again, or remove the line") from error
+            raise InputError(
+                f"{place}: this is not a recorded tree ({error!r}); start the run again, or remove the line"
+            ) from error
 
 
 def _leaves(tree: Mapping[str, Any]) -> Iterator[Rollout]:
@@ -135,7 +137,9 @@ def evaluations(path: Path) -> dict[str, list[Rollout]]:
             scores = {"success": float(row["success"])}
             found[row["mode"]].append(Rollout(row["task"], messages[:first], messages[first:], scores, about=about))
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise InputError(f"{place}: not a record of an evaluation ({error!r}); run it again") from error
+            raise InputError(
+                f"{place}: this is not a record of an evaluation ({error!r}); start the run again"
+            ) from error
     return dict(found)
 
 
@@ -152,7 +156,7 @@ def write_logs(folder: Path, to: Path, kind: Literal["eval", "json"] = "eval") -
     except ImportError as error:
         raise InputError(f"{REMEDY} ({error})") from error
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such run; give a run's folder, such as outputs/pivotrl/seed0")
+        raise InputError(f"{folder}: this folder does not exist; give a run's folder, such as outputs/pivotrl/seed0")
     settings, recorded = read_record(folder), folder / "rollouts" / "train.jsonl"
     parts = {"rollouts": list(training_rollouts(recorded))} if recorded.exists() else {}
     for side in ("base", "after"):
@@ -162,7 +166,7 @@ def write_logs(folder: Path, to: Path, kind: Literal["eval", "json"] = "eval") -
     parts = {name: rollouts for name, rollouts in parts.items() if rollouts}
     if not parts:
         raise InputError(
-            f"{folder}: holds no rollouts with their texts (rollouts/train.jsonl, evaluation/*.jsonl); give the folder of a run"
+            f"{folder}: there are no rollouts with texts (rollouts/train.jsonl, evaluation/*.jsonl); give the folder of a run"
         )
     to.mkdir(parents=True, exist_ok=True)
     written = []

@@ -46,7 +46,9 @@ def write_section(
         begin, end = f"<!-- table:{section} -->", f"<!-- /table:{section} -->"
         page = path.read_text(encoding="utf-8") if path.exists() else ""
         if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
-            raise InputError(f"{path}: needs a line '{begin}' and below it a line '{end}', each once")
+            raise InputError(
+                f"{path}: the file must contain the line '{begin}' once and, below it, the line '{end}' once"
+            )
         above, below = f"{page[: page.index(begin)]}{begin}\n\n", f"\n{page[page.index(end) :]}"
     links = {Path(os.path.relpath(at, path.parent)).as_posix(): title for at, title in (pictures or {}).items()}
     shown = [f"![{title}]({link})\n\n" for link, title in links.items() if f"]({link})" not in above + below]

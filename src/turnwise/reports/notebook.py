@@ -77,7 +77,9 @@ def paper_entries(
     papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
     names = [name for name, of in papers.items() if of == paper]
     if not names:
-        raise InputError(f"paper {paper!r}: conf/sweep/ has {', '.join(sorted(set(papers.values())))}")
+        raise InputError(
+            f"paper {paper!r}: this paper is unknown; conf/sweep/ has {', '.join(sorted(set(papers.values())))}"
+        )
     asked = [ask([f"sweep={name}", f"scale={scale}"], conf) for name in names]
     return [read_entry(one, places, over_seeds, over_tasks, gates) for one in asked]
 

@@ -63,13 +63,15 @@ def parcel(folder: Path, repository: str, licence: str | None = None, project: s
             one of the files is a symbolic link. Links are refused because they could lead to any file of this machine.
     """
     if not _REPOSITORY.fullmatch(repository):
-        raise InputError(f"{repository}: a repository of the Hub is owner/name, such as me/household-pivotrl")
+        raise InputError(
+            f"{repository}: this is not the name of a repository; write owner/name, such as me/household-pivotrl"
+        )
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such run; give a run's folder, such as outputs/pivotrl/seed0")
+        raise InputError(f"{folder}: this folder does not exist; give a run's folder, such as outputs/pivotrl/seed0")
     part = next((part for part, needed in PARTS.items() if (folder / part / needed).is_file()), None)
     if part is None:
         raise InputError(
-            f"{folder}: holds neither adapter/ nor model/, which a finished run leaves; start the run again to finish it"
+            f"{folder}: contains neither adapter/ nor model/, so the run is not finished; start the run again to finish it"
         )
     card = model_card(folder, part, repository, licence, project)
     base, clean = base_of(read_record(folder)).name, cleaner(folder)
@@ -77,7 +79,7 @@ def parcel(folder: Path, repository: str, licence: str | None = None, project: s
     known = [path for path in found if path.name in _CONFIGS or _SENT.fullmatch(path.name)]
     for path in (folder / part, *known):
         if path.is_symlink() or (path != folder / part and not path.is_file()):
-            raise InputError(f"{path}: is a link or no regular file; put a copy of the file in its place")
+            raise InputError(f"{path}: this is a link, or not a regular file; replace it with a copy of the file")
     files = {path.name: _content(path, base, clean) for path in known}
     return Parcel(repository, {**files, CARD: card.encode()}, card, tuple(it.name for it in found if it not in known))
 
@@ -91,9 +93,9 @@ def _content(path: Path, base: str, clean: Cleaner) -> Path | bytes:
     try:
         settings = parse_json(path.read_bytes())
     except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}); start the run again to write it") from error
+        raise InputError(f"{path}: this is not JSON ({error}); start the run again to write the file") from error
     if not isinstance(settings, dict):
-        raise InputError(f"{path}: not a JSON object; start the run again to write it")
+        raise InputError(f"{path}: this is not a JSON object; start the run again to write the file")
     named = _NAMED.get(path.name)
     cleaned = {key: base if key == named else value for key, value in clean.value(settings).items()}
     return path if cleaned == settings else (json.dumps(cleaned, indent=2) + "\n").encode()
@@ -120,12 +122,12 @@ def push(parcel: Parcel, token: str, private: bool = True) -> str:
         raise InputError(_refused(error, parcel.repository, api.endpoint, token)) from error
     except (HTTPError, OfflineModeIsEnabled) as error:
         raise InputError(
-            f"{api.endpoint}: cannot be reached ({said(str(error), token)}); correct the connection, HF_ENDPOINT or "
-            "HF_HUB_OFFLINE, or look at what would be sent with --dry-run"
+            f"{api.endpoint}: the server cannot be reached ({said(str(error), token)}); correct the connection, "
+            "HF_ENDPOINT or HF_HUB_OFFLINE; --dry-run shows what would be sent"
         ) from error
     # huggingface_hub raises these errors for invalid metadata of the card and for an invalid file
     except (ValueError, RuntimeError) as error:
-        raise InputError(f"{parcel.repository}: the Hub refused it ({said(str(error), token)})") from error
+        raise InputError(f"{parcel.repository}: the Hub refused the files ({said(str(error), token)})") from error
     return str(commit.commit_url)
 
 
@@ -134,7 +136,7 @@ def _refused(error: HfHubHTTPError, repository: str, endpoint: str, token: str) 
     why = said(error.server_message or str(error), token)
     if status in (401, 403):
         return (
-            f"{endpoint} refuses the token for {repository} ({status}: {why}); give one that may write there: "
+            f"{endpoint} refuses the token for {repository} ({status}: {why}); give a token with write access: "
             "`hf auth login`, or HF_TOKEN"
         )
-    return f"{endpoint} refuses {repository} ({status}: {why}); give another name, or try again later"
+    return f"{endpoint} refuses {repository} ({status}: {why}); choose another name, or try again later"

@@ -38,11 +38,13 @@ def folders_of(paths: Sequence[Path | str]) -> list[Path]:
     found = []
     for path in map(Path, paths):
         if not path.is_dir():
-            raise InputError(f"{path}: no such folder; give the folder of a run, e.g. outputs/pivotrl/seed0")
+            raise InputError(
+                f"{path}: this folder does not exist; give the folder of a run, e.g. outputs/pivotrl/seed0"
+            )
         runs = {file.parent for name in ("config.yaml", "result.json") for file in path.rglob(name)}
         found += sorted(run for run in runs if ".old-" not in run.name)
     if not found:
-        raise InputError(f"no run under {', '.join(map(str, paths))}; a run's folder holds a config.yaml")
+        raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
     return found
 
 
@@ -81,7 +83,7 @@ def state(folder: Path) -> State:
         return "finished", "", False
     status = read_status(folder)
     if status is None:
-        return "no status: not started, or written by an older version", "", False
+        return "no status: the run was not started, or an older version wrote it", "", False
     standing = progress(status)
     return (standing, remaining(status), True) if status.running else (f"{status.state} while {standing}", "", False)
 
@@ -133,5 +135,5 @@ def _end(folder: Path, standing: str) -> tuple[str, bool]:
     except ResultError:
         status = read_status(folder)
         why = f" ({status.why})" if status and status.why else ""
-        command = f"; it goes on with: {status.command}" if status and status.command else ""
+        command = f"; continue it with: {status.command}" if status and status.command else ""
         return f"{folder}: {standing}{why}{command}", False

@@ -49,9 +49,12 @@ class Anchored:
         if self.kind not in (None, *get_args(Kind)):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))} or null, got {self.kind!r}")
         if not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold: a similarity lies in (0, 1], got {self.threshold}")
+            raise ValueError(f"threshold must be a similarity in (0, 1], got {self.threshold}")
         if not 0 <= self.word_overlap <= MOST:
-            raise ValueError(f"word_overlap: texts with the same words have {MOST}, got {self.word_overlap}")
+            raise ValueError(
+                f"word_overlap must be from 0 to {MOST}, the overlap of texts with the same words; got "
+                f"{self.word_overlap}"
+            )
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
         """Returns the verdicts ``functional`` and ``strict``.

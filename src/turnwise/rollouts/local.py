@@ -82,7 +82,7 @@ class Verdicts:
         """
         if state.expert is None:
             raise ValueError(
-                f"state {state.id!r} has no demonstrated action to judge by: use states=expert_turns or pivots"
+                f"state {state.id!r} has no demonstrated action to compare with: use states=expert_turns or pivots"
             )
         key = state.id, turn.text, turn.truncated
         verdict = self.kept.get(key)

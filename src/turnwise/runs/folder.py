@@ -88,7 +88,7 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
     elif (path / _ENDED).exists() and os.path.lexists(path / RECORD) and _differing(cfg, path):
         aside = _put_aside(path)
         logger.warning(
-            "%s: the run there ended before its first checkpoint, with another configuration; renamed to %s",
+            "%s: a run with another configuration ended here before its first checkpoint; the folder was renamed to %s",
             path,
             aside,
         )
@@ -100,7 +100,10 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
         (path / _ENDED).unlink(missing_ok=True)
     elif (path / "checkpoints").exists():
         raise ConfigError(
-            [f"{path} holds checkpoints but no {RECORD}, so their run is unknown; remove the folder, or give name=..."]
+            [
+                f"{path} has checkpoints but no {RECORD}, so their run is unknown; remove the folder, or choose "
+                "another name=..."
+            ]
         )
     else:
         write_record(cfg, path)
@@ -177,7 +180,7 @@ def _refuse_another(cfg: DictConfig, path: Path) -> None:
         lines = "\n".join(f"  - {line}" for line in differing)
         raise ConfigError(
             [
-                f"{path} holds a run of another configuration:\n{lines}\n"
+                f"{path} contains a run of another configuration:\n{lines}\n"
                 "Give this run a folder of its own (name=...), or rename the other run's folder (fresh=true)"
             ]
         )
@@ -189,14 +192,14 @@ def _only_one(path: Path) -> Iterator[None]:
     while True:
         with _writable(path):
             if lock.exists() and not lock.is_file():
-                raise OSError(errno.EINVAL, f"{lock.name} beside it is not a regular file; remove it")
+                raise OSError(errno.EINVAL, f"{lock.name} in the parent folder is not a regular file; remove this file")
             stream = lock.open("w")
         with stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it if the process is killed
             except BlockingIOError:
                 raise ConfigError(
-                    [f"{path}: another process is running there; wait for it, or give name=..."]
+                    [f"{path}: another process is running in this folder; wait for its end, or choose another name=..."]
                 ) from None
             # The folder belongs to the process that locks the file of this name, and only this process removes the
             # file. The previous owner may have removed the file after it was opened here, and another process may

@@ -50,7 +50,9 @@ def keep(run: Path, place: Path) -> int:
     """
     commit = read_result(run).commit or ""
     if not commit or commit.endswith("+"):
-        raise InputError(f"{run}: its code is not committed ({commit or 'no commit'}); run it again from a clean tree")
+        raise InputError(
+            f"{run}: its code is not committed ({commit or 'no commit'}); repeat the run from a clean tree"
+        )
     files = {"config.yaml": (run / "config.yaml").read_bytes()}
     files["metrics.jsonl" + ZIPPED] = _zipped((run / "metrics.jsonl").read_bytes())
     for path in sorted((run / "evaluation").glob("*.jsonl")):
@@ -90,7 +92,7 @@ def _groups(path: Path) -> Iterator[str]:
             ]
             state = {name: row["state"][name] for name in ("id", "task", "type", "turn") if name in row["state"]}
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise InputError(f"{place}: not a recorded tree ({error!r}); run it again") from error
+            raise InputError(f"{place}: not a recorded tree ({error!r}); repeat the run") from error
         kept = {name: row[name] for name in ("iteration", "rewards", "stopped", "looks") if name in row}
         yield json.dumps({**kept, "state": state, "turns": turns}) + "\n"
 

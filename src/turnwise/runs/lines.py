@@ -94,7 +94,7 @@ def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if row is not None:
             yield f"{path}:{number}", row
         elif line.strip():
-            raise InputError(f"{path}:{number}: not a JSON object; remove the line if it is torn, or run again")
+            raise InputError(f"{path}:{number}: not a JSON object; remove the line if it is incomplete, or run again")
 
 
 def checked_rows(path: Path) -> list[dict[str, Any]]:

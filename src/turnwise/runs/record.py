@@ -47,7 +47,7 @@ def read_record(folder: Path) -> dict[str, Any]:
             raise ValueError(f"more than {_MOST} bytes")
         text = path.read_text(encoding="utf-8")
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # an alias may expand to any size
-            raise ValueError("it holds an alias, which no run writes")
+            raise ValueError("it contains a YAML alias, which no run writes")
         cfg = OmegaConf.create(text)
         if not isinstance(cfg, DictConfig):
             raise ValueError("not a mapping")
@@ -65,8 +65,8 @@ def read_record(folder: Path) -> dict[str, Any]:
         said = " ".join(str(error).split())[:200].encode("unicode_escape").decode()
         raise ConfigError(
             [
-                f"{path} is damaged ({said or type(error).__name__}), so the folder's run is unknown; restore the file, give "
-                "this run a folder of its own (name=...), or rename that folder (fresh=true)"
+                f"{path} is damaged ({said or type(error).__name__}), so the run in this folder is unknown; restore "
+                "the file, give the new run a folder of its own (name=...), or rename this folder (fresh=true)"
             ]
         ) from error
 

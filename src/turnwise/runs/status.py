@@ -18,7 +18,7 @@ PHASES = {
     "read": "reading the demonstrations",
     "evaluate base": "measuring the policy before training",
     "profile": "profiling the expert turns",
-    "record": "sampling the groups from which every update draws",
+    "record": "sampling the groups that all updates train on",
     "train": "training",
     "evaluate after": "measuring the policy after training",
     "report": "writing the report",

@@ -29,8 +29,8 @@ from turnwise.sandbox.watch import Watched, children, descendants, readable, wat
 NOBODY = 65534
 INSTALL = "apt-get install bubblewrap"
 REMEDY = (
-    f"Debian and Ubuntu install bubblewrap with '{INSTALL}', Fedora with 'dnf install bubblewrap'; a container has to allow user "
-    "namespaces"
+    f"install bubblewrap with '{INSTALL}' (Debian, Ubuntu) or 'dnf install bubblewrap' (Fedora); a container must "
+    "also allow user namespaces"
 )
 _LIBRARY = ctypes.CDLL(None)
 _START = 30.0  # time limit in seconds for bwrap to start its command
@@ -82,7 +82,7 @@ class Bubblewrap:
             except OSError as error:
                 if error.errno == errno.ENOSPC:
                     return CallResult("", None, "disk"), tree
-                raise SandboxFault(f"the work folder: {error}") from error
+                raise SandboxFault(f"the work folder cannot be prepared: {error}") from error
             assert process.stdin is not None
             process.stdin.close()  # lets the command begin
             running = _Running(process)
@@ -94,7 +94,7 @@ class Bubblewrap:
                 with _acting_as(self.owner):
                     left, whole = read_tree(disks[0], self.limits.folder_mib << 20, self.limits.files)
             except OSError as error:
-                raise SandboxFault(f"the work folder: {error}") from error
+                raise SandboxFault(f"the work folder cannot be read: {error}") from error
         return (outcome if whole else CallResult(outcome.output, None, "disk")), left
 
     def python(self) -> PythonState:
@@ -220,11 +220,11 @@ class _Running:
 def reason() -> str | None:
     """Returns the reason why bubblewrap cannot be used on this machine, or None if it can run a command."""
     if not sys.platform.startswith("linux"):
-        return f"bubblewrap needs Linux, this is {sys.platform}"
+        return f"bubblewrap needs Linux, but this system is {sys.platform}"
     if shutil.which("bwrap") is None:
         return "bwrap is not installed"
     if os.getuid() == 0 and shutil.which("setpriv") is None:
-        return "root has to drop its rights and setpriv is not installed: install util-linux, or run as another user"
+        return "root must give up its rights with setpriv, which is not installed: install util-linux, or run as another user"
     try:
         sandbox = Bubblewrap(Limits(seconds=10))
         try:
@@ -233,7 +233,7 @@ def reason() -> str | None:
             sandbox.close()
     except (SandboxFault, ValueError, OSError) as error:
         return str(error)
-    return None if outcome.output == "works\n" else f"a command in bwrap answered {outcome.output.strip()!r}"
+    return None if outcome.output == "works\n" else f"a test command in bwrap printed {outcome.output.strip()!r}"
 
 
 def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> Sequence[int]:
@@ -242,9 +242,11 @@ def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> 
     ready = readable(process.stdout, _START)
     if not ready or os.read(process.stdout.fileno(), 1) != b"\n":
         words = (
-            process.stdout.read().decode("utf-8", "replace").strip()[-500:] if ready else f"nothing within {_START:g} s"
+            process.stdout.read().decode("utf-8", "replace").strip()[-500:]
+            if ready
+            else f"no output within {_START:g} s"
         )
-        raise SandboxFault(f"bwrap failed before the command: {words or 'it said nothing'}")
+        raise SandboxFault(f"bwrap failed before the command started: {words or 'no output'}")
     inside = json.loads(os.read(reports, 4096).splitlines()[0])["child-pid"]
     return [stack.enter_context(opened(f"/proc/{inside}/root{disk}")) for disk in DISKS]
 
@@ -293,5 +295,5 @@ def _judged(seen: Watched, reports: str) -> CallResult:
         return CallResult(text, None, seen.stopped)
     status = next((json.loads(line)["exit-code"] for line in reports.splitlines() if "exit-code" in line), None)
     if status is None:
-        raise SandboxFault(f"bwrap ended without a report: {text.strip()[-500:] or 'it said nothing'}")
+        raise SandboxFault(f"bwrap ended without reporting an exit status: {text.strip()[-500:] or 'no output'}")
     return CallResult(text, status)

@@ -30,13 +30,17 @@ def open_sandbox(
         InputError: a folder of ``reads`` is missing.
     """
     if backend not in ("auto", "bubblewrap"):
-        raise ValueError(f"sandbox: the back end is bubblewrap (or auto, which is the same), got {backend!r}")
+        raise ValueError(
+            f"sandbox: the back end must be bubblewrap or auto, which also means bubblewrap, got {backend!r}"
+        )
     # A single attempt may fail because its process was killed or because the machine is busy.
     for _ in range(TRIES):
         why = bubblewrap.reason()
         if why is None:
             return bubblewrap.Bubblewrap(limits, python, reads)
-    raise NoSandboxError(f"sandbox: what a model writes cannot be run safely here ({why}); {bubblewrap.REMEDY}")
+    raise NoSandboxError(
+        f"sandbox: commands and code of a model cannot be run safely here ({why}); {bubblewrap.REMEDY}"
+    )
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: 
         raise InputError(f"{key}: {path} is not a readable folder ({error.strerror})") from error
     if not whole:
         raise InputError(
-            f"{key}: {path} holds more than {most_bytes >> 20} MiB or {most_entries:,} files; name a smaller folder"
+            f"{key}: {path} contains more than {most_bytes >> 20} MiB or {most_entries:,} files; name a smaller folder"
         )
     return tree
 
@@ -143,10 +143,10 @@ def _check_inside(path: str, tree: Tree) -> None:
     """
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise ValueError(f"files: {path!r} must be a relative path without . or .. in it, such as a/b.txt")
+        raise ValueError(f"files: {path!r} must be a relative path without empty parts, '.' or '..', such as a/b.txt")
     above = "/".join(parts[:-1])
     if above and tree.get(above, _NOTHING) is not None:
-        raise ValueError(f"files: {path!r} lies in {above!r}, which is not a folder")
+        raise ValueError(f"files: {path!r} is in {above!r}, which is not a folder")
 
 
 def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:

@@ -97,7 +97,7 @@ class PythonServer:
             if self.fault:
                 raise SandboxFault(self.fault)
             if self._kept - len(self._freed) >= STATES:
-                raise SandboxFault(f"{STATES} Python states are held at once; let go of some")
+                raise SandboxFault(f"{STATES} Python states exist, which is the maximum; release some of them")
             freed, self._freed = self._freed, []
             self._kept -= len(freed)
             self._send({"run": number, "code": code, "free": freed})
@@ -143,7 +143,7 @@ class PythonServer:
         _kill(self._process)
         assert self._process.stderr is not None
         words = self._process.stderr.read().decode(errors="replace").strip()[-500:]
-        self.fault = f"the Python server {what}" + (f"; its last words: {words}" if words else "")
+        self.fault = f"the Python server {what}" + (f"; the end of its error output: {words}" if words else "")
         self._stop()
         raise SandboxFault(self.fault)
 

@@ -60,7 +60,9 @@ class Limits:
             if not value > 0:
                 raise ValueError(f"limits.{field.name}: must be above 0, got {value}")
         if self.memory_mib < _LEAST_MIB:
-            raise ValueError(f"limits.memory_mib: an interpreter needs {_LEAST_MIB} to start, got {self.memory_mib}")
+            raise ValueError(
+                f"limits.memory_mib: an interpreter needs at least {_LEAST_MIB} to start, got {self.memory_mib}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ class Broker:
 
     def run(self, number, code):
         if number not in self.states:
-            return {"lost": "the state is not there"}
+            return {"lost": "the state does not exist"}
         for other in [other for other, (process, _) in self.copies.items() if process is None and other != number]:
             self.drop(other)  # a copy that has not reported must not outlive a snippet
         read, write = os.pipe()
@@ -277,7 +277,7 @@ class Broker:
 
 def main():
     if os.getpid() != 1:  # it sends signals to all processes that it can reach
-        sys.exit("the Python server is process 1 of a sandbox or nothing")
+        sys.exit("the Python server must be process 1 of a sandbox")
     settings = json.loads(sys.argv[1])
     enter()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

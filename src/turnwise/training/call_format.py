@@ -40,8 +40,8 @@ def call_format(given: Format | None, environment: Any, from_file: bool, of_poli
         told = ", ".join(f"{name} {form}" for name, form in sorted(own.items()))
         raise InputError(
             f"reward.format: the environments write calls in different formats ({told}), but a reward reads only one; "
-            "leave out all environments except those of one format, or choose reward=functional, which asks each "
-            "environment"
+            "leave out all environments except those of one format, or choose reward=functional, which lets each "
+            "environment compare actions"
         )
     return next(iter(own.values()), of_policy or FALLBACK)
 
@@ -81,14 +81,14 @@ def check_readable(reward: Any, candidates: Sequence[State]) -> None:
         return
     better = [name for name in PARSERS if calls_read(name, experts)]
     remedy = (
-        f"set reward.format={better[0]}, which reads them"
+        f"set reward.format={better[0]}, which reads these actions"
         if better
         else "choose an environment whose actions are tool calls (env=apibank, bfcl or tau2), or a file of such dialogues "
         "(data.file); reward=functional and reward=exact need no calls"
     )
     raise InputError(
-        f"reward.format={form}: none of {count} demonstrated actions that were checked holds a tool call in this format "
-        f"(the first is {experts[0][:80]!r}), so no reply could earn more than another; {remedy}"
+        f"reward.format={form}: none of {count} demonstrated actions that were checked contains a tool call in this "
+        f"format (the first action is {experts[0][:80]!r}), so all replies would earn the same reward; {remedy}"
     )
 
 

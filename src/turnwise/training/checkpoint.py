@@ -67,12 +67,12 @@ def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
             if bad:
                 shutil.rmtree(folder / DAMAGED, ignore_errors=True)  # because a folder cannot replace another one
                 (folder / LAST).replace(folder / DAMAGED)
-                log(f"{bad[0]}; it is now {DAMAGED}, and the run resumes from the previous one, {path}")
+                log(f"{bad[0]}; it was renamed to {DAMAGED}, and the run resumes from the previous checkpoint, {path}")
             return path
         bad.append(f"{path} is damaged ({why})")
     if bad:
         raise InputError(
-            f"{'; '.join(bad)}; put back a copy, or remove {folder}: training then begins again, with the same result"
+            f"{'; '.join(bad)}; put back a copy, or remove {folder} to train again from the start, with the same result"
         )
     return None
 
@@ -105,7 +105,7 @@ def _damaged_part(folder: Path) -> str | None:
     if not written:
         return "it is a folder without checksums"
     if sorted(written) != _files(folder):
-        return "it holds other files than were written"
+        return "it contains other files than those that were written"
     return next(
         (f"the checksum of {name} does not match" for name in written if _sum(folder / name) != written[name]), None
     )

@@ -123,7 +123,8 @@ class Collection:
         self.handed = bool(self.staleness) and self.distributed.world > 1  # whether the first process samples for all
         if self.handed and not self.distributed.served:
             raise InputError(
-                "rollout.staleness: in several processes it needs engine=vllm; set rollout.staleness=0, or trainer.devices=1"
+                "rollout.staleness: this setting needs engine=vllm in several processes; set rollout.staleness=0, or "
+                "trainer.devices=1"
             )
         served = self.distributed.served and getattr(player.engine, "schedule", "rounds") == "free"
         alone = parts.judged is not None or frozen is not None or not hasattr(module.model, "get_base_model")

@@ -156,9 +156,9 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
     where = alone.strategy.cluster_environment
     if where is not None and not where.creates_processes_externally and _in_multirun():
         raise InputError(
-            "trainer.devices: the processes of a run are started with the command of the first one, which is here the "
-            "command of many runs; add hydra/launcher=slurm_8gpu, which starts a run's processes itself, or start one "
-            "run at a time"
+            "trainer.devices: the first process of a run starts the other processes with its own command, but this "
+            "command starts many runs; add hydra/launcher=slurm_8gpu, which starts all processes of a run, or start "
+            "one run at a time"
         )
     # gloo is needed in addition to NCCL, for the norms of weight shards that are kept in CPU memory
     backend = "gloo" if alone.device.type == "cpu" else f"cpu:gloo,{alone.device.type}:nccl"
@@ -174,8 +174,8 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
         if not any(words in str(error) for words in LOST):
             raise
         raise Stopped(
-            "another process of this run has ended; its own message, if there is one, has the reason. The same command "
-            "resumes from the last checkpoint"
+            "another process of this run has ended; the message of that process, if there is one, gives the reason. "
+            "The same command resumes from the last checkpoint"
         ) from error
     finally:
         dist.destroy_process_group()

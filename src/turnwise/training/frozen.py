@@ -94,8 +94,8 @@ def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
     """
     if len(states) < count:
         raise InputError(
-            f"rollout.frozen={count}: this run has {len(states)} states to sample from; lower it, or give more (states.count, or "
-            "data.trajectories)"
+            f"rollout.frozen={count}: this run has {len(states)} states to sample from; lower rollout.frozen, "
+            "or provide more states (states.count or data.trajectories)"
         )
     return Batches(states, seed, count)(0)
 
@@ -146,13 +146,13 @@ class Recording:
                 self._sample(part, path)
             if (shard := shard or _read(path)) is None:
                 raise InputError(
-                    f"{path}: is damaged right after it was written; check the disk, and start the run again"
+                    f"{path}: the file is damaged although it was just written; check the disk, and start the run again"
                 )
             found = [(tree.state.id, list(tree.state.ids)) for tree in shard.trees]
             if [(state.id, list(state.ids)) for state in part] != found:
                 raise InputError(
-                    f"{path}: holds groups of other states than this run would sample from, as after a change of the data or "
-                    "of the code; fresh=true renames the run's folder and samples again"
+                    f"{path}: contains groups of other states than this run would sample from, for example because the "
+                    "data or the code changed; fresh=true renames the run's folder and samples again"
                 )
             trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
             cost.update(shard.cost)

@@ -56,7 +56,7 @@ class Wandb(WandbLogger):
         rollouts: int = 200,
     ) -> None:
         if rollouts < 0:
-            raise ValueError(f"rollouts: number of leaves in a table, at least 0, got {rollouts}")
+            raise ValueError(f"rollouts must be at least 0 (the number of leaves in a table), got {rollouts}")
         mode: Any = os.environ.get("WANDB_MODE") or ("offline" if offline else "online")
         if mode not in LOCAL and not logged_in():
             raise InputError(

@@ -171,8 +171,9 @@ class PolicyModule(Scoring):
         alone = self.distributed.world == 1  # other ranks would wait for a rank that starts the update again
         if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
             raise Stopped(
-                f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or update.batch_tokens, "
-                "under another name=..., or give the run more memory. The checkpoint of the iteration before is kept"
+                f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or "
+                "update.batch_tokens and start the run with another name=..., or give the run more memory. The last "
+                "checkpoint is kept"
             ) from error
         self.halvings += 1
         logger.warning("out of memory in an update: micro-batches are split into %d from now on", 2**self.halvings)
@@ -223,8 +224,8 @@ class PolicyModule(Scoring):
         if self.skips_in_a_row >= self.settings.max_skips:
             raise Stopped(
                 f"{self.skips_in_a_row} updates in a row had a gradient that is not finite (update.max_skips); lower "
-                "update.learning_rate or raise the precision (trainer.precision=32-true), under another name=.... The "
-                "checkpoint of the iteration before is kept: these updates changed no weight"
+                "update.learning_rate or raise the precision (trainer.precision=32-true), and start the run with "
+                "another name=.... The last checkpoint is kept; these updates changed no weight"
             )
 
     @torch.no_grad()
@@ -233,8 +234,8 @@ class PolicyModule(Scoring):
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if not all(bool(norm.isfinite()) for norm in torch._foreach_norm(trained, float("inf"))):
             raise Stopped(
-                f"update {self.version} made weights that are not finite; lower update.learning_rate (it is "
-                f"{self.settings.learning_rate:g}), under another name=.... The checkpoint of the iteration before is kept"
+                f"some weights are not finite after update {self.version}; lower update.learning_rate (now "
+                f"{self.settings.learning_rate:g}) and start the run with another name=.... The last checkpoint is kept"
             )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

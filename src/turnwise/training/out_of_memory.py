@@ -36,6 +36,6 @@ def explained_memory() -> Iterator[None]:
             raise
         raise Stopped(
             f"out of memory ({(str(error).splitlines() or ['the allocation of an object'])[0]}): lower engine.memory_gb, "
-            "allocator.group_size or rollout.states for sampling, update.batch_tokens for training, under another "
-            "name=...; scripts/plan.py shows the memory of each part. The checkpoint of the iteration before is kept"
+            "allocator.group_size or rollout.states for sampling, or update.batch_tokens for training, and start the "
+            "run with another name=...; scripts/plan.py shows the memory of each part. The last checkpoint is kept"
         ) from error

@@ -229,7 +229,7 @@ class Recorder(Callback):
         for name, found, written in (("metrics.jsonl", rows, "rows"), ("rollouts/train.jsonl", trees, "trees")):
             if found != self.counters[written]:
                 logger.warning(
-                    "%s: %d of the %d records of training are there; it was damaged, and the run's result does not need them",
+                    "%s: the file was damaged: %d of %d records of training are left; the run's result does not need them",
                     self.folder / name,
                     found,
                     self.counters[written],

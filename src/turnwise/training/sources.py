@@ -187,7 +187,10 @@ def hold_out(
         return kept, None
     states = list(playable(turns.of(numbers[:most]), rollout, log))
     measured = {state.trajectory for state in states}
-    log(f"{len(numbers)} dialogues are held out; the run is judged on {len(states)} replies of {len(measured)} of them")
+    log(
+        f"{len(numbers)} dialogues are held out; the run is evaluated on {len(states)} replies of {len(measured)} of "
+        "them"
+    )
     room, lengths = rollout.sampling.max_tokens, [len(state.expert_ids) for state in states]
     if sampled and (long := sum(length > room for length in lengths)):
         log(

@@ -55,8 +55,8 @@ class Trackio(Logger):
         named = [variable for variable in ELSEWHERE if os.environ.get(variable)]
         if space is None and named:
             raise InputError(
-                f"logger.trackio.space is null, but {' and '.join(named)} would send the run to a server: unset it, or set "
-                "logger.trackio.space=owner/name"
+                f"logger.trackio.space is null, but {' and '.join(named)} would send the run to a server: unset each "
+                "of these variables, or set logger.trackio.space=owner/name"
             )
         resume = "allow" if any((Path(save_dir) / "checkpoints").glob("*.ckpt")) else "never"
         try:

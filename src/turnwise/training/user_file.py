@@ -89,7 +89,7 @@ class OwnFile:
         except ChatTemplateError as error:
             raise UnusableError(
                 str(error),
-                "drop it, or show tools as text with data.tools_as_text=true",
+                "leave out this trajectory, or show tools as text with data.tools_as_text=true",
                 "refused by the chat template",
             ) from error
         self.strange[named] += bool(named) and not played
@@ -135,8 +135,8 @@ class OwnFile:
         ]
         if self.pivots:
             lines.append(
-                f"{self.pivots} of them are pivot rows, in which only the last reply is a candidate; {self.rated} have a "
-                "pass rate"
+                f"{self.pivots} of these dialogues are pivot rows, in which only the last reply is a candidate; "
+                f"{self.rated} pivot rows have a pass rate"
             )
         if self.as_text:
             lines.append(
@@ -145,7 +145,7 @@ class OwnFile:
             )
         if self.folded:
             lines.append(
-                f"{self.dialect.lost_system}: in {self.folded} dialogues it is folded into the first user message"
+                f"{self.dialect.lost_system}: in {self.folded} dialogues this turn is moved into the first user message"
             )
         if self.silenced:
             lines.append(
@@ -160,7 +160,8 @@ class OwnFile:
         for name, number in self.strange.items():
             if number:
                 lines.append(
-                    f"{number} of them name the environment {name!r}, which this run does not play; env={name} would act in it"
+                    f"{number} of these dialogues name the environment {name!r}, which this run does not play; "
+                    f"env={name} plays it"
                 )
         return lines
 
@@ -200,7 +201,8 @@ class OwnFile:
             return []
         if count == 1 and self.only_dialogues:
             raise InputError(
-                f"{self.data.file}: one dialogue cannot be trained on and held out as well; add dialogues, or set data.held_out=0"
+                f"{self.data.file}: its only dialogue cannot be both trained on and held out; add dialogues, or set "
+                "data.held_out=0"
             )
         draws, wanted = self.draws, self._wanted(self.draws)
         self.alike = Counter(draw for draw in draws if draw < 1).most_common(1)[0][1] > wanted
@@ -215,8 +217,8 @@ class OwnFile:
             end = next(place for place, number in enumerate(order) if draws[number] == draws[order[-1]])
         if not end:
             raise InputError(
-                f"{self.data.file}: all its dialogues are copies of one, which cannot be trained on and held out as well; add "
-                "others, or set data.held_out=0"
+                f"{self.data.file}: all its dialogues are copies of one dialogue, which cannot be both trained on and "
+                "held out; add other dialogues, or set data.held_out=0"
             )
         return order[:end]
 

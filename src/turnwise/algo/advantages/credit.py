@@ -89,7 +89,7 @@ def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, fl
     leaves = tree.leaves()
     if name not in rewards:
         raise ValueError(
-            f"state {tree.state.id!r}: rewards {sorted(rewards)} hold no {name!r}, which the advantage reads"
+            f"state {tree.state.id!r}: the rewards {sorted(rewards)} do not include {name!r}, which the advantage needs"
         )
     if len(rewards[name]) != len(leaves):
         raise ValueError(f"state {tree.state.id!r}: {len(rewards[name])} rewards for {len(leaves)} leaves")
@@ -106,8 +106,8 @@ def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, 
     for leaf, value in found.items():
         if not math.isfinite(value):
             raise ValueError(
-                f"state {tree.state.id!r}: the {name} reward of leaf {leaf} is {value}. A reward that could not be computed "
-                "belongs to an invalid leaf (RolloutTree.invalid), not into the statistics"
+                f"state {tree.state.id!r}: the {name} reward of leaf {leaf} is {value}. A leaf whose reward could "
+                "not be computed must be marked as invalid (RolloutTree.invalid), so that the statistics leave it out"
             )
     return found
 

@@ -82,8 +82,8 @@ class TurnCredit:
             raise ValueError(f"turn_offset must be a finite number, got {self.turn_offset}")
         if self.form == "to_go" and (self.turn_reward != PAID or self.turn_offset):
             raise ValueError(
-                f"turn_reward must be {PAID}, without turn_offset, with form=to_go, whose payments add up to the run's reward; "
-                f"got {self.turn_reward!r} and {self.turn_offset}"
+                f"with form=to_go, turn_reward must be {PAID} and turn_offset must be 0, because the rewards of the "
+                f"turns add up to the reward of the rollout; got {self.turn_reward!r} and {self.turn_offset}"
             )
 
     @property

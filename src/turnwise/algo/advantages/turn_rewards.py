@@ -93,10 +93,10 @@ def _payment(tree: RolloutTree, turn: int, of: str) -> float:
     else:
         raise InputError(
             f"advantage.turn_reward: state {tree.state.id!r}, turn {turn} has no info[{of!r}], which this setting names; the "
-            f"turn has {sorted(tree.turns[turn].info)}, and turn_reward=reward is the environment's reward"
+            f"turn has {sorted(tree.turns[turn].info)}; set turn_reward=reward to use the environment's reward"
         )
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(
-            f"state {tree.state.id!r}: turn {turn} was paid {value!r} ({of}), which is not a finite number"
+            f"state {tree.state.id!r}: the reward of turn {turn} ({of}) is {value!r}, which is not a finite number"
         )
     return float(value)

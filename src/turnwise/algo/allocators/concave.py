@@ -76,6 +76,8 @@ def probabilities(values: object, name: str) -> Array:
     array = np.asarray(values, dtype=np.float64)
     wrong = np.flatnonzero(~((array >= 0) & (array <= 1)))
     if array.ndim != 1 or len(wrong):
-        what = f"place {wrong[0]} holds {array[wrong[0]]}" if array.ndim == 1 else f"their shape is {array.shape}"
+        what = (
+            f"the value at index {wrong[0]} is {array[wrong[0]]}" if array.ndim == 1 else f"the shape is {array.shape}"
+        )
         raise ValueError(f"{name} must be a list of probabilities in [0, 1]: {what}")
     return array

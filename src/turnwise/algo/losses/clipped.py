@@ -77,7 +77,7 @@ class Clipped:
         if self.kl_estimator not in ("k1", "k2", "k3"):
             raise ValueError(f"kl_estimator must be k1, k2 or k3, got {self.kl_estimator!r}")
         if (self.constant_length is not None) != (self.aggregation == "constant"):
-            raise ValueError("constant_length goes with aggregation=constant, and only with it: set both or neither")
+            raise ValueError("constant_length and aggregation=constant require each other: set both or neither")
         if self.constant_length is not None and not self.constant_length > 0:
             raise ValueError(f"constant_length must be positive, got {self.constant_length}")
 
@@ -122,10 +122,12 @@ class Clipped:
         if weights is not None:
             loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
         if self.needs_reference:
-            reference_K = _given(batch.ref_logprobs_K, "ref_logprobs_K", "those of pi_0, or kl_beta=0")
+            reference_K = _given(batch.ref_logprobs_K, "ref_logprobs_K", "the log-probs of pi_0, or set kl_beta=0")
             loss_K = loss_K + self.kl_beta * self._kl(batch, reference_K, ratio_K, token_ratio_K)
         if self.needs_entropy:
-            loss_K = loss_K - self.entropy_coef * _given(batch.entropy_K, "entropy_K", "entropies, or entropy_coef=0")
+            loss_K = loss_K - self.entropy_coef * _given(
+                batch.entropy_K, "entropy_K", "entropies, or set entropy_coef=0"
+            )
         if weights is not None:
             loss_K = loss_K * weights.kept_K
 

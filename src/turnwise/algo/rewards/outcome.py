@@ -37,7 +37,9 @@ class Outcome:
                 not fail.
         """
         if self.of == "won":
-            values = recorded(tree, "won", "Environments report it with every step; reward.of=return does without it")
+            values = recorded(
+                tree, "won", "Environments must report it with every step; reward.of=return does not need it"
+            )
         else:
             values = [
                 math.nan if leaf in tree.invalid else math.fsum(tree.turns[i].reward for i in tree.path(leaf))

@@ -43,7 +43,7 @@ class Refresh:
             raise ValueError(f"refresh_gap must be at least 1 iteration, got {self.gap}")
         if self.most < 2:
             raise ValueError(
-                f"refresh_most must be at least 2, for the base policy's profile is the first; got {self.most}"
+                f"refresh_most must be at least 2, because the base policy's profile is the first; got {self.most}"
             )
 
     def decay(self, history: Sequence[float]) -> float | None:

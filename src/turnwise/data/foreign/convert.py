@@ -54,7 +54,11 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
     if isinstance(record, UnusableError):
         raise record
     if not isinstance(record, Mapping):
-        raise UnusableError(f"not an object but {type(record).__name__}", "write one JSON object a record", "no object")
+        raise UnusableError(
+            f"the record is not an object but {type(record).__name__}",
+            "write each record as one JSON object",
+            "no object",
+        )
     if is_row(record) or record.get("pivot") is not None:
         return parse_trajectory(record, source)
     messages, tools = conversation_of(record), tools_of_record(record)

@@ -37,7 +37,7 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     if key is None:
         found = sorted(map(str, record))[:12]
         remedy = f"put the conversation under one of {', '.join(CONVERSATIONS)}"
-        raise UnusableError(f"no conversation, only {found}", remedy, "no messages")
+        raise UnusableError(f"the record has no conversation, only the keys {found}", remedy, "no messages")
     turns = from_text(record[key], key) if isinstance(record[key], str) else record[key]
     if not isinstance(turns, list) or not turns:
         raise UnusableError(f"{key} must be a non-empty list", "list the turns of the conversation", "no messages")
@@ -102,7 +102,7 @@ def _text(content: Any, where: str) -> str:
     if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
         content = "\n".join(str(part.get("text") or "") for part in content)
     if not isinstance(content, str):
-        what = f"{where} holds {type(content).__name__} where text belongs"
+        what = f"{where} contains {type(content).__name__} instead of text"
         raise UnusableError(what, "join its text parts; images and sound are not supported", "content is not a string")
     return content
 
@@ -112,10 +112,10 @@ def _calls(text: str, where: str) -> list[dict[str, Any]]:
     try:
         value, end = decode_json(text, 0)
         if text[end:].strip():
-            raise ToolCallError("something stands behind the JSON")
+            raise ToolCallError("there is more text after the JSON")
         given = value if isinstance(value, list) else [value]
         calls = [checked_call(one.get("name"), one.get("arguments", one.get("parameters"))) for one in given]
     except (ToolCallError, AttributeError) as error:
-        remedy = "write {'name', 'arguments'} as JSON, or a list of such"
+        remedy = "write {'name', 'arguments'} as JSON, or a list of such objects"
         raise UnusableError(f"{where}: {error}", remedy, "call cannot be read") from error
     return [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]

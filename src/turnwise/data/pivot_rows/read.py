@@ -77,7 +77,7 @@ def pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
     if not (_count(passed) and _count(total) and passed <= total):
         raise UnusableError(
             f"pass_rate_passed and pass_rate_total must be counts of samples, got {passed!r} of {total!r}",
-            "correct them, or leave both out",
+            "correct the counts, or leave both out",
             "unusable pass rate",
         )
     return {"passed": int(passed), "total": int(total)}
@@ -93,7 +93,9 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
     if kind == "message":
         role = _ROLES.get(str(item.get("role")))
         if role is None:
-            raise UnusableError(f"{where} has unknown role {item.get('role')!r:.60}", "correct it", "unknown role")
+            raise UnusableError(
+                f"{where} has unknown role {item.get('role')!r:.60}", "correct the role", "unknown role"
+            )
         text = _text(item.get("content"), where)
         if role == "assistant":
             _speak(messages, "content", text)
@@ -112,7 +114,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
     else:
         raise UnusableError(
             f"{where} is of unknown type {kind!r:.60}",
-            "leave the row out; messages, reasoning, function calls and their outputs are read",
+            "leave the row out; only messages, reasoning, function calls and their outputs are supported",
             "unknown kind of item",
         )
 
@@ -138,7 +140,7 @@ def _text(content: Any, where: str) -> str:
     said = [text for text in texts if isinstance(text, str)]
     if len(said) < len(texts):
         raise UnusableError(
-            f"{where} holds no text", "leave the row out; images are not supported", "content is not a string"
+            f"{where} contains no text", "leave the row out; images are not supported", "content is not a string"
         )
     return "".join(said)
 

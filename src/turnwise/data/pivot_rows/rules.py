@@ -103,13 +103,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no request",
         f"{PARAMS} must be an object",
-        "put the request of the model under it",
+        "write the request to the model under this key",
         lambda row: isinstance(row.get(PARAMS), Mapping),
     ),
     Rule(
         "no input",
         f"{PARAMS}.input must be a non-empty list of objects",
-        "list the items before the action",
+        "list the items that come before the action",
         lambda row: (
             isinstance(items := row[PARAMS].get("input"), list)
             and bool(items)
@@ -119,7 +119,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "action in the input",
         f"{PARAMS}.input must end before the policy acts",
-        "take the policy's own items off its end",
+        "remove the policy's own items from the end",
         lambda row: not _by_policy(row[PARAMS]["input"][-1]),
     ),
     Rule(
@@ -131,13 +131,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no expected action",
         f"{ACTION} must be an object",
-        "write the demonstrated action under it",
+        "write the demonstrated action under this key",
         lambda row: isinstance(row.get(ACTION), Mapping),
     ),
     Rule(
         "unknown kind of action",
         f"{ACTION}.type must be one of {', '.join(ACTIONS)}",
-        "leave other actions out",
+        "leave out rows with other actions",
         lambda row: row[ACTION].get("type") in ACTIONS,
     ),
     Rule(
@@ -155,26 +155,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "call without a name",
         f"{ACTION}.name must be non-empty text",
-        "name the tool",
+        "write the name of the tool",
         _calls(lambda call: _text(call.get("name"))),
     ),
     Rule(
         "arguments are no JSON text",
         f"{ACTION}.arguments must be the JSON text of an object",
-        "write them as a JSON string",
+        "write the arguments as a JSON string",
         _calls(_arguments),
     ),
     Rule(
         "call of an unknown tool",
-        f"{ACTION}.name must be one of {PARAMS}.tools",
+        f"{ACTION}.name must be the name of a tool in {PARAMS}.tools",
         "list the tool, or drop the row",
         _named,
         to_read=False,
     ),
     Rule(
         "no list of tools",
-        f"{PARAMS}.tools must be there",
-        "write an empty list if there are none",
+        f"{PARAMS}.tools must be present",
+        "write an empty list if there are no tools",
         lambda row: isinstance(row[PARAMS].get("tools"), list),
         to_read=False,
     ),
@@ -194,8 +194,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "null in the request",
-        f"{PARAMS} must not hold null",
-        "leave out what is not set",
+        f"{PARAMS} must not contain null",
+        "leave out keys without a value",
         lambda row: all(value is not None for value in row[PARAMS].values()),
         to_read=False,
     ),
@@ -216,7 +216,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "agent without a name",
         f"{AGENT}.name must be non-empty text",
-        "write the agent's name in the configuration that uses the row",
+        "write the name that the agent has in the configuration that uses the row",
         lambda row: _text(row[AGENT].get("name")),
         to_read=False,
     ),

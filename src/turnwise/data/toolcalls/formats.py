@@ -30,5 +30,5 @@ def parser_of(form: Format | None) -> Parser:
         ValueError: ``form`` is None.
     """
     if form is None:
-        raise ValueError(f"format: it is not known how calls are written; give one of {', '.join(PARSERS)}")
+        raise ValueError(f"format: the format of tool calls is unknown; set it to one of {', '.join(PARSERS)}")
     return PARSERS[form]

@@ -92,7 +92,7 @@ class Connection:
         if status >= 500:
             return Fault("server_error", f"status {status}", after)
         if status in (401, 403):
-            return Fault("rejected", f"status {status}; set {self._key_variable} to the token that the server wants")
+            return Fault("rejected", f"status {status}; set {self._key_variable} to the token that the server requires")
         told = said(answer, self._key, most=_TOLD)
         return Fault("missing" if status == 404 else "rejected", f"status {status}" + (f", {told}" if told else ""))
 

@@ -81,7 +81,7 @@ class VllmEngine:
         for url in self.urls:
             Connection(url, None, key_variable, 1)  # checks the address before anything is started
         if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
-            raise ValueError(f"urls must name each server once, got {', '.join(self.urls)}")
+            raise ValueError(f"urls must contain each server only once, got {', '.join(self.urls)}")
         if not self.urls:
             local.check()
         self.version = -1
@@ -194,7 +194,7 @@ class VllmEngine:
             raise
         for server in self.servers:
             if snapshot.adapter and server.root and Path(server.root).resolve() != Path(self.model).resolve():
-                self.say(f"vLLM at {server.connection.url} serves {server.root}, but this run adapts {self.model}")
+                self.say(f"vLLM at {server.connection.url} serves {server.root}, but this run trains {self.model}")
         self._background = background
         return background
 

@@ -81,7 +81,7 @@ class Local:
                 f"devices must name the GPUs of each server: {self.servers} entries, got {len(self.devices)}"
             )
         if taken := [given for given in self.arguments if _is_ours(str(given))]:
-            raise ValueError(f"arguments must not hold {', '.join(taken)}: the engine sets these options itself")
+            raise ValueError(f"arguments must not contain {', '.join(taken)}: the engine sets these options itself")
 
     def command(self, model: str, host: str, port: int, max_length: int, tokenizer: str | None = None) -> list[str]:
         """Returns the server's command line, which contains no secret.
@@ -201,7 +201,8 @@ class Process:
             self.log.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                f"{self.log.parent}: no folder for the server's log could be made ({error.strerror}); name another"
+                f"{self.log.parent}: the folder for the server's log cannot be created ({error.strerror}); choose "
+                "another folder"
             ) from error
         command = self.local.command(self.model, self.host, self.port, self.max_length, self.tokenizer)
         with self.log.open("ab") as stream:

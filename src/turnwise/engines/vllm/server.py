@@ -103,7 +103,8 @@ class Server:
             raise ServerError(f"vLLM at {self.connection.url} refuses a request ({fault})") from None
         if attempt >= self.patience.attempts:
             raise ServerError(
-                f"vLLM at {self.connection.url} failed a request {attempt} times, at last with {fault}{self._where()}"
+                f"vLLM at {self.connection.url} failed a request {attempt} times, the last time with "
+                f"{fault}{self._where()}"
             ) from None
         self.tally["retries"] += 1
         await asyncio.sleep(self.patience.pause(attempt, fault.after))
@@ -181,7 +182,8 @@ class Server:
             self._restarts += 1
             if self._restarts > self.patience.restarts:
                 raise ServerError(
-                    f"vLLM at {self.connection.url} died {self._restarts} times without an answer{self._where()}"
+                    f"vLLM at {self.connection.url} died {self._restarts} times without answering a request"
+                    f"{self._where()}"
                 )
             self.tally["restarts"] += 1
             self.say(f"vLLM at {self.connection.url} has died; starting it again (its log: {self.process.log})")
@@ -219,8 +221,8 @@ class Server:
             attempt += 1
             if time.monotonic() - began > limit:
                 raise ServerError(
-                    f"no vLLM server answers at {self.connection.url} for {limit:.0f} s (engine.patience.away_limit). "
-                    f"{_MUST_RUN}"
+                    f"no vLLM server has answered at {self.connection.url} for {limit:.0f} s "
+                    f"(engine.patience.away_limit). {_MUST_RUN}"
                 )
             await asyncio.sleep(min(self.patience.pause(attempt, None), 5.0))
 

@@ -13,7 +13,9 @@ from turnwise.text import said
 
 _NAME = re.compile(r"[\x20-\x7e]{1,500}")  # accepted names of served models: printable ASCII, as messages print them
 _PROBE = {"max_tokens": 1, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
-_NO_RELOAD = "it cannot reload weights, which policy.lora.r=0 needs: start it with scripts/serve.py --full-weights"
+_NO_RELOAD = (
+    "the server cannot reload weights, which policy.lora.r=0 requires: start it with scripts/serve.py --full-weights"
+)
 
 
 class Holding:
@@ -58,7 +60,9 @@ class Holding:
         else:
             await self._reload(snapshot)
         if not await self.has(snapshot):
-            raise Fault("garbage", f"it answers that it has loaded {snapshot.name}, but does not list it")
+            raise Fault(
+                "garbage", f"the server reports that it has loaded {snapshot.name}, but does not list this name"
+            )
 
     async def drop(self, snapshot: Snapshot) -> None:
         """Unloads an adapter from the server. Does nothing for full weights, which cannot be unloaded."""
@@ -75,15 +79,16 @@ class Holding:
         card = (await self.models())[0]
         longest = card.get("max_model_len")
         if longest is not None and type(longest) is not int:
-            raise Fault("garbage", "/v1/models answered a max_model_len that is not a whole number")
+            raise Fault("garbage", "/v1/models returned a max_model_len that is not a whole number")
         if longest is not None and longest < max_length:
-            raise Fault("rejected", f"its --max-model-len is {longest}, but the run needs {max_length}")
+            raise Fault("rejected", f"the server's --max-model-len is {longest}, but the run needs {max_length}")
         for token in (0, 1):
             body = {"model": card["id"], "prompt": [0], "allowed_token_ids": [token], **_PROBE}
             if not abs(first_logprob(await self.connection.post("/v1/completions", body, self.long))) < 1e-3:
                 raise Fault(
                     "rejected",
-                    "its log-probs are not those of the sampled distribution; use --logprobs-mode processed_logprobs",
+                    "the server's log-probs are not those of the sampled distribution; use --logprobs-mode "
+                    "processed_logprobs",
                 )
         return str(card["id"]), str(card.get("root") or "")
 
@@ -94,7 +99,9 @@ class Holding:
         except Fault as fault:
             if fault.kind != "missing":
                 raise
-            raise Fault("rejected", f"it takes no adapter, or cannot see {snapshot.folder}: {fault}") from None
+            raise Fault(
+                "rejected", f"the server accepts no adapters, or cannot read {snapshot.folder}: {fault}"
+            ) from None
 
     async def _reload(self, snapshot: Snapshot) -> None:
         """Makes the server reload all weights from the folder of ``snapshot``.
@@ -123,7 +130,7 @@ def cards_of(found: Any) -> list[dict[str, Any]]:
     except (TypeError, LookupError):
         cards = []
     if not cards:
-        raise Fault("garbage", "/v1/models answered without a list of models")
+        raise Fault("garbage", "/v1/models returned no list of models")
     return cards
 
 
@@ -149,5 +156,5 @@ def first_logprob(answer: bytes) -> float:
     except (ValueError, LookupError, TypeError, RecursionError):
         found = None
     if type(found) not in (int, float):
-        raise Fault("garbage", "its completions hold no log-probs")
+        raise Fault("garbage", "the server's completions contain no log-probs")
     return float(found)

@@ -88,7 +88,7 @@ def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample
     if len(choices) != 1 or not _are_ids(ids, vocabulary) or not ids:
         raise Fault("garbage", "an answer without one list of token ids")
     if model != request["model"]:
-        raise Fault("garbage", "an answer of another model, or of other weights")
+        raise Fault("garbage", "an answer from another model, or from other weights")
     if prompt != request["prompt"]:
         raise Fault("garbage", "an answer to another prompt")
     if not _are_logprobs(logprobs) or len(logprobs) != len(ids) or tokens != [f"token_id:{token}" for token in ids]:
@@ -96,9 +96,9 @@ def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample
     ends = set(request["stop_token_ids"])
     ended = ids[-1] in ends
     if len(ids) > request["max_tokens"] or any(token in ends for token in ids[:-1]):
-        raise Fault("garbage", "an action that goes on after its end")
+        raise Fault("garbage", "an action that continues after its end")
     if not ended and (len(ids) < request["max_tokens"] or finish != "length"):
-        raise Fault("garbage", f"an action that breaks off (finish_reason {str(finish)[:20]!r})")
+        raise Fault("garbage", f"an action that stops too early (finish_reason {str(finish)[:20]!r})")
     return Sample(ids, [float(value) for value in logprobs], truncated=not ended)
 
 

@@ -32,7 +32,7 @@ def read(body: Mapping[str, Any]) -> Conversation:
     form = body.get("response_format")
     if isinstance(form, Mapping) and form.get("type") != "text":
         raise RequestError(
-            f"response_format {form.get('type')!r:.60} is not supported: the policy's output follows no schema"
+            f"response_format {form.get('type')!r:.60} is not supported: the policy's output cannot follow a schema"
         )
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -115,13 +115,13 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     try:
         function = {"name": str(call["function"]["name"]), "arguments": arguments_of(call)}
     except (TypeError, KeyError, ValueError) as error:
-        raise RequestError(f"{where}.tool_calls holds a call that cannot be read ({error})") from error
+        raise RequestError(f"{where}.tool_calls contains a call that cannot be read ({error})") from error
     return {"id": str(call.get("id", "")), "type": "function", "function": function}
 
 
 def _tool(tool: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
-        raise RequestError(f"{where} must be a function; the policy has no tools of its own")
+        raise RequestError(f"{where} must be a function; the policy has no built-in tools")
     if problem := check_tool(tool):
         raise RequestError(f"{where}: {problem}")
     return tool

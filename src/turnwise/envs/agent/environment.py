@@ -74,7 +74,7 @@ class AgentEnv(ReplayedEnv):
     ) -> None:
         for key, value in (("command", command), ("score", score)):
             if not value.strip():
-                raise InputError(f"env.{key}: it is empty; write a line of bash")
+                raise InputError(f"env.{key}: the command is empty; write a line of bash")
         self.command, self.score, self.threshold = command, score, threshold
         self.horizon, self.format = check_horizon(horizon), check_format(format)
         self.variables = dict(variables or {})
@@ -98,8 +98,8 @@ class AgentEnv(ReplayedEnv):
         found = list(self._tasks[split])
         if count > len(found):
             raise InputError(
-                f"env.tasks_file: {count} tasks of split {split} are needed, the file has {len(found)}; add some, or ask for "
-                "fewer (states.count, eval.tasks)"
+                f"env.tasks_file: {count} tasks of split {split} are needed, but the file has {len(found)}; add tasks "
+                "to the file, or lower states.count or eval.tasks"
             )
         random.Random(f"{split} {seed}").shuffle(found)
         return found[:count]
@@ -156,8 +156,8 @@ class AgentEnv(ReplayedEnv):
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """Raises an ``InputError``, because there is no expert for a user's agent."""
         raise InputError(
-            f"task {task.id}: env=agent has no expert. Use a method that needs none (method=grpo, method=trace), or give "
-            "episodes of a better model with data.file"
+            f"task {task.id}: env=agent has no expert. Use a method that needs no expert (method=grpo, method=trace), "
+            "or set data.file to episodes of a better model"
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:

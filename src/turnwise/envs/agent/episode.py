@@ -75,7 +75,9 @@ class AgentEpisode:
             self._asked = self.program.desk.next()
             if self._asked is None:
                 self._ended()
-                raise EnvironmentFault(f"{self.place}: the agent ended before it asked for a reply: {self._output()}")
+                raise EnvironmentFault(
+                    f"{self.place}: the agent program ended before it requested a reply: {self._output()}"
+                )
         return list(self._asked.conversation.messages)
 
     def act(self, text: str) -> Step:
@@ -100,7 +102,9 @@ class AgentEpisode:
             taken = following.answer(reply)
             following = self.program.desk.next()
         if not taken and following is None:
-            raise EnvironmentFault(f"{self.place}: the agent ended before its reply was sampled: {self._output()}")
+            raise EnvironmentFault(
+                f"{self.place}: the agent program ended before the policy's reply was sampled: {self._output()}"
+            )
         self._asked = following
         return self._scored() if following is None else _step(before, reply, following.conversation)
 
@@ -134,8 +138,9 @@ class AgentEpisode:
         reward = _number(scored.output) if scored.ok else None
         if reward is None and outcome.ok:
             raise InputError(
-                f"env.score: {self.place}: {self.scoring.command.splitlines()[-1]!r} must end well, and the last line "
-                f"of its output must be a number, got {scored.output.strip()[-_SHOWN:]!r}; the agent ended with {self._output()}"
+                f"env.score: {self.place}: {self.scoring.command.splitlines()[-1]!r} must exit with status 0, and the "
+                f"last line of its output must be a number, got {scored.output.strip()[-_SHOWN:]!r}; the agent program "
+                f"ended with {self._output()}"
             )
         if reward is None:  # the agent failed before it wrote the files that are scored
             info["unscored"], reward = True, 0.0

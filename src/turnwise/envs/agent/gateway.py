@@ -77,7 +77,7 @@ class Desk:
         """
         with self._lock:
             if len(self._open) >= WAITING:
-                raise RequestError(f"{WAITING} requests of this episode wait already")
+                raise RequestError(f"this episode already has {WAITING} waiting requests, which is the maximum")
             if not self._ended:
                 self._open.add(asked)
                 self._waiting.put(asked)
@@ -174,7 +174,7 @@ async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
     desk = request.app[_DESK]
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(given.encode(errors="replace"), desk.token.encode()):
-        return _refused(desk, 401, "the token is not that of this episode: send OPENAI_API_KEY")
+        return _refused(desk, 401, "the token does not belong to this episode; send the value of OPENAI_API_KEY")
     try:
         answer: web.StreamResponse = await handler(request)
         return answer
@@ -232,7 +232,7 @@ async def _body(request: web.Request) -> Mapping[str, Any]:
     except ValueError as error:
         raise RequestError(f"the request is not JSON ({error})") from error
     if not isinstance(body, Mapping):
-        raise RequestError("the request must be an object")
+        raise RequestError("the request must be a JSON object")
     return body
 
 

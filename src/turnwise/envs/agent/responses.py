@@ -29,7 +29,7 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
     form = (body.get("text") or {}).get("format") or {}
     if form.get("type", "text") != "text":
         raise RequestError(
-            f"text.format {form.get('type')!r:.60} is not supported: the policy's output follows no schema"
+            f"text.format {form.get('type')!r:.60} is not supported: the policy's output cannot follow a schema"
         )
     items = body.get("input")
     items = [{"role": "user", "content": items}] if isinstance(items, str) else items
@@ -37,7 +37,7 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
         raise RequestError("input must be a text or a list of items")
     tools = body.get("tools") or []
     if other := [t for t in tools if not isinstance(t, Mapping) or t.get("type") != "function"]:
-        raise RequestError(f"tools: {other[0]!r:.80} is not a function; the policy has no tools of its own")
+        raise RequestError(f"tools: {other[0]!r:.80} is not a function; the policy has no built-in tools")
     previous = body.get("previous_response_id")
     if previous is not None and previous not in earlier:
         raise RequestError(f"previous_response_id: {previous!r:.60} is not the id of an answer in this episode")

@@ -79,11 +79,11 @@ def _check(files: Mapping[str, Any]) -> None:
     for path in files:
         parts = path.split("/")
         if not path or any(part in ("", ".", "..") for part in parts):
-            raise ValueError(f"the path {path!r} must be relative, without empty parts and dots")
+            raise ValueError(f"the path {path!r} must be relative, without empty parts, '.' or '..'")
 
 
 def _first(error: Exception) -> str:
     if isinstance(error, ValidationError):
         problem = error.errors()[0]
-        return f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}"
+        return f"{'.'.join(map(str, problem['loc'])) or 'record'}: {problem['msg']}"
     return str(error)

@@ -20,8 +20,8 @@ from turnwise.sandbox.watch import readable
 
 SCRIPT = Path(__file__).with_name("worker.py")
 INSTALL = (
-    "env=alfworld needs the extra: 'make alfworld', or 'pip install -r requirements-alfworld.txt' for that interpreter "
-    "(parts of it are compiled, so it needs a C++ compiler)"
+    "env=alfworld needs the extra packages: run 'make alfworld', or 'pip install -r requirements-alfworld.txt' with "
+    "that interpreter (a C++ compiler is required, because parts of the engine are compiled)"
 )
 
 
@@ -87,7 +87,7 @@ class Worker:
                 self._fail(f"died (exit status {self._process.wait()})")
             reply = self._receive(self.timeout)
         if "error" in reply:
-            raise EnvironmentFault(f"the ALFWorld engine failed at {request['op']}: {reply['error']}")
+            raise EnvironmentFault(f"the ALFWorld engine failed at the operation {request['op']}: {reply['error']}")
         return reply
 
     def free(self, session: int) -> None:
@@ -116,7 +116,7 @@ class Worker:
 
     def _fail(self, what: str) -> None:
         log = self._tail()
-        self.fault = f"the ALFWorld worker {what}" + (f"; its last words: {log}" if log else "")
+        self.fault = f"the ALFWorld worker {what}" + (f"; the last lines of its log: {log}" if log else "")
         self._kill()
         raise EnvironmentFault(self.fault)
 

@@ -29,7 +29,7 @@ class OfficialGames:
         if not folder.is_dir():
             raise ValueError(f"games: there is no folder {str(folder)!r}; {REMEDY}")
         if not any((folder / name).is_dir() for name in FOLDERS.values()):
-            raise ValueError(f"games: {str(folder)!r} holds none of {', '.join(FOLDERS.values())}; {REMEDY}")
+            raise ValueError(f"games: {str(folder)!r} contains none of {', '.join(FOLDERS.values())}; {REMEDY}")
         self.folder = folder
         self._found: dict[str, list[str]] = {}
 
@@ -128,7 +128,7 @@ class OfficialGames:
         try:
             return json.loads(file.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
-            raise ValueError(f"{file}:{error.lineno}: broken JSON ({error.msg}); download it again") from None
+            raise ValueError(f"{file}:{error.lineno}: broken JSON ({error.msg}); download the file again") from None
 
 
 def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:

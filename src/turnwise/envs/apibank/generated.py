@@ -176,7 +176,7 @@ class OfficeTasks:
 
     def __post_init__(self) -> None:
         if len(set(self.levels)) < max(1, len(self.levels)) or set(self.levels) - {1, 2, 3}:
-            raise ValueError(f"levels: name some of 1, 2 and 3, each once, got {list(self.levels)}")
+            raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(self.levels)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """Returns ``count`` tasks of a split. The levels take turns from task to task."""
@@ -200,7 +200,8 @@ class OfficeTasks:
             data = _data(rng, names, level)
             if split in ("unseen", part_of(data["turns"])):
                 return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
-        raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot reject so many attempts in a row
+        # the hash cannot reject so many attempts in a row
+        raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
 
 
 def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:

@@ -29,7 +29,9 @@ def call_accuracy(
     right: dict[str, list[bool]] = {}
     for level, due, reply in replies:
         if not due:
-            raise ValueError(f"{level}: no call is expected for a reply; leave it out, because the metric counts calls")
+            raise ValueError(
+                f"{level}: no call is expected for a reply; leave the reply out, because the metric counts calls"
+            )
         made = list(read_calls(reply, form) or ())
         for call in due:
             place = next((i for i, one in enumerate(made) if equivalent([one], [call])), None)

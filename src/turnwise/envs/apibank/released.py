@@ -89,7 +89,7 @@ class ReleasedTasks:
 
     def __init__(self, folder: str | Path, levels: Sequence[int] = (1, 2, 3)) -> None:
         if len(set(levels)) < max(1, len(levels)) or set(levels) - set(FILES):
-            raise ValueError(f"levels: name some of 1, 2 and 3, each once, got {list(levels)}")
+            raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(levels)}")
         self.left_out: list[tuple[str, str]] = []
         self._tasks: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
         for level in levels:
@@ -159,7 +159,7 @@ def _step(record: Mapping[str, Any]) -> dict[str, Any]:
     dialogue = record["input"].replace(_ASKS, "").strip()
     tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
     if not dialogue or not tools:
-        raise ValueError("it has no dialogue, or describes no API")
+        raise ValueError("the record has no dialogue, or describes no API")
     turns = turns_data([UserTurn(dialogue, (call,))])
     return {"tools": tools, "others": [], "turns": turns, "answers": ["success"]}
 
@@ -179,7 +179,7 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
             for about in output if isinstance(output, list) else [output]:
                 found[about["name"]] = _tool(about)
     if not calls:
-        raise ValueError("it contains no call")
+        raise ValueError("the record contains no call")
     search = _tool(
         {"name": SEARCHER, "description": "Searches for an API.", "input_parameters": {"keywords": {"type": "str"}}}
     )
@@ -197,9 +197,9 @@ def read_request(text: str) -> ToolCall:
     try:
         calls = bfcl_python(found[0]).calls if found else ()
     except ToolCallError as error:
-        raise ValueError(f"unreadable request {text[:80]!r} ({error})") from error
+        raise ValueError(f"the request {text[:80]!r} cannot be read ({error})") from error
     if len(calls) != 1:
-        raise ValueError(f"one request was expected in {text[:80]!r}")
+        raise ValueError(f"exactly one request was expected in {text[:80]!r}")
     return calls[0]
 
 

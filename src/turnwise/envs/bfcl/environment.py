@@ -56,7 +56,7 @@ class BfclEnv(DialogueEnv):
         root()  # if the package is missing, this raises an error that contains the install command
         tiny = level == "tiny"
         if not subsets or len(set(subsets)) < len(subsets):
-            raise ValueError(f"subsets: name at least one, each once, got {list(subsets)}")
+            raise ValueError(f"subsets: name at least one subset, and each only once, got {list(subsets)}")
         source = TinyTasks() if tiny else PublicTasks(tuple(subsets))
         turns = (16 if tiny else 60) if horizon is None else horizon
         form: Format = format or ("bfcl_python" if tiny else "hermes")

@@ -57,7 +57,8 @@ class TinyTasks:
             if _is_of(data["turns"], split):
                 apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
                 return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
-        raise RuntimeError(f"no {split} task in 1000 attempts")  # the hash cannot reject so many attempts in a row
+        # the hash cannot reject so many attempts in a row
+        raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
 
 
 def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:

@@ -17,7 +17,7 @@ from turnwise.data.tool_schema import function_of
 from turnwise.envs.tools import Tools, json_schema
 from turnwise.errors import InputError
 
-INSTALL = "`make bfcl` installs it (pip install --no-deps -r requirements-bfcl.txt)"
+INSTALL = "install bfcl-eval with `make bfcl` (pip install --no-deps -r requirements-bfcl.txt)"
 SUBSETS = ("base", "miss_func", "miss_param", "long_context")
 
 _MODULES = {  # class of an API -> (its module, the file that describes its functions)
@@ -114,7 +114,9 @@ def entries(subset: str) -> dict[str, dict[str, Any]]:
         questions = read_lines(root() / "data" / name)
         answers = read_lines(root() / "data" / "possible_answer" / name)
     except FileNotFoundError as error:
-        raise MissingBfclError(f"{error.filename}: not in this version of bfcl-eval; {INSTALL}") from error
+        raise MissingBfclError(
+            f"{error.filename}: the installed version of bfcl-eval lacks this file; {INSTALL}"
+        ) from error
     truths = {answer["id"]: answer["ground_truth"] for answer in answers}
     return {question["id"]: {**question, "ground_truth": truths[question["id"]]} for question in questions}
 

@@ -24,7 +24,7 @@ def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
         raise ValueError(f"{source!r}: the APIs {', '.join(classes)} have no such function")
     names = [parameter.name for parameter in parameters(owner, node.func.id)]
     if len(node.args) > len(names) or any(keyword.arg is None for keyword in node.keywords):
-        raise ValueError(f"{source!r}: more arguments than parameters")
+        raise ValueError(f"{source!r}: the call has more arguments than the function has parameters")
     arguments = {name: ast.literal_eval(value) for name, value in zip(names, node.args)}
     arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
     return ToolCall(node.func.id, arguments)

@@ -73,12 +73,12 @@ class Cases:
             where = f"{self.path}:case {number} ({case.about})"
             session = self._stand(environment, case, where)
             refused += [
-                f"{where}: refuses {action!r}"
+                f"{where}: the verifier refuses {action!r}"
                 for action in (case.expert, *case.accepts)
                 if not environment.accepts(session, action, case.expert)
             ]
             accepted += [
-                f"{where}: accepts {action!r}"
+                f"{where}: the verifier accepts {action!r}"
                 for action in case.refuses
                 if environment.accepts(session, action, case.expert)
             ]
@@ -94,7 +94,7 @@ class Cases:
         for action in case.after:
             session.step(action)
             if session.done:
-                raise InputError(f"{where}: the episode ends after {action!r}; correct 'after'")
+                raise InputError(f"{where}: the action {action!r} in 'after' ends the episode; correct 'after'")
         return session
 
 

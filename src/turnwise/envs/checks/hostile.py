@@ -177,7 +177,7 @@ def check_hostile(
         for number in range(sequences):
             problem = _sequence(environment, tasks[number % len(tasks)], hostile, forges)
             if problem is None and canary.exists():
-                problem = f"an action was executed: it brought about the file {canary}"
+                problem = f"an action was executed as code: it created the file {canary}"
                 canary.unlink()
             if problem is not None:
                 problems.append(f"sequence {number}: {problem}")
@@ -204,7 +204,7 @@ def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Ca
             return None
         if hostile.rng.random() < 0.1:
             session = session.fork()
-    return f"not done after the {environment.horizon} turns of the horizon"
+    return f"the episode is not done after the {environment.horizon} turns of the horizon"
 
 
 def _unsound(step: Step, session: Session) -> str | None:

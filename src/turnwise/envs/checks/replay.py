@@ -106,14 +106,14 @@ def check_forks(
         stray, twin = parent.fork(), parent.fork()
         _wander(stray, others, environment.horizon, rng)
         where = f"task {episode.task.id}, forked after {at} turns"
-        for name, session in (("the parent", parent), ("a fork that follows the expert", twin)):
+        for name, session in (("the parent session", parent), ("a fork that follows the expert", twin)):
             seen = []
             for action in episode.actions[at : len(episode.observations)]:
                 if session.done:
                     break
                 seen.append(session.step(action).observation)
             if tuple(seen) != episode.observations[at:] or session.won != episode.won:
-                problems.append(f"{where}: {name} does not see what it saw without a fork")
+                problems.append(f"{where}: {name} gets other observations or another outcome than without a fork")
     return problems
 
 

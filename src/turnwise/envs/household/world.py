@@ -115,13 +115,13 @@ class World:
         self.object_types = [name.split()[0] for name in self.objects]
         unknown = set(self.receptacle_types) - set(CONTAINS)
         if unknown:
-            raise ValueError(f"task data: the household world has no receptacle type {min(unknown)!r}")
+            raise ValueError(f"task data: the household environment has no receptacle type {min(unknown)!r}")
         number = {name: i for i, name in enumerate(self.receptacles)}
         self.start = [0] * len(self.receptacles)
         for i, name in enumerate(self.objects):
             place = data["objects"][name]
             if place not in number:
-                raise ValueError(f"task data: {name!r} lies at {place!r}, which is not among the receptacles")
+                raise ValueError(f"task data: {name!r} is at {place!r}, which is not among the receptacles")
             self.start[number[place]] |= 1 << i
 
         self.openable = _mask(self.receptacle_types, OPENABLE)

@@ -74,7 +74,8 @@ class MathEnv(ToolEnv[MathSession]):
         problems = list(self._read.get(split, ()))
         if count > len(problems):
             raise InputError(
-                f"math: {split} has {len(problems)} problems, but {count} are needed; add some to files.{split}"
+                f"math: split {split} has {len(problems)} problems, but {count} are needed; add "
+                f"problems to files.{split}"
             )
         random.Random(f"problems {split} {seed}").shuffle(problems)
         return problems[:count]
@@ -89,7 +90,7 @@ class MathEnv(ToolEnv[MathSession]):
         return MathSession(task, problem, self._interpreter, self._equal, self.shown, self._calls, self.horizon)
 
     def unknown(self, session: MathSession) -> str:
-        return "its file shows no steps" if session.problem.code is None else ""
+        return "its file contains no solution steps" if session.problem.code is None else ""
 
     def accepts(self, session: MathSession, action: str, expert: str) -> bool:
         return verifier.accepts(session, action, expert)

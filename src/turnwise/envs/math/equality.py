@@ -45,7 +45,9 @@ class Equality:
             raise ValueError(f"seconds: must be above 0, got {seconds}")
         self.seconds = seconds
         if python is not None and shutil.which(python) is None:
-            raise ValueError(f"python: {python} is not a program; give an interpreter that has math-verify, or null")
+            raise ValueError(
+                f"python: {python} is not a program; name an interpreter that has math-verify, or set python to null"
+            )
         self._python = python or sys.executable
         self._worker: _Worker | None = None
         self._lock = threading.Lock()
@@ -113,7 +115,9 @@ class _Worker:
         if ready is None or "error" in ready:
             self.close()
             why = "no answer" if ready is None else ready["error"]
-            raise EnvironmentFault(f"math-verify's worker does not start ({why}); install it: pip install math-verify")
+            raise EnvironmentFault(
+                f"the worker of math-verify did not start ({why}); install math-verify: pip install math-verify"
+            )
 
     def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:
         """Returns the worker's reply; None if the worker died or timed out."""

@@ -50,7 +50,7 @@ class MathProblem:
                 str(data["kind"]), str(data["problem"]), str(data["answer"]), None if code is None else str(code)
             )
         except KeyError as error:
-            raise ValueError(f"task data: not a problem with kind, problem and answer ({error} is missing)") from None
+            raise ValueError(f"task data: a problem needs kind, problem and answer, but {error} is missing") from None
 
 
 Draw = Callable[[int, int], int]
@@ -166,7 +166,9 @@ def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathP
         if _split(text) == split:
             found.setdefault(text, MathProblem(kind, text, str(answer), code))
     if len(found) < count:
-        raise ValueError(f"math: split {split} has fewer than {count} problems; set level to full, or give files")
+        raise ValueError(
+            f"math: split {split} has fewer than {count} problems; set level to full, or set files to problem files"
+        )
     return list(found.values())
 
 

@@ -39,13 +39,13 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
         if text is None or not text.strip() or answer is None:
             missing = "problem" if text is None or not text.strip() else "final answer"
             raise InputError(
-                f"{place}: no {missing} among {sorted(map(str, record))}; a record needs one of {', '.join(_PROBLEM)} and one "
-                f"of {', '.join(_ANSWER)}, or a solution with \\boxed{{}}"
+                f"{place}: no {missing} among the keys {sorted(map(str, record))}; a record needs one of "
+                f"{', '.join(_PROBLEM)} and one of {', '.join(_ANSWER)}, or a solution with \\boxed{{}}"
             )
         problem = MathProblem(str(lower.get("subject") or lower.get("type") or "file"), cleaned(text).strip(), answer)
         found.setdefault(problem.key, problem)
     if not found:
-        raise InputError(f"{path}: it contains no problem with a final answer; correct {key}")
+        raise InputError(f"{path}: the file contains no problem with a final answer; correct {key}")
     return list(found.values())
 
 

@@ -152,8 +152,8 @@ class McpEnv(ReplayedEnv):
         problem = self._problems(task)
         if problem.calls is None:
             raise InputError(
-                f"task {task.id}: its record lists no tool calls (`calls`), so no demonstration can be generated from it; give "
-                "trajectories as data.file, or choose a method that needs none (method=grpo, method=trace)"
+                f"task {task.id}: its record lists no tool calls (`calls`), so no demonstration can be generated; set "
+                "data.file to trajectories, or choose a method that needs no demonstrations (method=grpo, method=trace)"
             )
         rng = random.Random(f"{seed}/{task.id}")
         replies = by_quality(

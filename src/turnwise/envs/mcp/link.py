@@ -96,10 +96,10 @@ class Link:
             result = loop.run(called, self.seconds + _SLACK, f"server {self.name}")
         except MCPError as error:
             if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
-                raise self._failed(f"gave no answer to {tool} ({_told(error)})") from None
+                raise self._failed(f"gave no answer to the call of {tool} ({_told(error)})") from None
             return Answer(str(error), True)
         except Exception as error:
-            raise self._failed(f"failed at {tool} ({_told(error)})") from None
+            raise self._failed(f"failed at the call of {tool} ({_told(error)})") from None
         except BaseException:  # an interrupt: the server may still be working on the call
             self.close()
             raise
@@ -112,7 +112,7 @@ class Link:
 
     def _failed(self, what: str) -> EnvironmentFault:
         said = self._tail()
-        self.fault = f"server {self.name} {what}" + (f"; its last words: {said}" if said else "")
+        self.fault = f"server {self.name} {what}" + (f"; the last lines of its log: {said}" if said else "")
         self._close()
         return EnvironmentFault(self.fault)
 

@@ -122,10 +122,10 @@ def problem_of(data: Mapping[str, Any], where: str) -> Problem:
             f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}; see docs/environments.md"
         ) from None
     if not problem.answers and problem.check is None:
-        raise InputError(f"{where}: it has neither answer nor check, so the task cannot be judged; add one")
+        raise InputError(f"{where}: the task has neither answer nor check, so it cannot be judged; add one of them")
     if empty := [answer for answer in problem.answers if not normalise(answer)]:
         raise InputError(
-            f"{where}: answer: {empty[0]!r} contains no word or number to compare a reply with; correct it"
+            f"{where}: answer: {empty[0]!r} contains no word or number to compare a reply with; correct the answer"
         )
     return problem
 
@@ -157,5 +157,5 @@ def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
         problem_of(record, place)
         tasks.setdefault(head["split"], []).append(Task(env, head["id"], head["split"], record, head["subset"]))
     if not tasks:
-        raise InputError(f"{path}: it contains no task")
+        raise InputError(f"{path}: the file contains no task")
     return tasks

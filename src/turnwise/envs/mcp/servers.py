@@ -40,9 +40,9 @@ def server_of(name: str, given: Mapping[str, Any]) -> Server:
     """
     known = [field.name for field in fields(Server)]
     if unknown := [str(key) for key in given if key not in known]:
-        raise ValueError(f"servers.{name}.{unknown[0]}: there is no such key; a server has {', '.join(known)}")
+        raise ValueError(f"servers.{name}.{unknown[0]}: there is no such key; a server has the keys {', '.join(known)}")
     if bool(given.get("command")) == bool(given.get("url")):
-        raise ValueError(f"servers.{name}: give it either a command or a url")
+        raise ValueError(f"servers.{name}: set either command or url, and not both")
     lists = {key: _words(f"servers.{name}.{key}", given.get(key)) for key in ("command", "variables", "tools")}
     for key in ("url", "folder", "reset"):
         if not isinstance(given.get(key), str | None):
@@ -51,7 +51,8 @@ def server_of(name: str, given: Mapping[str, Any]) -> Server:
         raise ValueError(f"servers.{name}.shared: must be true or false, got {given['shared']!r}")
     if given.get("reset") and (given.get("shared") or given.get("url")):
         raise ValueError(
-            f"servers.{name}.reset: only an unshared server with a command can be reset; episodes may share others"
+            f"servers.{name}.reset: only a server that has a command and is not shared can be reset, because episodes "
+            "may share any other server; remove reset"
         )
     return Server(
         lists["command"] or (),
@@ -136,8 +137,8 @@ class Servers:
                     continue
                 if word in found:
                     raise InputError(
-                        f"env.servers: {found[word][0]} and {name} both have a tool {word!r}; name the tools that one of them "
-                        f"may show, as env.servers.{name}.tools=[...]"
+                        f"env.servers: {found[word][0]} and {name} both have a tool {word!r}; limit the tools of "
+                        f"one server, for example with env.servers.{name}.tools=[...]"
                     )
                 found[word] = name, by_name[word]
         return tuple(tool for _, tool in found.values())
@@ -177,7 +178,7 @@ class Servers:
                 answer = link.call(server.reset, {})
                 if answer.failed:
                     link.close()
-                    raise EnvironmentFault(f"server {name}: {server.reset} failed: {answer.text}")
+                    raise EnvironmentFault(f"server {name}: the reset tool {server.reset} failed: {answer.text}")
                 return link
         return self._open(name)
 

@@ -129,7 +129,7 @@ class OpenenvEnv(ReplayedEnv):
         check_quality(quality)
         raise InputError(
             f"env=openenv, {self.url}: there is no expert for a server's tasks; give trajectories as "
-            "data.file, or choose a method that needs none (method=grpo)"
+            "data.file, or choose a method that needs no trajectories (method=grpo)"
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:

@@ -79,7 +79,9 @@ class OpenenvEpisode:
             return self._step(f"Error: {str(error)[:_SHOWN]}.", 0.0, False, {"admissible": False})
         reward = float(result.reward or 0.0)
         if not math.isfinite(reward):
-            raise EnvironmentFault(f"{self._link.url}: the reward is {reward}")
+            raise EnvironmentFault(
+                f"{self._link.url}: the server returned the reward {reward}, which is not a finite number"
+            )
         return self._step(self._text(result.observation), reward, bool(result.done), {"admissible": True})
 
     def close(self) -> None:

@@ -44,7 +44,9 @@ def headers(variable: str | None) -> dict[str, str] | None:
     if variable is None:
         return None
     if not os.environ.get(variable):
-        raise InputError(f"env.key_variable: {variable} is not set; put the server's token into it")
+        raise InputError(
+            f"env.key_variable: the environment variable {variable} is not set; set it to the server's token"
+        )
     return {"Authorization": f"Bearer {os.environ[variable]}"}
 
 
@@ -126,7 +128,10 @@ class Link:
         except Exception as error:
             more = ""
             if _FULL in str(error):
-                more = "; it needs a session for each rollout at a time: raise its max_concurrent_envs, or lower env.together"
+                more = (
+                    "; the server must allow one session for each concurrent rollout: raise the server's "
+                    "max_concurrent_envs, or lower env.together"
+                )
             raise EnvironmentFault(f"{self.url}: {type(error).__name__}: {error}{more}") from error
 
 

@@ -127,17 +127,20 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         name, settings = task.data.get("dataset"), task.data.get("settings") or {}
         if (place := _place(name, settings)) not in self._own:
             raise InputError(
-                f"task {task.id}: {place} is not among this run's data sets and settings; add it to env.tasks or env.unseen"
+                f"task {task.id}: the data set and settings {place} do not belong to this run; add them to env.tasks "
+                "or env.unseen"
             )
         return self._datasets[place]
 
     def _item(self, task: Task) -> Item:
         number = task.data.get("number")
         if not isinstance(number, int) or not 0 <= number < NUMBERS:
-            raise ValueError(f"task {task.id}: number: items have numbers from 0 to {NUMBERS}, got {number!r}")
+            raise ValueError(f"task {task.id}: number: must be from 0 to {NUMBERS}, got {number!r}")
         item = self._of(task).item(number)
         if item.question != task.data.get("question", item.question):
-            raise ValueError(f"task {task.id}: this version of reasoning-gym has another question under its number")
+            raise ValueError(
+                f"task {task.id}: the installed version of reasoning-gym has another question under this task's number"
+            )
         return item
 
     def _dataset(self, name: str, settings: Mapping[str, Any], key: str) -> Dataset:

@@ -27,19 +27,19 @@ INSTALL = "`make reasoning_gym` installs it (pip install -r requirements-reasoni
 NUMBERS = 2**31 - 1  # upper bound of the items' numbers
 LONGEST = 10_000  # maximum length of an answer in characters; a longer one scores 0
 _EVALUATES = "its scorer evaluates the answer as Python"
-_UNBOUNDED = "its scorer repeats a move as often as the answer says, without a bound"
-_AGAIN = "its items cannot be made again one by one"
+_UNBOUNDED = "its scorer repeats a move as often as the answer states, without a limit"
+_AGAIN = "its items cannot be generated again one by one"
 REFUSED: Mapping[str, str] = {
     "simple_integration": _EVALUATES,
     "intermediate_integration": _EVALUATES,
     "polynomial_multiplication": _EVALUATES,
-    "puzzle24": "its scorer does not look at the numbers of the question, so that one answer wins everywhere",
+    "puzzle24": "its scorer ignores the numbers of the question, so one answer is accepted for every question",
     "game_of_life_halting": "its scorer accepts any answer",
-    "coin_flip": "its scorer accepts 0 nearly everywhere",
+    "coin_flip": "its scorer accepts the answer 0 for nearly every question",
     "propositional_logic": "its scorer accepts a premise of the question as the conclusion",
     "rubiks_cube": _UNBOUNDED,
     "rush_hour": _UNBOUNDED,
-    "gsm_symbolic": "it prepares all of its items when it is opened, which takes the memory of this machine",
+    "gsm_symbolic": "it generates all of its items when it is opened, which takes too much memory",
     "acre": _AGAIN,
     "codeio": _AGAIN,
     "list_functions": _AGAIN,
@@ -76,7 +76,7 @@ def package() -> Any:
         MissingReasoningGymError: the package cannot be imported.
     """
     if find_spec("reasoning_gym") is None:
-        raise MissingReasoningGymError(f"env=reasoning_gym needs reasoning-gym, not installed here; {INSTALL}")
+        raise MissingReasoningGymError(f"env=reasoning_gym needs reasoning-gym, which is not installed here; {INSTALL}")
     try:
         import reasoning_gym.factory
     except ImportError as error:
@@ -110,20 +110,24 @@ class Dataset:
             )
         made_by, configured_by = known[name]
         if reason := REFUSED.get(name) or _evaluates(name, made_by):
-            raise InputError(f"{key}.{name}: cannot be used: {reason}; leave it out")
+            raise InputError(f"{key}.{name}: this data set cannot be used: {reason}; leave the data set out")
         self.name, self.settings = name, dict(settings)
         config = self._config(configured_by, f"{key}.{name}")
         try:
             self._made = made_by(config=replace(config, seed=0, size=NUMBERS))
         except (AssertionError, TypeError, ValueError) as error:
-            raise InputError(f"{key}.{name}: {error or 'its settings contradict one another'}") from error
+            raise InputError(
+                f"{key}.{name}: {error or 'the settings of this data set contradict one another'}"
+            ) from error
 
     def _config(self, configured_by: type, key: str) -> Any:
         settings = dict(self.settings)
         level = settings.pop("level", None)
         names = {each.name for each in fields(configured_by)} - {"seed", "size"}
         if unknown := sorted(settings.keys() - names):
-            raise InputError(f"{key}.{unknown[0]}: no such setting; it has {', '.join(sorted(names))} and level")
+            raise InputError(
+                f"{key}.{unknown[0]}: there is no such setting; the settings are {', '.join(sorted(names))} and level"
+            )
         chosen = configured_by() if level is None else self._at(level, key)
         try:
             return replace(chosen, **settings)
@@ -178,4 +182,4 @@ def _evaluates(name: str, made_by: type) -> str:
     if name in OWN_SCORES or name in OWN_TEXT:
         return ""
     source = inspect.getsource(inspect.getmodule(made_by) or made_by)
-    return f"{_EVALUATES}, as far as its source tells" if _EVALUATING.search(source) else ""
+    return f"{_EVALUATES}, according to a search in its source code" if _EVALUATING.search(source) else ""

@@ -101,4 +101,4 @@ class Question:
             evidence = tuple((str(title), str(sentence)) for title, sentence in data["evidence"])
             return Question(str(data["kind"]), str(data["question"]), tuple(map(str, data["answers"])), evidence)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"task data: not a question with kind, question, answers and evidence ({error})") from None
+            raise ValueError(f"task data: a question needs kind, question, answers and evidence ({error})") from None

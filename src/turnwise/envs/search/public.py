@@ -43,13 +43,14 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
             found = _question(record)
         except _BROKEN as error:
             raise InputError(
-                f"{place}: not a record of {_FORMATS} ({type(error).__name__}: {error}); correct it, or leave it out"
+                f"{place}: the record is not in the format of {_FORMATS} ({type(error).__name__}: {error}); correct or "
+                "remove the record"
             ) from error
         if found is not None:
             questions.setdefault(found[0].key, found[0])
             pages += found[1]
     if not questions:
-        raise InputError(f"{path}: it contains no question; {key} takes files of {_FORMATS}")
+        raise InputError(f"{path}: the file contains no question; {key} must be a file of {_FORMATS}")
     return list(questions.values()), pages
 
 
@@ -70,7 +71,7 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
             raise InputError(f"{place}: a page needs a title and a text, got the keys {sorted(map(str, record))}")
         pages.append(Page(title.strip().strip('"'), (text,)))
     if not pages:
-        raise InputError(f"{path}: it contains no page; {key} takes records with title and text")
+        raise InputError(f"{path}: the file contains no page; {key} must be a file of records with title and text")
     return pages
 
 
@@ -85,7 +86,9 @@ def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
         return _made("flashrag", record["question"], answers, ()), []
     if "Question" in record and "Answer" in record:
         return _made("bamboogle", record["Question"], [record["Answer"]], ()), []
-    raise KeyError(f"none of paragraphs, supporting_facts, golden_answers, Question among {sorted(map(str, record))}")
+    raise KeyError(
+        f"none of the keys paragraphs, supporting_facts, golden_answers, Question; got {sorted(map(str, record))}"
+    )
 
 
 def _hotpot(record: Mapping[str, Any]) -> tuple[Question, list[Page]]:
@@ -118,7 +121,7 @@ def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"the question must be text, got {text!r}")
     if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise ValueError(f"the answers must be text, got {answers!r} (test files come without them)")
+        raise ValueError(f"the answers must be text, got {answers!r} (published test files contain no answers)")
     text, answers = cleaned(text).strip(), [cleaned(answer).strip() for answer in answers]
     if not text or not all(answers):
         raise ValueError("the question or an answer contains only control characters")

@@ -108,15 +108,15 @@ class QuestionEnv(ToolEnv[Q]):
         hops: Sequence[int] | None = None,
     ) -> None:
         if not 0 <= floor <= 1:
-            raise ValueError(f"floor: must be in [0, 1], as F1 is, got {floor}")
+            raise ValueError(f"floor: must be in [0, 1], the range of F1, got {floor}")
         super().__init__(level, horizon, calls, tools)
         self.floor = floor
         self._source = Source(level, edition, countries, files, corpus, hops)
         self.source, self.retriever, self.corpus = self._source.name, retriever, corpus
         self._pages = self._source.pages
         if self._pages is None and (self.opens or retriever is None):
-            other = "" if self.opens else ", or a retriever's address"
-            raise ValueError(f"corpus: these question files contain no pages; name a file of pages{other}")
+            other = "" if self.opens else ", or set retriever to the address of a server"
+            raise ValueError(f"corpus: the question files contain no pages; set corpus to a file of pages{other}")
         self._retriever: Retriever
         if retriever is not None:
             self._retriever = Served(retriever)
@@ -127,7 +127,7 @@ class QuestionEnv(ToolEnv[Q]):
         return self._source.tasks(self.name, split, count, seed)
 
     def unknown(self, session: Q) -> str:
-        return "" if session.question.evidence else f"its file names no supporting {self.evidence}"
+        return "" if session.question.evidence else f"the question file names no supporting {self.evidence}"
 
 
 def malformed(session: QuestionSession, action: str, short: str) -> str:

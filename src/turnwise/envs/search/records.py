@@ -37,7 +37,7 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: not a regular file but a folder, a pipe or a device; {key} takes {ENDINGS}")
+        raise InputError(f"{path}: this is a folder, a pipe or a device, not a file; set {key} to a {ENDINGS} file")
     try:
         for number, record in enumerate(_read(path), start=1):
             if record is None:
@@ -46,9 +46,9 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
                 raise InputError(f"{path}:{number}: the record is not an object but {type(record).__name__}")
             yield f"{path}:{number}", record
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; correct {key} (read from {Path.cwd()})") from None
+        raise InputError(f"{path}: no such file; correct {key} (the current folder is {Path.cwd()})") from None
     except (OSError, UnicodeDecodeError, csv.Error, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read ({error}); {key} takes {ENDINGS}") from error
+        raise InputError(f"{path}: the file cannot be read ({error}); set {key} to a {ENDINGS} file") from error
 
 
 def cleaned(text: str) -> str:
@@ -68,7 +68,7 @@ def _read(path: Path) -> Iterator[Any]:
     elif ending in (".json", ".jsonl", ".ndjson"):
         yield from _read_json(path)
     else:
-        raise InputError(f"{path}: unknown ending {ending!r}; use {ENDINGS}")
+        raise InputError(f"{path}: the file name has the unknown ending {ending!r}; use {ENDINGS}")
 
 
 def _read_json(path: Path) -> Iterator[Any]:
@@ -81,13 +81,17 @@ def _read_json(path: Path) -> Iterator[Any]:
             try:
                 yield from json.load(file, parse_constant=_refuse, parse_float=_finite)
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}: not JSON ({error}); restore the file, or write one object a line") from error
+                raise InputError(
+                    f"{path}: the file is not valid JSON ({error}); restore the file, or write one object per line"
+                ) from error
             return
         for number, line in enumerate(file, start=1):
             try:
                 yield json.loads(line, parse_constant=_refuse, parse_float=_finite) if line.strip() else None
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}:{number}: not JSON ({error}); write one object a line") from error
+                raise InputError(
+                    f"{path}:{number}: the line is not valid JSON ({error}); write one object per line"
+                ) from error
 
 
 def _refuse(constant: str) -> None:

@@ -93,7 +93,7 @@ class Served:
         try:
             check_url(url, KEY)
         except ValueError as error:
-            raise ValueError(f"retriever: {error}; write it as http://127.0.0.1:8000/retrieve") from None
+            raise ValueError(f"retriever: {error}; write the address as http://127.0.0.1:8000/retrieve") from None
         self._url, self._timeout, self._retries, self._pause = url, timeout, retries, pause
         self._worked = False
         self._logged: set[str] = set()
@@ -157,7 +157,7 @@ class Served:
                     return answer
                 reason = f"HTTP {status}: {said(answer, key_from(KEY))}"
                 if status in (401, 403):
-                    raise EnvironmentFault(f"{self._url}: {reason}; set {KEY} to the token that the server wants")
+                    raise EnvironmentFault(f"{self._url}: {reason}; set {KEY} to the token that the server requires")
         raise EnvironmentFault(f"{self._url}: no answer after {self._retries + 1} attempts ({reason})")
 
     async def _attempt(self, body: Mapping[str, Any]) -> tuple[int, bytes]:
@@ -172,7 +172,7 @@ class Served:
     def _log(self, fault: str) -> None:
         if fault not in self._logged and len(self._logged) < _LOGGED:
             self._logged.add(fault)
-            logger.warning("a search failed: %s; its rollout is started again", fault)
+            logger.warning("a search failed: %s; the rollout that needed this search is started again", fault)
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
@@ -185,7 +185,7 @@ def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
         given = parse_json(answer)
         (hits,) = given["result"]  # one list, because one query was sent
         if given.get("error") or not isinstance(hits, list):
-            raise ValueError("it holds an error, or no list of pages")
+            raise ValueError("the answer contains an error, or no list of pages")
         found = [hit.get("document", hit)["contents"] for hit in hits]
         if not all(contents.strip() for contents in found):
             raise ValueError("a page has neither a title nor a text")

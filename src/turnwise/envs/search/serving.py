@@ -96,11 +96,11 @@ def make_app(index: Searcher, key: str | None = None, limits: Limits | None = No
         nonlocal waiting
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if key is not None and not hmac.compare_digest(given, wanted):
-            raise _Refused(401, f"a token is needed: set {KEY}")
+            raise _Refused(401, f"the request needs the server's token: set {KEY}")
         queries, k, scores = await _read(request, limits)
         request.app[_ASKED].add(request.protocol)
         if waiting >= limits.waiting:
-            raise _Refused(503, "too many requests are waiting; ask again")
+            raise _Refused(503, "too many requests are waiting; send this request again later")
         waiting += 1
         try:
             hits = await _search(index, queries, k, limits, thread)
@@ -109,7 +109,7 @@ def make_app(index: Searcher, key: str | None = None, limits: Limits | None = No
         if scores and not all(math.isfinite(score) for row in hits for _, score in row):
             raise _Refused(503, "the encoder gave a score that is not finite")
         if sum(len(page.title) + len(page.text) for row in hits for page, _ in row) > limits.answer:
-            raise _Refused(400, f"the answer has more than {limits.answer} characters: ask for fewer pages")
+            raise _Refused(400, f"the answer has more than {limits.answer} characters; request fewer pages")
         return web.json_response({"result": [[_shown(*hit, scores) for hit in row] for row in hits]})
 
     async def retrieve(request: web.Request) -> web.Response:
@@ -140,23 +140,25 @@ async def _read(request: web.Request, limits: Limits) -> tuple[list[str], int, b
         async with asyncio.timeout(limits.arrive):
             body = parse_json(await request.read())
     except TimeoutError:
-        raise _Refused(400, f"the request did not come whole within {limits.arrive:g} s") from None
+        raise _Refused(400, f"the request did not arrive completely within {limits.arrive:g} s") from None
     except web.HTTPRequestEntityTooLarge:
-        raise _Refused(400, f"a request has at most {limits.body} bytes") from None
+        raise _Refused(400, f"the request has more than {limits.body} bytes") from None
     except (ValueError, web.RequestPayloadError) as error:
-        raise _Refused(400, f"the body is no JSON: {error}") from None
+        raise _Refused(400, f"the body of the request is not valid JSON: {error}") from None
     queries = body.get("queries") if isinstance(body, dict) else None
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries) or not queries:
-        raise _Refused(400, "queries must be a list of texts")
+        raise _Refused(400, "queries must be a list of one or more texts")
     k = body.get("topk", 3)
     if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= limits.k:
         raise _Refused(400, f"topk must be a whole number from 1 to {limits.k}, got {plain(repr(k), 40)}")
     if len(queries) > limits.queries or len(queries) * k > limits.hits:
         raise _Refused(
-            400, f"a request has at most {limits.queries} queries, and {limits.hits} pages of them all; ask for less"
+            400,
+            f"a request can have at most {limits.queries} queries, and get at most {limits.hits} pages for all queries "
+            "together; send fewer queries, or lower topk",
         )
     if any(len(query) > MAX_QUERY for query in queries):
-        raise _Refused(400, f"a query has at most {MAX_QUERY} characters")
+        raise _Refused(400, f"a query can have at most {MAX_QUERY} characters")
     return queries, k, body.get("return_scores") is True
 
 
@@ -173,7 +175,9 @@ async def _search(
                 part = list(queries[start : start + limits.part])
                 found += await asyncio.get_running_loop().run_in_executor(thread, index.search, part, k)
     except TimeoutError:
-        raise _Refused(503, f"no result within {limits.search:g} s; ask for less, or again") from None
+        raise _Refused(
+            503, f"the search took longer than {limits.search:g} s; send fewer queries, or send the request again"
+        ) from None
     return found
 
 

@@ -63,8 +63,12 @@ class Source:
         if questions is None:
             questions = self._lists[split, seed] = self._ordered(split, seed)
         if count > len(questions):
-            remedy = f"add some to files.{split}" if self._made is None else "set countries to more, or level to full"
-            raise InputError(f"{env}: {split} has {len(questions)} questions, but {count} are needed; {remedy}")
+            remedy = (
+                f"add questions to files.{split}" if self._made is None else "raise countries, or set level to full"
+            )
+            raise InputError(
+                f"{env}: the split {split} has {len(questions)} questions, but {count} are needed; {remedy}"
+            )
         source = {"source": self.name}
         return [Task(env, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
 
@@ -77,7 +81,8 @@ class Source:
         made = task.data.get("source")
         if made is not None and made != self.name:
             raise ValueError(
-                f"task {task.id}: made from {made!r}, but these pages are {self.name!r}; use the settings that it was made with"
+                f"task {task.id}: the task was made from {made!r}, but the pages of this run are {self.name!r}; use "
+                "the settings with which the task was made"
             )
         return Question.of(task.data)
 

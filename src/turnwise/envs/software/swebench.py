@@ -25,7 +25,7 @@ _PATCH_FAILED, _TIMED_OUT = ">>>>> Patch Apply Failed", "Timeout error:"
 _PROBE = """
 import importlib.util, sys
 if importlib.util.find_spec("swebench") is None:
-    sys.exit("the package swebench is not installed there")
+    sys.exit("the package swebench is not installed in this Python environment")
 import docker
 try:
     docker.from_env().ping()
@@ -93,10 +93,10 @@ class Harness:
                 f"swebench: {python} cannot be run ({error.strerror}); name another interpreter"
             ) from error
         if found.returncode:
-            why = (found.stderr.strip() or "it died").splitlines()[-1]
+            why = (found.stderr.strip() or "the interpreter ended without a message").splitlines()[-1]
             raise NoHarnessError(
                 f"swebench: real instances cannot be scored with {python}: {why}. Install Docker, start its daemon, and "
-                f"{INSTALL}; env=software plays without either"
+                f"run `{INSTALL}`; env=software needs neither Docker nor swebench"
             )
 
     def command(self, predictions: Path, run: str, instances: Sequence[str]) -> list[str]:
@@ -135,7 +135,8 @@ class Harness:
         report = folder / f"{name}.{run}.json"
         if done.returncode or not report.exists():
             raise InputError(
-                f"swebench: the harness ended with status {done.returncode} and no {report}; its output says why"
+                f"swebench: the harness ended with status {done.returncode} and no report {report}; see its output for "
+                "the reason"
             )
         return read_report(report, folder / _LOGS / run / name)
 
@@ -168,8 +169,10 @@ def read_report(path: Path, logs: Path) -> Verdicts:
         known = {*resolved, *report["unresolved_ids"], *report["empty_patch_ids"], *errors}
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise InputError(f"{path}: not a report of swebench 5 ({what}); {INSTALL} and run again") from error
-    faults = {key: reasons.get(key, "the environment broke") for key in broken - resolved}
+        raise InputError(
+            f"{path}: the file is not a report of swebench 5 ({what}); run `{INSTALL}`, and score the patches again"
+        ) from error
+    faults = {key: reasons.get(key, "the test environment failed") for key in broken - resolved}
     faults |= {
         key: reasons.get(key, "the harness failed") for key in errors - broken if not _patch_at_fault(logs / key)
     }

@@ -105,7 +105,7 @@ def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, st
                 return [case]
         except Exception:
             return [case]
-    raise ValueError(f"{program.name}: no case distinguishes the fault {fault} from the right form")
+    raise ValueError(f"{program.name}: no test case distinguishes the fault {fault} from the correct program")
 
 
 def _tests(names: list[str], cases: list[tuple[str, str]]) -> str:

@@ -60,7 +60,7 @@ class EndpointUser:
         if self.max_tokens < 16:
             raise ValueError(f"max_tokens must be at least 16, got {self.max_tokens}")
         if taken := sorted(set(self.extra) & set(_OURS)):
-            raise ValueError(f"extra must not set {', '.join(taken)}: the user sets them itself")
+            raise ValueError(f"extra must not set {', '.join(taken)}: the simulated user sets these keys itself")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
         """Returns a conversation with the model's first message.

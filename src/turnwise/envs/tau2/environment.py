@@ -68,12 +68,13 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         if user not in ("scripted", "endpoint"):
             raise ValueError(f"user: must be scripted or endpoint, got {user!r}")
         if user == "endpoint" and endpoint is None:
-            raise ValueError("user: endpoint needs the settings of env.endpoint")
+            raise ValueError("user: the value endpoint requires the settings of env.endpoint")
         if kept < 1:
             raise ValueError(f"kept must be at least 1, got {kept}")
         if mistakes is not None and mistakes.early:
             raise ValueError(
-                "mistakes.early: tau2's expert does not make it, because an early goodbye ends the conversation; set it to 0"
+                "mistakes.early: must be 0, because tau2's expert does not make this mistake: an early goodbye ends "
+                "the conversation"
             )
         root()  # raises an error with the install command if the package is missing, before the package is used
         self.domains, self.free, self.rules = tuple(dict.fromkeys(domains)), free, rules

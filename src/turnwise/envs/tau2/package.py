@@ -67,12 +67,12 @@ def root() -> Path:
     missing = [name for name in ("inspect_evals", "inspect_ai") if find_spec(name) is None]
     if missing:
         names = " and ".join(name.replace("_", "-") for name in missing)
-        raise MissingTau2Error(f"env=tau2 needs {names}, not installed here; {INSTALL}")
+        raise MissingTau2Error(f"env=tau2 needs packages that are not installed here: {names}; {INSTALL}")
     spec = find_spec("inspect_evals")
     places = list(spec.submodule_search_locations or ()) if spec else []
     found = next((Path(place) / "tau2" for place in places if (Path(place) / "tau2" / "data").is_dir()), None)
     if found is None:
-        raise MissingTau2Error(f"env=tau2: this version of inspect-evals has no tau2 data; {INSTALL}")
+        raise MissingTau2Error(f"env=tau2: the installed version of inspect-evals has no tau2 data; {INSTALL}")
     return found
 
 
@@ -86,7 +86,7 @@ def of_package(module: str, name: str) -> Any:
     try:
         return getattr(import_module(f"inspect_evals.tau2.{module}"), name)
     except (ImportError, AttributeError) as error:
-        raise MissingTau2Error(f"env=tau2: inspect-evals cannot be used as it is here ({error}); {INSTALL}") from error
+        raise MissingTau2Error(f"env=tau2: the installed inspect-evals cannot be used ({error}); {INSTALL}") from error
 
 
 @lru_cache(maxsize=len(DOMAINS))
@@ -146,7 +146,9 @@ def records(domain: str) -> Mapping[str, Mapping[str, Any]]:
     named = {name for ids in splits(domain).values() for name in ids}
     found = {str(record["id"]): record for record in json.loads(_text(domain, "tasks.json"))}
     if lost := named - found.keys():
-        raise MissingTau2Error(f"env=tau2: {domain} lacks the task {min(lost)}; {INSTALL}")
+        raise MissingTau2Error(
+            f"env=tau2: the domain {domain} has no task {min(lost)} in the installed inspect-evals; {INSTALL}"
+        )
     return {name: record for name, record in found.items() if name in named}
 
 
@@ -156,4 +158,6 @@ def _text(domain: str, name: str) -> str:
     try:
         return gzip.decompress(packed.read_bytes()).decode() if packed.is_file() else path.read_text(encoding="utf-8")
     except OSError as error:
-        raise MissingTau2Error(f"{path}: not in this version of inspect-evals; {INSTALL}") from error
+        raise MissingTau2Error(
+            f"{path}: the file is missing from the installed version of inspect-evals; {INSTALL}"
+        ) from error

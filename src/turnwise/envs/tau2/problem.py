@@ -202,7 +202,7 @@ def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
         for action in actions:
             world.within(partial(perform, tools, call.model_validate(action)))
     except Exception as error:
-        raise EnvironmentFault(f"tau2 {world.domain}: the task's start state cannot be made ({error})") from error
+        raise EnvironmentFault(f"tau2 {world.domain}: the task's start state cannot be created ({error})") from error
 
 
 def _gold(action: Mapping[str, Any]) -> Gold:

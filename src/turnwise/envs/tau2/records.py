@@ -48,7 +48,7 @@ class Records(MutableMapping[str, Any]):
         self._own[key] = value
 
     def __delitem__(self, key: str) -> None:
-        raise TypeError("the benchmark deletes no record")
+        raise TypeError("a record of the benchmark cannot be deleted")
 
     def __contains__(self, key: object) -> bool:
         return key in self._table.records or key in self._frozen or key in self._own

@@ -57,7 +57,9 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
         if verifier not in ("effect", "similarity"):
             raise ValueError(f"verifier: must be effect or similarity, got {verifier!r}")
         if judge is not None and not callable(judge):
-            raise ValueError(f"judge: must be null or a part whose _target_ compares two commands, got {judge!r}")
+            raise ValueError(
+                f"judge: must be null or a function (set by _target_) that compares two commands, got {judge!r}"
+            )
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold: must be in (0, 1], got {threshold}")
         super().__init__(level, horizon, calls, TOOLS, True, shown, _SHOWN, slips or Slips(), box)

@@ -136,7 +136,8 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
             raise ValueError(f"task {task.id}: its data does not describe a game of textarena")
         if data.get("game") != self.id or dict(settings) != self.settings:
             raise InputError(
-                f"task {task.id}: {data.get('game')} with {dict(settings)} is not this run's game; set env.id and env.settings"
+                f"task {task.id}: made for the game {data.get('game')} with the settings {dict(settings)}, which this "
+                "run does not use; correct env.id and env.settings"
             )
         return self._deal(data["seed"])
 
@@ -144,7 +145,7 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
         return GameSession(task, partial(self.open_episode, task), self.horizon)
 
     def unknown(self, session: GameSession) -> str:
-        return "" if _base(session.task) in SOLVERS else f"there is no expert of {session.task.data['game']}"
+        return "" if _base(session.task) in SOLVERS else f"there is no expert for {session.task.data['game']}"
 
     def accepts(self, session: GameSession, action: str, expert: str) -> bool:
         """Returns whether the action is one of the solver's good moves or wins at once.

@@ -33,7 +33,7 @@ def package() -> Any:
         MissingTextArenaError: the package cannot be imported.
     """
     if find_spec("textarena") is None:
-        raise MissingTextArenaError(f"env=textarena needs textarena, not installed here; {INSTALL}")
+        raise MissingTextArenaError(f"env=textarena needs textarena, which is not installed here; {INSTALL}")
     try:
         import textarena
     except ImportError as error:

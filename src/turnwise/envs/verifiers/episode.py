@@ -51,7 +51,7 @@ def _client() -> type:
             pass
 
         def _unused(self, *given: Any, **named: Any) -> Any:
-            raise NotImplementedError("the policy's replies are no messages of a provider")
+            raise NotImplementedError("the policy's replies are not messages of a model provider")
 
         setup_client = to_native_tool = to_native_prompt = get_native_response = _unused
         raise_from_native_response = from_native_response = _unused
@@ -111,7 +111,7 @@ class VerifiersEpisode:
             self.close()
             raise
         if asked is None:
-            raise EnvironmentFault(f"{where}: the rollout ended before it asked for a reply")
+            raise EnvironmentFault(f"{where}: the rollout ended before it requested a reply of the policy")
         self._prompt, tools = asked
         self._tools: Tools = tuple(
             {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
@@ -152,7 +152,8 @@ class VerifiersEpisode:
         prompt, _ = asked
         if len(prompt) <= before or prompt[before].role != "assistant" or list(prompt[:before]) != list(self._prompt):
             raise InputError(
-                f"{self.where}: the environment changes earlier messages; training needs dialogues that only grow"
+                f"{self.where}: the environment changed earlier messages; training requires that messages are only "
+                "appended"
             )
         self._prompt = prompt
         return self._shown(self._plain(prompt[before + 1 :]))
@@ -185,7 +186,9 @@ class VerifiersEpisode:
             raise EnvironmentFault(f"{self.where}: {type(failed).__name__}: {failed.__cause__ or failed}")
         reward = float(state["reward"])
         if not math.isfinite(reward):
-            raise EnvironmentFault(f"{self.where}: the rubric's reward is {reward}")
+            raise EnvironmentFault(
+                f"{self.where}: the rubric returned the reward {reward}, which is not a finite number"
+            )
         won = reward >= self.threshold
         last = self._shown(self._plain(_final(state)))
         metrics = {name: float(value) for name, value in (state.get("metrics") or {}).items()}

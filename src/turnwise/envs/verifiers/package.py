@@ -35,7 +35,8 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
     except AttributeError as error:
         cause = f" ({error.__cause__})" if error.__cause__ else ""
         raise InputError(
-            f"env=verifiers: this version has no load_environment{cause}; it is in versions 0.2 and 0.3: {INSTALL}"
+            f"env=verifiers: the installed version of verifiers has no load_environment{cause}; use version 0.2 or "
+            f"0.3: {INSTALL}"
         ) from error
     if "VF_LOG_LEVEL" not in os.environ:
         verifiers.setup_logging("WARNING")
@@ -48,11 +49,13 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
         ) from error
     if not isinstance(environment, verifiers.MultiTurnEnv):
         raise InputError(
-            f"env.id: {name!r} is a {type(environment).__name__}; single-turn, multi-turn and tool environments can be played"
+            f"env.id: {name!r} is a {type(environment).__name__}; only single-turn, multi-turn and tool environments "
+            "can be used"
         )
     if getattr(environment, "requires_group_rollouts", False):
         raise InputError(
-            f"env.id: the rubric of {name!r} compares the rollouts of a group; only rubrics of one rollout can be used"
+            f"env.id: the rubric of {name!r} compares the rollouts of a group; only rubrics that score each rollout "
+            "alone can be used"
         )
     return environment
 
@@ -108,7 +111,9 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             yield f"{source}/{place}", json.loads(json.dumps(row, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise InputError(f"env.id: row {place} of its {source} set cannot be written as JSON ({error})") from None
+            raise InputError(
+                f"env.id: row {place} of the environment's {source} set cannot be written as JSON ({error})"
+            ) from None
 
 
 def _question(row: Mapping[str, Any]) -> str:

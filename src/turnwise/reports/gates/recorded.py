@@ -38,7 +38,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
     found = []
     for path in paths:
         if not path.exists():
-            raise InputError(f"{path}: no such file")
+            raise InputError(f"{path}: this file does not exist")
         for place, row in checked_lines(path):
             with _recorded(place):
                 group = _paths(row)
@@ -48,16 +48,18 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
                 found.append((place, row, *group))
     if not found:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "the file is empty"
-        raise InputError(f"{', '.join(map(str, paths))}: no group that ran to its end ({reasons})")
+        raise InputError(f"{', '.join(map(str, paths))}: no group ran to its end ({reasons})")
     longest = max(len(rollout) for _, _, rollouts, _ in found for rollout in rollouts)
     horizon = horizon or longest
     if longest > horizon:
-        raise InputError(f"horizon={horizon}: a rollout in {paths[0]} has {longest} turns; give at least that")
+        raise InputError(
+            f"horizon={horizon}: a rollout in {paths[0]} has {longest} turns; set horizon to at least this number"
+        )
     kept = tuple(step for step in sorted(set(steps)) if step < horizon)
     if not kept:
         raise InputError(
-            f"{paths[0]}: the longest rollout has {longest} turns, so no gate at step {min(steps)} or later can save any; "
-            "give steps= below that, or rollouts of whole episodes (method=grpo)"
+            f"{paths[0]}: the longest rollout has {longest} turns, so a gate at step {min(steps)} or later saves no "
+            "turns; give smaller values in steps=, or rollouts of whole episodes (method=grpo)"
         )
     groups = []
     for place, row, rollouts, rewards in found:
@@ -73,8 +75,8 @@ def _recorded(place: str) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(
-            f"{place}: no recorded rollout ({type(error).__name__}: {error}); give a file that a run of train.py left in its "
-            "folder rollouts/"
+            f"{place}: this is not a recorded rollout ({type(error).__name__}: {error}); give a file that a run of train.py "
+            "wrote to its folder rollouts/"
         ) from error
 
 
@@ -110,7 +112,9 @@ def _path(turns: Sequence[Mapping[str, Any]], leaf: int) -> list[int]:
     while leaf >= 0:
         path.append(leaf)
         if not turns[leaf]["parent"] < leaf:
-            raise ValueError(f"turn {leaf} continues turn {turns[leaf]['parent']}, which does not stand before it")
+            raise ValueError(
+                f"turn {leaf} has turn {turns[leaf]['parent']} as its parent, but a parent must come before its turn"
+            )
         leaf = turns[leaf]["parent"]
     return path[::-1]
 

@@ -35,12 +35,12 @@ def read_features(folder: Path) -> Buffer:
     tasks: dict[str, dict[int, Row]] = defaultdict(dict)
     for number, row in enumerate(read_csv(path, columns), 2):
         if row["label"] not in LABELS:
-            raise InputError(f"{path}:{number}: label {row['label']!r} is none of {', '.join(LABELS)}")
+            raise InputError(f"{path}:{number}: label {row['label']!r} must be one of {', '.join(LABELS)}")
         tasks[row["task_id"]][whole_number_of(path, number, row, "K")] = row
     steps = sorted({step for rows in tasks.values() for step in rows})
     uneven = next((task for task, rows in tasks.items() if sorted(rows) != steps), None)
     if uneven is not None:
-        raise InputError(f"{path}: task {uneven} has no row for some K of {steps}; every task needs one for each")
+        raise InputError(f"{path}: task {uneven} has no row for some K of {steps}; every task needs a row for each K")
     groups = []
     for task, rows in tasks.items():
         first = rows[steps[0]]
@@ -72,11 +72,11 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
             rows: list[Row] = list(reader)
             known = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: cannot be read as CSV ({error}); fetch the authors' file again") from error
+        raise InputError(f"{path}: this is not a valid CSV file ({error}); download the authors' file again") from error
     missing = [name for name in columns if name not in known]
     if missing or not rows:
         what = f"lacks the columns {', '.join(missing)}" if missing else "has no row"
-        raise InputError(f"{path}: {what}; fetch the authors' file again")
+        raise InputError(f"{path}: {what}; download the authors' file again")
     return rows
 
 

@@ -59,7 +59,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.k < 1 or not self.steps or min(self.steps) < 1:
-            raise ValueError(f"k and steps must be turns from 1 on, got {self.k} and {self.steps}")
+            raise ValueError(f"k and steps must be at least 1, got {self.k} and {self.steps}")
         for name in ("threshold", "ended", "floor"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be a share in [0, 1], got {getattr(self, name)}")
@@ -92,7 +92,7 @@ def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> 
     buffer = read_features(data) if released else _recorded(data, settings)
     if settings.k not in buffer.steps:
         raise InputError(
-            f"k={settings.k}: {data} holds the signals at K = {', '.join(map(str, buffer.steps))}; choose one of them"
+            f"k={settings.k}: {data} contains signals only at K = {', '.join(map(str, buffer.steps))}; choose one of them"
             + ("" if released else f" (the longest rollout has {buffer.horizon} turns)")
         )
     k, seed, resamples = settings.k, settings.seed, settings.resamples
@@ -132,13 +132,13 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
         paths = recordings(data)
         if not paths:
             raise InputError(
-                f"data={data}: holds neither {FEATURES} (the authors' results) nor rollouts/*.jsonl (a run's folder)"
+                f"data={data}: contains neither {FEATURES} (the authors' results) nor rollouts/*.jsonl (a run's folder)"
             )
     elif data.is_file():
         paths = [data]
     else:
         raise InputError(
-            f"data={data}: there is no such file or folder; give a run's rollouts/train.jsonl, or a folder"
+            f"data={data}: this file or folder does not exist; give a run's rollouts/train.jsonl, or a folder"
         )
     known = tuple((path, path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
     return _read(known, tuple(sorted({*settings.steps, settings.k})), settings.horizon)

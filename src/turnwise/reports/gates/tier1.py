@@ -47,7 +47,7 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
     shared = [key for key in arms[0] if key in arms[1]]
     if not shared:
         raise InputError(
-            f"{gated}: none of its groups of iteration 0 is in {without}; run both arms with the same seed and states, and "
+            f"{gated}: no group of iteration 0 is also in {without}; run both arms with the same seed and states, and "
             "record all groups with rollout.recorded"
         )
     pairs = [(arms[0][key], arms[1][key]) for key in shared]
@@ -79,7 +79,9 @@ def _groups(path: Path) -> dict[tuple[str, str], Played]:
         if row.get("iteration") == 0
     }
     if not found:
-        raise InputError(f"{path}: no recorded group of iteration 0; give what a run of train.py left")
+        raise InputError(
+            f"{path}: there is no recorded group of iteration 0; give the folder that a run of train.py wrote"
+        )
     return found
 
 

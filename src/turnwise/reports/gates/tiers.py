@@ -55,7 +55,9 @@ def read_tier1(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None
     for row in read_csv(path, columns):
         arms[row["label"]][row["task_id"]] = row
     if set(arms) != {"baseline", "gated"} or set(arms["baseline"]) != set(arms["gated"]):
-        raise InputError(f"{path}: needs the same tasks under the labels baseline and gated, got {sorted(arms)}")
+        raise InputError(
+            f"{path}: the labels baseline and gated must have the same tasks; the labels are {sorted(arms)}"
+        )
     tasks = list(arms["baseline"])
 
     def column(arm: str, name: str) -> np.ndarray:
@@ -102,7 +104,9 @@ def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None
         return None
     baseline, gated = (_by_seed(path) for path in paths)
     if set(baseline) != set(gated):
-        raise InputError(f"{paths[1]}: its seeds {sorted(gated)} are not those of {paths[0].name}, {sorted(baseline)}")
+        raise InputError(
+            f"{paths[1]}: the seeds {sorted(gated)} differ from those of {paths[0].name}, {sorted(baseline)}"
+        )
     seeds = sorted(baseline)
     seconds = [np.array([arm[s]["iter_secs"].sum() for s in seeds]) for arm in (baseline, gated)]
     norms = [np.array([arm[s]["grad_norm"].mean() for s in seeds]) for arm in (baseline, gated)]
