@@ -139,7 +139,7 @@ def check(name: str, settings: Settings, console: Terminal) -> dict[str, Any]:
         if (before.observations, before.won) != (after.observations, after.won)
     ]
     problems["accepts"] = [
-        f"task {r.task.id}: the verifier rejects the expert's action {action!r}"
+        f"task {r.task.id}: the verifier refuses the expert's action {action!r}"
         for r in replayed
         for action, accepted in zip(r.actions, r.accepted, strict=False)
         if not accepted

@@ -182,7 +182,7 @@ def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
     absent = [seed for seed in entries[0].asked.seeds or () if seed not in there]
     if absent:
         told = (
-            f"of the requested seeds only {', '.join(map(str, sorted(there)))} have one"
+            f"only these requested seeds have one: {', '.join(map(str, sorted(there)))}"
             if there
             else "no requested seed has one"
         )

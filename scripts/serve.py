@@ -101,7 +101,7 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
         )
     if not is_local(url) and args.full_weights:
         raise InputError(
-            f"--full-weights: requests that replace weights are not protected by a token, so they are not allowed on "
+            "--full-weights: requests that replace weights are not protected by a token, so they are not allowed on "
             f"{args.host}; use a LoRA adapter, or an address of this machine only (--host 127.0.0.1)"
         )
     try:

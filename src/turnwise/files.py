@@ -149,7 +149,10 @@ def no_room(error: OSError, folder: str | Path) -> str | None:
     The message names ``folder`` if the error itself names no file.
     """
     remedy = _REMEDY.get(error.errno or 0)
-    return remedy and f"{error.filename or folder}: {remedy} and run the same command again to resume the run"
+    return (
+        remedy
+        and f"{error.filename or folder}: {remedy} and run the same command again; a run of train.py then resumes"
+    )
 
 
 def out_of_reach(error: OSError) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
-MESSAGE = "no space left on this disk; free some space and run the same command again to resume the run"
+MESSAGE = "no space left on this disk; free some space and run the same command again; a run of train.py then resumes"
 
 
 def _disk() -> Any:

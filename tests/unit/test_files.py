@@ -49,7 +49,7 @@ def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="No space left") as caught, atomic_write(path) as part:
         part.write_text("new")
     assert no_room(caught.value, tmp_path) == (
-        f"{path}: no space left on this disk; free some space and run the same command again to resume the run"
+        f"{path}: no space left on this disk; free some space and run the same command again; a run of train.py then resumes"
     )
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -129,7 +129,9 @@ class Sweep(Part):
             self.claims(metric)
         for metric, least in self.least.items():
             if metric not in self.directions | self.also or least <= 0:
-                raise ValueError(f"least.{metric}: must be above 0, for a metric that has claims; got {least:g}")
+                raise ValueError(
+                    f"least.{metric}: the metric must have claims and the number must be above 0, got {least:g}"
+                )
         for level in self.reach:
             if isinstance(level, str) and level not in self.rows:
                 raise ValueError(f"reach: {level!r} is neither a percentage nor a row")
@@ -149,7 +151,9 @@ class Sweep(Part):
         while (before := row.begins(scale)) is not None:
             first = self.rows.get(before)
             if first is None or (first.overrides is None and first.same is None) or before in passed:
-                raise ValueError(f"rows.{name}.starts: {before!r} is not a row of this file that has runs")
+                raise ValueError(
+                    f"rows.{name}.starts: {before!r} must be a row of this file that has runs and must not lead back to itself"
+                )
             passed.add(before)
             row = first
 

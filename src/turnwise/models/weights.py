@@ -108,7 +108,10 @@ def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
             _check_scales(value, f"{where}, {key}")
             low, high = value.get("low_freq_factor"), value.get("high_freq_factor")
             if isinstance(low, int | float) and isinstance(high, int | float) and not 0 < low < high:
-                raise WeightsError(f"{where}, {key} has low_freq_factor={low!r} and high_freq_factor={high!r}")
+                raise WeightsError(
+                    f"{where}, {key} has low_freq_factor={low!r} and high_freq_factor={high!r}, but both must be above "
+                    "0, and the first must be below the second"
+                )
         for ends, (low, high) in _SCALES.items():
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if re.search(ends, key) and value is not None and not (number and low <= value <= high):

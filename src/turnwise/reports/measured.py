@@ -95,7 +95,9 @@ class Measured:
             return None if top is None or not bottom else top / bottom
         how, _, key = metric.rpartition(" ")
         if how not in ("", "late", "spread", "last", "sum"):
-            raise InputError(f"metric {metric!r}: {how!r} must be one of late, spread, last, sum")
+            raise InputError(
+                f"metric {metric!r}: the word before the key must be one of late, spread, last, sum, got {how!r}"
+            )
         if key in _WITH_PROFILES:
             return _WITH_PROFILES[key](self)
         if "/" not in key:

@@ -83,7 +83,7 @@ def state(folder: Path) -> State:
         return "finished", "", False
     status = read_status(folder)
     if status is None:
-        return "no status: the run was not started, or an older version wrote it", "", False
+        return "no status: the run has not started, or its folder was written by an older version", "", False
     standing = progress(status)
     return (standing, remaining(status), True) if status.running else (f"{status.state} while {standing}", "", False)
 

@@ -29,7 +29,7 @@ def mistakes(*overrides: str) -> list[str]:
             "allocator=trace predictor=tiny allocator.budget=1",
             "allocator: budget must be at least 2, the smallest group",
         ),
-        ("update.offload=true", "update: offload moves"),
+        ("update.offload=true", "update: offload needs recompute"),
         ("policy.lora.r=100000", "policy.lora: r must be a rank from 0"),
         ("update.learning_rate=inf", "update.learning_rate: must be a finite number, got inf"),
         ("method=pivotrl states.lambda_diff=7", "states: lambda_diff must be above 0 and at most 1"),

@@ -214,7 +214,10 @@ def test_an_opening_may_have_no_system_and_an_episode_may_end_with_an_observatio
         (lambda p: write(p / "x.csv", record()), r"x.csv: unknown kind of file; use .jsonl"),
         (lambda p: write(p / "x.parquet", b"PAR"), "x.parquet: cannot be read"),
         (lambda p: write(p / "x.jsonl"), "x.jsonl: there is no trajectory"),
-        (lambda p: write(p / "x.jsonl", b"{", b""), "no usable trajectory in .*x.jsonl:\n.*x.jsonl:1: the line contains"),
+        (
+            lambda p: write(p / "x.jsonl", b"{", b""),
+            "no usable trajectory in .*x.jsonl:\n.*x.jsonl:1: the line contains",
+        ),
         (lambda p: [], "no trajectory file is given"),
     ],
 )

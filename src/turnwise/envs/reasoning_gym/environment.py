@@ -135,7 +135,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
     def _item(self, task: Task) -> Item:
         number = task.data.get("number")
         if not isinstance(number, int) or not 0 <= number < NUMBERS:
-            raise ValueError(f"task {task.id}: number: must be from 0 to {NUMBERS}, got {number!r}")
+            raise ValueError(f"task {task.id}: number: must be from 0 to {NUMBERS - 1}, got {number!r}")
         item = self._of(task).item(number)
         if item.question != task.data.get("question", item.question):
             raise ValueError(

@@ -111,7 +111,7 @@ class VerifiersEpisode:
             self.close()
             raise
         if asked is None:
-            raise EnvironmentFault(f"{where}: the rollout ended before it requested a reply of the policy")
+            raise EnvironmentFault(f"{where}: the rollout ended before it requested a reply from the policy")
         self._prompt, tools = asked
         self._tools: Tools = tuple(
             {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}

@@ -35,7 +35,7 @@ def read_features(folder: Path) -> Buffer:
     tasks: dict[str, dict[int, Row]] = defaultdict(dict)
     for number, row in enumerate(read_csv(path, columns), 2):
         if row["label"] not in LABELS:
-            raise InputError(f"{path}:{number}: label {row['label']!r} must be one of {', '.join(LABELS)}")
+            raise InputError(f"{path}:{number}: the label must be one of {', '.join(LABELS)}, got {row['label']!r}")
         tasks[row["task_id"]][whole_number_of(path, number, row, "K")] = row
     steps = sorted({step for rows in tasks.values() for step in rows})
     uneven = next((task for task, rows in tasks.items() if sorted(rows) != steps), None)

@@ -141,9 +141,7 @@ def test_budgets_that_cannot_be_spent_are_named(values, budget) -> None:
         root_allocation(values, budget)
 
 
-@pytest.mark.parametrize(
-    ("values", "found"), [([0.5, 1.2], "index 1 is 1.2"), ([float("nan")], "index 0 is nan")]
-)
+@pytest.mark.parametrize(("values", "found"), [([0.5, 1.2], "index 1 is 1.2"), ([float("nan")], "index 0 is nan")])
 def test_what_is_no_probability_is_named(values, found) -> None:
     with pytest.raises(ValueError, match=f"values must be a list of probabilities.*{found}"):
         root_allocation(values, 2)
