@@ -58,7 +58,7 @@ def test_adapters_are_held_in_float32_over_bfloat16_weights() -> None:
 
 
 def test_a_model_that_nobody_knows_is_told() -> None:
-    with pytest.raises(InputError, match=r"nobody/model: no such folder.*architectures\.yaml"):
+    with pytest.raises(InputError, match=r"nobody/model: .*architectures\.yaml"):
         architecture("nobody/model")
 
 

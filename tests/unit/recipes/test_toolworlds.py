@@ -94,7 +94,7 @@ def test_every_base_has_its_configuration():
 def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
     monkeypatch.setitem(BASES, "tiny_tools", tmp_path)  # type: ignore[arg-type]
     with pytest.raises(
-        InputError, match=r"base tiny_tools: no model\.safetensors .*recipes\.tiny --base tiny_tools --ship"
+        InputError, match=r"tiny_tools: .*model\.safetensors .*recipes\.tiny --base tiny_tools --ship"
     ):
         tiny_path("tiny_tools")
 
@@ -107,7 +107,7 @@ def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
         ("tiny_tools", "terminal", "full", "only at level=tiny"),
         ("tiny", "terminal", "tiny", "base=tiny_tools was"),
         ("tiny_tools", "household", None, "base=tiny was"),
-        ("tiny", "tau2", None, "policy.model="),
+        ("tiny", "tau2", None, "policy.model"),
         ("Qwen/Qwen3-4B", "tau2", None, None),
     ],
 )

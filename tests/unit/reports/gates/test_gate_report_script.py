@@ -151,7 +151,7 @@ def features(folder: Path, rows: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": "sometimes"}, "hybrid_gate_features.csv:2: label 'sometimes' must be one of"),
+        ({"label": "sometimes"}, "hybrid_gate_features.csv:2: the label must be one of"),
         ({"K": "ten"}, "hybrid_gate_features.csv:2: K is 'ten', not a whole number"),
         ({"K": "1" * 400}, "1', not a whole number"),
         ({"K": "2.5"}, "K is '2.5', not a whole number"),
