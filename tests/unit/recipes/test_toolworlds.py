@@ -93,9 +93,7 @@ def test_every_base_has_its_configuration():
 
 def test_a_base_that_is_not_built_says_how_to_build_it(tmp_path, monkeypatch):
     monkeypatch.setitem(BASES, "tiny_tools", tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(
-        InputError, match=r"tiny_tools: .*model\.safetensors .*recipes\.tiny --base tiny_tools --ship"
-    ):
+    with pytest.raises(InputError, match=r"tiny_tools: .*model\.safetensors .*recipes\.tiny --base tiny_tools --ship"):
         tiny_path("tiny_tools")
 
 
