@@ -31,10 +31,11 @@ class StoredRow:
 
 
 class Rows:
-    """Assigns rows to the slots of a store.
+    """Decides which histories (rows of token ids) have keys and values in the memory of the engine.
 
     Args:
-        store: the store of keys and values; its memory budget limits how many rows can be stored at once.
+        store: the store of keys and values. It has one slot for each stored row, and its memory limit determines the
+            number of slots.
     """
 
     def __init__(self, store: Store) -> None:

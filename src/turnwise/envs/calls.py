@@ -99,11 +99,12 @@ class Short:
 
 
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
-    """Parses the text after the tool's name in a short call. Returns the arguments by name.
+    """Parses the arguments of a call in the short form (the tool's name and its arguments, separated by spaces).
+    Returns the arguments by name.
 
     Raises:
-        ToolCallError: the first argument is empty, an integer does not have 1 to 6 digits, or a tool without parameters
-            got an argument.
+        ToolCallError: the first argument is empty, the text for an integer parameter is not a number of 1 to 6 digits,
+            or a tool without parameters got an argument.
     """
     if not parameters and text:
         raise ToolCallError(f"{name} takes no argument")

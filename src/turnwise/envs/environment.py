@@ -193,7 +193,8 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
 def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
     """Opens the tasks together in advance.
 
-    An environment without ``prepare`` is left out; it opens each task when the task is reset.
+    An environment without a method ``prepare`` is skipped, also as a part of a mixture; it opens each task when the
+    task is reset.
 
     Raises:
         EnvironmentFault: a task cannot be opened.

@@ -152,9 +152,11 @@ def order(counts: Sequence[int]) -> list[int]:
     part of the prefix.
 
     This is Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330). At each
-    position, the lag of an index is its proportional part minus its occurrences so far. Among the indices with a lag of
-    at least 1 / (2n - 2), the rule takes the one whose lag would be the first to reach 1 - 1 / (2n - 2). No lag then
-    exceeds this bound. All numbers are integers or exact fractions, so there are no rounding errors.
+    position, the lag of an index is its proportional part minus its occurrences so far. The lag of an index grows as
+    long as the index is not taken. The rule considers the indices with a lag of at least 1 / (2n - 2). For each of
+    them it computes the position at which the lag would reach the bound 1 - 1 / (2n - 2), and it takes the index with
+    the earliest such position. No lag then exceeds the bound. All numbers are integers or exact fractions, so there are
+    no rounding errors.
     """
     total = sum(counts)
     slack = max(1, 2 * len(counts) - 2)

@@ -156,7 +156,9 @@ def _side(word: str, text: str, rows: Collection[str]) -> str | float:
     try:
         return float(word)
     except ValueError:
-        raise ValueError(f"directions: {text!r}: there is no row {word!r}") from None
+        raise ValueError(
+            f"directions: the claim {text!r} compares the row {word!r}, but the sweep has no such row"
+        ) from None
 
 
 def check_preconditions(

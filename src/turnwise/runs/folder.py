@@ -162,7 +162,7 @@ def _anew(cfg: DictConfig) -> bool:
 def _has_result(path: Path) -> bool:
     """Returns whether the folder has a readable ``result.json``.
 
-    The run writes a damaged ``result.json`` again from its other files.
+    If ``result.json`` is damaged, the run writes a new one from its other files.
     """
     fault = fault_of_result(path)
     if fault and is_first():

@@ -58,7 +58,8 @@ def read_experts(
     If ``data.file`` is not set, the environment's experts generate a file of trajectories, unless it exists already.
 
     Args:
-        folder: the folder of files that runs share. The demonstrations are stored there during the run.
+        folder: the cache folder, which all runs share. During the run, a temporary file in this folder contains the
+            demonstrations.
         dialect: the way in which the chat template renders the dialogues of ``data.file``.
 
     Raises:

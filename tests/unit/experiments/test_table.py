@@ -78,7 +78,7 @@ def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
         ({"seeds": [0, 0]}, "each seed only once"),
         ({"seeds": []}, "at least one"),
         ({"scales": {"huge": "x=1"}}, "scales.huge"),
-        ({"directions": {"m": ["ours > nobody"]}}, "there is no row 'nobody'"),
+        ({"directions": {"m": ["ours > nobody"]}}, "row 'nobody'"),
     ],
 )
 def test_every_mistake_names_its_key(conf: Path, change: dict[str, object], words: str) -> None:

@@ -70,8 +70,8 @@ class HouseholdSession:
     def gains_information(self, action: str) -> bool:
         """Returns whether the action shows the inside of a new receptacle, or walks to a new receptacle that is closed.
 
-        A receptacle is new if the agent has not looked into it yet. A walk to a closed receptacle counts only if the
-        agent does not already stand in front of a new, closed receptacle.
+        A receptacle is new if the agent has not looked into it yet. If the agent is already in front of a new, closed
+        receptacle, a walk to another closed one does not count: opening the present one would show something new.
         """
         world, state = self.world, self.state
         command = world.commands.get(action.strip())

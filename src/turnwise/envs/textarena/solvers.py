@@ -18,7 +18,8 @@ P = TypeVar("P", bound=Hashable)
 class Moves:
     """The moves that can be made now.
 
-    ``good`` moves are as good as any move, and the expert makes one of them. ``idle`` moves are legal but gain nothing.
+    ``good`` are the best moves: no other move is better, and the expert makes one of them. ``idle`` moves are legal but
+    gain nothing.
     """
 
     good: Sequence[str]
