@@ -16,8 +16,6 @@ from turnwise.errors import InputError
 
 # ending of a file that is still being written; if a killed process left such a file behind, it may be deleted
 PART = ".part"
-# libyaml, if PyYAML was built with it, is ten times as fast
-LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _REMEDY = {
     errno.ENOSPC: "no space left on this disk; free some space",
@@ -89,7 +87,8 @@ def parse_yaml(text: str | bytes) -> Any:
             13.
     """
     try:
-        return yaml.load(text, Loader=LOADER)
+        # not with libyaml's loader, although it is faster: a deeply nested text overflows its stack and kills the process
+        return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"not YAML ({' '.join(str(error).split())})") from error
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnwise.files import append, atomic_write, no_room, writing
+from turnwise.files import append, atomic_write, no_room, parse_yaml, writing
 from turnwise.training.checkpoint import WholeCheckpointIO
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -109,3 +109,9 @@ def test_a_torn_line_spoils_no_other(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n{"a"')
     append(path, '{"a": 2}\n')
     assert path.read_text().splitlines() == ['{"a": 1}', '{"a"', '{"a": 2}']
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, "- " * 200_000, "{a: " * 50_000])
+def test_yaml_that_is_nested_too_deeply_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="YAML"):
+        parse_yaml(text)
