@@ -237,12 +237,17 @@ def model_size(results: Sequence[Result]) -> str:
         for name, row in result.items()
         if isinstance(row, Mapping) and "x_padded" in row
     ]
-    setting, absent = results[0]["setting"], {k: v for result in results for k, v in result["absent"].items()}
+    absent = {k: v for result in results for k, v in result["absent"].items()}
     lines = [table(["parameters, number format", *(f"`{key}`" for key in keys)], rows)]
     lines += [f"Not measured: {name} ({reason})." for name, reason in absent.items()]
-    command = f"--work {setting['work']} --sizes {' '.join(setting['sizes'])} --dtypes {' '.join(setting['dtypes'])}"
-    lines.append(f"`python benchmarks/growth.py {command}`. {machines(results)}")
+    commands = ", ".join(_growth_command(result["setting"]) for result in results)
+    lines.append(f"{commands}. {machines(results)}")
     return "\n\n".join(lines)
+
+
+def _growth_command(setting: Result) -> str:
+    sizes, dtypes = " ".join(setting["sizes"]), " ".join(setting["dtypes"])
+    return f"`python benchmarks/growth.py --work {setting['work']} --sizes {sizes} --dtypes {dtypes}`"
 
 
 def _or_nothing(value: float | None) -> str:

@@ -25,7 +25,7 @@ Choose one option of each group (group=option)
 
 {groups}
 
-With -m or sweep=, the launcher that starts the runs
+These launchers can start the runs of -m or sweep=
 {launchers}
 
 All keys of a run, with their values: python train.py method=pivotrl --cfg job"""

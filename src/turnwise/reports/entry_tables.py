@@ -49,10 +49,8 @@ def summary_table(entries: Sequence[Entry]) -> Table:
         name = f"{sweep.paper}, {sweep.entry}"
         said = (entry.verdict or "-") + (" (one seed)" if entry.one_seed else "")
         table.rows.append([name, sweep.name, said, _tally(entry.decisions), runs])
-    places = dict.fromkeys(place for entry in entries for place in entry.kept)
-    mixed = (
-        [f"Rows without a run of your own are those of {', '.join(f'{place}/' for place in places)}."] if places else []
-    )
+    places = ", ".join(dict.fromkeys(f"{place}/" for entry in entries for place in entry.kept))
+    mixed = [f"If you have no run of a row, the table shows the run in {places}."] if places else []
     left_out = dict.fromkeys(note for entry in entries for note in entry.notes)
     changed = {one.folder: one for entry in entries for one in entry.changed}
     table.notes = [INTERVAL_NOTE, EACH_NOTE, *mixed, *_changed_notes(changed.values()), *left_out]
@@ -253,16 +251,18 @@ def _provenance(entry: Entry) -> list[str]:
     notes = [f"Not run at scale={scale}: {', '.join(rows)} ({reason})." for reason, rows in reasons.items()]
     for place, names in entry.kept.items():
         commits = {run.result.commit[:12] for name in names for run in entry.rows[name].values()}
-        notes.append(f"Runs of {place}/ (commit {', '.join(sorted(commits))}): {', '.join(names)}.")
+        notes.append(
+            f"The runs of these rows are in {place}/ (commit {', '.join(sorted(commits))}): {', '.join(names)}."
+        )
     if base := [name for name in untrained(entry.asked, entry.rows) if len(entry.rows[name]) > 1]:
-        notes.append(f"Measured and never trained, the same whatever the seed: {', '.join(sorted(base))}.")
+        notes.append(f"These rows have no training, so each seed has the same result: {', '.join(sorted(base))}.")
     hashes = {name: runs[min(runs)].result.config_hash for name, runs in entry.rows.items() if runs}
     return [*notes, *_hashes_note(hashes)]
 
 
 def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
     told = ", ".join(f"{name} `{found}`" for name, found in hashes.items() if found)
-    return [f"Configuration of the first seed: {told}."] if told else []
+    return [f"Hash of the configuration of each row's first seed: {told}."] if told else []
 
 
 def _changed_notes(changed: Iterable[Changed]) -> list[str]:

@@ -68,7 +68,7 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
         f"{labels.get(row.name, row.name)} `{row.first.config_hash}`" for row in rows if row.first.config_hash
     )
     table.notes = [f"{over}{scale_sentence(rows[0].first)}", INTERVALS]
-    table.notes += [f"Configuration of the first seed: {hashes}."] if hashes else []
+    table.notes += [f"Hash of the configuration of each row's first seed: {hashes}."] if hashes else []
     return table
 
 

@@ -43,7 +43,7 @@ def test_markdown_page_and_reports(script, runs, tmp_path, capsys):
     assert "### household, scale tiny" in text
     assert "| PivotRL | 0, 1 | 33.9 | 55.2 +- 6.4 | +21.3 +- 6.4 |" in text  # t(0.975, 1) = 12.706
     assert "63.81" in text
-    assert "Configuration of the first seed: PivotRL `9f2c41d7a0b3`." in text
+    assert "Hash of the configuration of each row's first seed: PivotRL `9f2c41d7a0b3`." in text
     assert "Machine: two cores." in text
     assert f"--markdown {notes}" in text
     assert "<svg" in page.read_text()

@@ -156,8 +156,9 @@ def test_own_runs_of_a_row_come_before_kept_ones(tmp_path: Path) -> None:
         return read_entry(ask(["sweep=p_tab1"], conf), [own, kept], mean_interval, paired_mean_difference, None)
 
     assert entry().verdict == "holds"
-    assert f"Runs of {kept}/ (commit 0123456789ab): base, ours." in to_markdown(entry_tables(entry(), mean_interval))
-    assert f"are those of {kept}/." in to_markdown([summary_table([entry()])])
+    told = to_markdown(entry_tables(entry(), mean_interval))
+    assert f"The runs of these rows are in {kept}/ (commit 0123456789ab): base, ours." in told
+    assert f"the table shows the run in {kept}/." in to_markdown([summary_table([entry()])])
     save(own / "p/tab1/ours/seed0", 10)
     found = entry()
     assert sorted(found.rows["ours"]) == [0] and sorted(found.rows["base"]) == [0, 1, 2]

@@ -79,7 +79,7 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
     assert (
         f"2 recorded groups (commit 0123456789ab): python scripts/gate_report.py data={outputs}/p/groups/never." in told
     )
-    assert "Configuration of the first seed: never `hash0`." in told
+    assert "Hash of the configuration of each row's first seed: never `hash0`." in told
     asked, places = ask(["sweep=p_tab8"], conf), [outputs]
     checked = read_entry(asked, places, mean_interval, paired_mean_difference, None, lambda job: "hash0")
     assert [(one.row, one.seed, one.kept) for one in checked.changed] == [("never", 1, "hash1")]
