@@ -35,23 +35,23 @@ def json_object(line: str | bytes) -> dict[str, Any] | None:
 
 
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a file. Damaged lines are skipped with a warning, a damaged last line without one.
+    """Yields the records of a file. Damaged lines are skipped with one warning for all of them.
 
-    A killed run may leave an incomplete last line.
+    A killed run may leave an incomplete last line, so a damaged last line gets no warning.
     """
     if not path.exists():
         return
-    damaged = 0  # number of the previous line if that line was damaged, else 0
+    damaged, first, at_end = 0, 0, False  # number of damaged lines, the first of them, whether the file ends in one
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
-            if damaged:
-                logger.warning("%s: line %d is damaged and skipped", path, damaged)
-                damaged = 0
             row = json_object(line)
-            if row is not None and "iteration" in row:
+            at_end = row is None or "iteration" not in row
+            if row is not None and not at_end:
                 yield row
             else:
-                damaged = number
+                damaged, first = damaged + 1, first or number
+    if damaged > at_end:
+        logger.warning("%s: skipped damaged lines: %d; the first is line %d", path, damaged - at_end, first)
 
 
 def text_file(path: Path) -> Path | None:
