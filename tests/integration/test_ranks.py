@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.integration.clocks import CLOCKS
+from tests.integration.warm import Run
 from tests.integration.watched import end, outcome, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,15 +29,8 @@ SETTINGS = (
 RATE = "update.learning_rate=0.001"  # Adam divides by the gradient's size: what rounding leaves of a zero grows with the rate
 
 
-def start(overrides: list[str]) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
-    command = [sys.executable, str(ROOT / "train.py"), *overrides]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-
-
 def finish(overrides: list[str]) -> None:
-    process = start(overrides)
+    process = Run(overrides)
     out, error = outcome(process)
     assert process.returncode == 0, error[-3000:]
     assert out.count("Report:") == 1  # one process speaks
@@ -46,7 +38,7 @@ def finish(overrides: list[str]) -> None:
 
 def kill_when(overrides: list[str], reached: Callable[[], bool]) -> None:
     """Start the run and kill all its processes at once, as soon as ``reached`` says so."""
-    process = start(overrides)
+    process = Run(overrides)
     try:
         wait_until(process, reached, pause=0.01)
     finally:
@@ -129,7 +121,7 @@ def test_a_lost_process_ends_the_run_with_a_word_and_costs_nothing(
     settings = (*SETTINGS, RATE, "trainer.devices=2")
     finish(small("pivotrl", *settings, out="whole"))
     overrides = small("pivotrl", *settings, out="lost")
-    process = start(overrides)
+    process = Run(overrides)
     try:
         wait_until(process, (tmp_path / "lost" / "checkpoints" / "last.ckpt").exists, pause=0.01)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

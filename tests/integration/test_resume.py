@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,41 +12,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.integration.clocks import CLOCKS
+from tests.integration.warm import Run
 from tests.integration.watched import outcome, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = 128  # bytes, more than a spool has before its first action
 
 
-def command(overrides: list[str]) -> list[str]:
-    return [sys.executable, str(ROOT / "train.py"), *overrides]
-
-
-def start(overrides: list[str]) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
-    return subprocess.Popen(
-        command(overrides),
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        preexec_fn=heed_interrupts,  # noqa: PLW1509 - this process has no threads here
-    )
-
-
-def heed_interrupts() -> None:
-    """What a shell begins in the background ignores SIGINT, and so would all that it begins."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def finish(overrides: list[str]) -> None:
-    process = start(overrides)
+    process = Run(overrides)
     _, error = outcome(process)
-    assert process.returncode == 0, error.decode()[-3000:]
+    assert process.returncode == 0, error[-3000:]
 
 
 def kill_when(overrides: list[str], reached: Callable[[], bool]) -> None:
     """Start the run and kill -9 it as soon as ``reached`` says so."""
-    process = start(overrides)
+    process = Run(overrides)
     try:
         wait_until(process, reached)
     finally:
@@ -136,14 +113,14 @@ def test_a_signal_stops_a_run_with_a_word_and_loses_nothing(
     settings += ("eval.attempts=0", "eval.tasks=2", "eval.items=1", "logger.wandb=null", f"update.steps={steps}")
     finish(small("pivotrl", *settings, out="whole"))
     overrides = small("pivotrl", *settings, out="stopped")
-    process = start(overrides)
+    process = Run(overrides)
     wait_until(process, lambda: saved(stopped) >= 2)
     process.send_signal(number)
     _, error = outcome(process)
-    assert process.returncode == 128 + number, error.decode()[-2000:]
-    last = error.decode().splitlines()[-1]
+    assert process.returncode == 128 + number, error[-2000:]
+    last = error.splitlines()[-1]
     assert last == f"stopped by {number.name}: everything saved so far is kept, and the same command resumes the run"
-    assert "Traceback" not in error.decode()
+    assert "Traceback" not in error
     assert not (stopped / "result.json").exists()
     finish(overrides)
     a, b = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (whole, stopped))

@@ -10,10 +10,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 IDLE = 120.0  # s after which a run that computes no more hangs
 LEAST = 0.01  # of a processor; a run that uses less is waiting for something
+
+
+class Process(Protocol):
+    """What is used here of :class:`subprocess.Popen`, and of :class:`tests.integration.warm.Run`."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def communicate(self, *, timeout: float | None = None) -> tuple[Any, Any]: ...
 
 
 @dataclass
@@ -46,7 +56,7 @@ def processor_seconds(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(processor_seconds(int(c)) for c in children)
 
 
-def wait_until(process: subprocess.Popen[Any], reached: Callable[[], bool], pause: float = 0.002) -> None:
+def wait_until(process: Process, reached: Callable[[], bool], pause: float = 0.002) -> None:
     """Look at ``reached`` until it holds, however long the run computes until then.
 
     Raises:
@@ -61,7 +71,7 @@ def wait_until(process: subprocess.Popen[Any], reached: Callable[[], bool], paus
         time.sleep(pause)
 
 
-def outcome(process: subprocess.Popen[Any], idle: float = IDLE) -> tuple[Any, Any]:
+def outcome(process: Process, idle: float = IDLE) -> tuple[Any, Any]:
     """What a run wrote to its pipes until it ended, however long it computed; one that hangs is killed with its group.
 
     Raises:
@@ -79,7 +89,7 @@ def outcome(process: subprocess.Popen[Any], idle: float = IDLE) -> tuple[Any, An
             end(process)
 
 
-def end(process: subprocess.Popen[Any]) -> None:
+def end(process: Process) -> None:
     """Kill a run, and its group where it leads one."""
     with suppress(ProcessLookupError):
         leads = os.getpgid(process.pid) == process.pid

@@ -15,8 +15,9 @@ from turnwise.runs.status import NAME, Status, read_status, spent, write_status
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 5.0  # least time in seconds between two pages
-SHARE = 50  # least time between two pages, in multiples of the time to draw one; pages cost at most 2 % of the time
+SECONDS = 5.0  # least time in seconds between two pages of a phase
+SHARE = 50  # least time between two pages of a phase, in multiples of the time to draw one: 2 % of the time at most
+PHASE_SHARE = 10  # least time between two pages where a phase begins, likewise: a short run has many phases
 
 
 class Live:
@@ -39,7 +40,7 @@ class Live:
         now = time.time()
         last = read_status(folder) if writes else None
         self.status = Status(command=command, before=spent(last) if last else 0.0, began=now, written=now)
-        self._next_page = self._next_status = 0.0
+        self._next_page = self._next_phase_page = self._next_status = 0.0  # on the clock of time.monotonic()
         self._warned = False
 
     @property
@@ -58,7 +59,8 @@ class Live:
         now = time.monotonic()
         if begins or now >= self._next_status:
             self._next_status = now + 1.0
-            self._write(page=self.status.phase != "report" and (begins or now >= self._next_page))
+            due = now >= (self._next_phase_page if begins else self._next_page)
+            self._write(page=due and self.status.phase != "report")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -95,3 +97,4 @@ class Live:
         took = time.monotonic() - began
         if page:
             self._next_page = time.monotonic() + max(SECONDS, SHARE * took)
+            self._next_phase_page = time.monotonic() + PHASE_SHARE * took

@@ -13,7 +13,7 @@ from hydra.types import RunMode
 
 from turnwise.console import Terminal
 from turnwise.runs.status import NAME, Status, write_status
-from turnwise.training import distributed, progress
+from turnwise.training import distributed, live_page, progress
 from turnwise.training.distributed import label_of
 from turnwise.training.live_page import Live
 from turnwise.training.progress import Phases
@@ -23,7 +23,10 @@ def status_of(folder: Path) -> dict[str, object]:
     return dict(json.loads((folder / NAME).read_text()))
 
 
-def test_a_run_has_a_page_from_its_start_and_loses_its_status_at_its_end(tmp_path: Path) -> None:
+def test_a_run_has_a_page_from_its_start_and_loses_its_status_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_page, "PHASE_SHARE", 0)  # drawing takes no time
     (tmp_path / "config.yaml").write_text("method: sft\nseed: 3\n")
     with Live(tmp_path, "python train.py method=sft") as live:
         assert "python train.py method=sft" in (tmp_path / "report.html").read_text()
@@ -32,13 +35,31 @@ def test_a_run_has_a_page_from_its_start_and_loses_its_status_at_its_end(tmp_pat
     assert not (tmp_path / NAME).exists()
 
 
-def test_pages_are_drawn_at_each_new_phase_and_else_seldom(tmp_path: Path) -> None:
+def test_pages_are_drawn_at_each_new_phase_and_else_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_page, "PHASE_SHARE", 0)  # drawing takes no time
     drawn: list[tuple[str, float]] = []
     with Live(tmp_path, "", page=lambda _, status: drawn.append((status.phase, status.done))) as live:
         for phase in ("read", "train", "report"):
             for done in range(100):
                 live(Status(phase=phase, done=done, total=100))
     assert drawn == [("", 0), ("read", 0), ("train", 0)]  # the last phase writes the finished page
+
+
+def test_a_short_phase_gets_no_page_of_its_own_where_drawing_takes_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, drawn = [100.0], []
+
+    def draw(_: Path, status: Status) -> None:
+        drawn.append(status.phase)
+        clock[0] += 1.0  # s
+
+    monkeypatch.setattr(live_page.time, "monotonic", lambda: clock[0])
+    with Live(tmp_path, "", page=draw) as live:
+        for phase, seconds in (("base", 2.0), ("profile", 9.0), ("train", 0.0)):
+            live(Status(phase=phase))
+            clock[0] += seconds
+    assert drawn == ["", "train"]  # base and profile begin less than ten drawing times after the first page
 
 
 @pytest.mark.parametrize(
