@@ -61,9 +61,9 @@ def test_a_run_outgrows_its_disk_again_and_again(disk: Any, small: Callable[...,
     run = disk.path / "run"
     kept: dict[str, bytes] = {}
     stopped: list[str] = []
-    # The first is too small for the base policy's evaluation, the second for a checkpoint beside the one before. Then the disk
-    # grows by less than the adapter takes, so that one of the sizes is too small for the adapter or the report alone.
-    for kilobytes in (28, 180, *range(380, 1400, 60), 8000):
+    # The first is too small for the base policy's evaluation, the second for the recorded trees, the next two for a checkpoint
+    # beside the one before, and the two after them for the adapter.
+    for kilobytes in (28, 180, 380, 860, 1040, 1340, 8000):
         disk.resize(kilobytes)
         done = disk.run(*command(disk.at))
         if done.returncode == 0:
@@ -82,7 +82,7 @@ def test_a_run_outgrows_its_disk_again_and_again(disk: Any, small: Callable[...,
         assert not list(run.rglob("*.part"))
         kept = now
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(set(stopped)) >= 3, stopped
+    assert len(set(stopped)) >= 4, stopped
 
     first, second = (json.loads((folder / "result.json").read_text()) for folder in (whole / "run", run))
     for key in ("in_domain", "ood", "rollout_turns", "rollout_tokens", "config_hash"):
