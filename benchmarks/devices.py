@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from turnwise.planning.hours import GPUS
+from turnwise.planning.gpus import GPUS
 from turnwise.training.out_of_memory import out_of_memory
 
 
 def peak_operations(device: torch.device) -> float | None:
-    """Returns the dense bfloat16 operations a second of the data sheet (``planning.hours.GPUS``); None where it is not known."""
+    """Returns the dense bfloat16 operations a second of the data sheet (``planning.gpus.GPUS``); None where it is not known."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device).lower()

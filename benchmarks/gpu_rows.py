@@ -33,7 +33,7 @@ from gpu_parts import VLLM
 from paper_models import model_folder
 from paper_rows import NO_LOCAL, PAPERS, SHRUNK, Row
 from turnwise.config.schema import compose_config
-from turnwise.planning.hours import GPUS, Gpu
+from turnwise.planning.gpus import GPUS, Gpu
 from turnwise.planning.plan import plan
 
 ROOT = Path(__file__).resolve().parents[1]

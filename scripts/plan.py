@@ -40,7 +40,7 @@ from turnwise.experiments.jobs import ask, jobs, played
 from turnwise.files import atomic_write
 from turnwise.planning.assumptions import Given, parsed
 from turnwise.planning.busy import busy
-from turnwise.planning.hours import GPUS, Gpu
+from turnwise.planning.gpus import GPUS, Gpu
 from turnwise.planning.plan import plan
 from turnwise.planning.simulation import resting, simulated, simulated_table
 from turnwise.planning.tables import notes, plan_tables

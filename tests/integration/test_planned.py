@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.planning.hours import GPUS, Gpu
+from turnwise.planning.gpus import GPUS, Gpu
 from turnwise.planning.plan import plan
 from turnwise.training.main import run
 

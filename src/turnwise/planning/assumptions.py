@@ -13,7 +13,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.flops import decode
-from turnwise.planning.hours import Gpu, work
+from turnwise.planning.gpus import Gpu
+from turnwise.planning.hours import work
 from turnwise.planning.lengths import AT_MOST, Lengths
 from turnwise.planning.memory import at_a_time
 from turnwise.planning.nested import settings_of

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.cluster_steps import at_step
-from turnwise.planning.hours import Gpu
+from turnwise.planning.gpus import Gpu
 from turnwise.planning.lengths import Lengths
 from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.nested import settings_of

@@ -14,7 +14,8 @@ from turnwise.config.settings import LoraSettings
 from turnwise.errors import InputError
 from turnwise.planning.architectures import Architecture, architecture
 from turnwise.planning.cluster_steps import at_step, steps_in
-from turnwise.planning.hours import Gpu, Work, work
+from turnwise.planning.gpus import Gpu
+from turnwise.planning.hours import Work, work
 from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
 from turnwise.planning.memory import Memory, gpus_of, memory
 from turnwise.planning.missing import missing

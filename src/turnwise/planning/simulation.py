@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from turnwise.errors import InputError
 from turnwise.planning.assumptions import Assumptions, Given, assumptions
-from turnwise.planning.hours import Gpu
+from turnwise.planning.gpus import Gpu
 from turnwise.planning.plan import RunPlan
 from turnwise.planning.schedules import Played, Schedule, Site, play
 from turnwise.planning.workload import Group

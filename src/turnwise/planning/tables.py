@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from turnwise.planning.cluster_steps import PAGE, steps_in
-from turnwise.planning.hours import Gpu
+from turnwise.planning.gpus import Gpu
 from turnwise.planning.plan import RunPlan
 from turnwise.reports.tables import Table
 

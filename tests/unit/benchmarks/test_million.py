@@ -25,15 +25,15 @@ def test_the_path_at_its_smallest_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = tmp_path / "result.json"
-    options = ["--trajectories", "40", "1200", "--resume", "1200", "--folder", str(tmp_path), "--json", str(saved)]
+    options = ["--trajectories", "40", "700", "--resume", "700", "--folder", str(tmp_path), "--json", str(saved)]
     monkeypatch.setattr(sys, "argv", ["million.py", *options])
     million.main()
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert printed == json.loads(saved.read_text()) and printed["benchmark"] == "million"
-    small, large = printed["sizes"]["40"], printed["sizes"]["1200"]
-    assert (small["states"], small["samples"], large["states"], large["samples"]) == (120, 480, 3600, 14_400)
-    assert 0 < large["kept"] < large["states"] and large["shards"] == -(-14_400 // SHARD)
-    written = 7200 // SHARD * SHARD  # in whole shards, when half of the samples were drawn
+    small, large = printed["sizes"]["40"], printed["sizes"]["700"]
+    assert (small["states"], small["samples"], large["states"], large["samples"]) == (120, 480, 2100, 8400)
+    assert 0 < large["kept"] < large["states"] and large["shards"] == -(-8400 // SHARD)
+    written = 4200 // SHARD * SHARD  # in whole shards, when half of the samples were drawn
     assert large["resume"]["samples"] == large["samples"] - written > 0 < written  # what was there is not drawn again
     assert large["resume"]["kept"] == large["kept"]
     assert not list(tmp_path.glob("million-*"))

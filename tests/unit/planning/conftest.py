@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig
 
 from turnwise.config.schema import compose_config
-from turnwise.planning.hours import Gpu
+from turnwise.planning.gpus import Gpu
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turnwise.planning import flops
-from turnwise.planning.hours import Gpu
+from turnwise.planning.gpus import Gpu
 from turnwise.planning.plan import plan
 
 SMALL = ["rollout.states=8", "rollout.trajectories=4", "data.trajectories=20", "trainer.max_epochs=3"]
