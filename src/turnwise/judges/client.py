@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY = 4 * 2**20  # maximum size of an answer in bytes
 _SAID, _SHOWN = 4096, 300  # of an error response, at most so many bytes are read and so many characters are shown
 _REACH = 5.0  # time limit in seconds for a test whether the server responds
-_MOST_TOKENS = 2**40  # maximum plausible number of tokens per request; a larger count is reduced to this number
+_MOST_TOKENS = 2**24  # maximum plausible number of tokens per request; a larger count is no count
 _FINAL = ("rejected", "skipped", "budget")  # faults for which a retry is useless
 
 
@@ -243,12 +243,11 @@ class ChatClient:
             spent = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
         except (TypeError, LookupError, ValueError, OverflowError):
             spent = (-1, -1)
-        if min(spent) < 0:
+        if min(spent) < 0 or max(spent) > _MOST_TOKENS:
             self.tally.unmetered += 1
             return
-        prompt, completion = (min(count, _MOST_TOKENS) for count in spent)
-        self.tally.prompt_tokens += prompt
-        self.tally.completion_tokens += completion
+        self.tally.prompt_tokens += spent[0]
+        self.tally.completion_tokens += spent[1]
 
     def _give_up(self) -> None:
         self._failed += 1
@@ -261,6 +260,6 @@ class ChatClient:
         if fault.kind not in self._told:
             self._told.add(fault.kind)
             logger.warning(
-                "judge at %s: %s; further faults of this kind are only counted, as %s", self.url, fault, fault.kind
+                "endpoint %s: %s; further faults of this kind are only counted, as %s", self.url, fault, fault.kind
             )
         return fault

@@ -30,7 +30,7 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    unmetered: int = 0  # answers without a token count
+    unmetered: int = 0  # answers without a token count, or with an impossible one
     busy: float = 0.0  # seconds during which at least one request was running
     _latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _open: int = 0

@@ -38,6 +38,14 @@ def test_spend_rates_and_budget(judge_server: ModuleType, make_judge: MakeJudge,
         assert judge([candidate(10)]) == [None]  # no budget can be kept where tokens are not counted
 
 
+@pytest.mark.parametrize("count", [2**40, -1, None, "many"])
+def test_an_impossible_number_of_tokens_is_no_number(count: object) -> None:
+    client = ChatClient("http://127.0.0.1:1/v1", price_in=2.0, budget=1.0)
+    choice = {"message": {"content": "8"}, "finish_reason": "stop"}
+    client._read(json.dumps({"choices": [choice], "usage": {"prompt_tokens": count, "completion_tokens": 1}}).encode())
+    assert (client.tally.unmetered, client.tally.prompt_tokens, client.cost) == (1, 0, 0.0)
+
+
 def test_the_key_is_sent_and_shown_nowhere(
     judge_server: ModuleType,
     make_judge: MakeJudge,
