@@ -25,7 +25,8 @@ INTERVAL_NOTE = (
     "Intervals are 95 %: the wider, at each end, of Student's t over seeds and of a paired bootstrap over tasks (where the "
     "runs hold single outcomes). holds: clear of the claim's margin on the paper's side; fails: on the other, or below the least "
     "advantage that counts as one; undecided: neither; untestable: a precondition of the claim is false here, so that its runs "
-    "neither support nor refute it. (one seed): one seed was compared, so that the interval is over tasks alone."
+    "neither support nor refute it. (one seed): one seed was compared, so that the interval is over tasks alone. "
+    "(2 of 6 planned seeds): the verdict may still change."
 )
 EACH_NOTE = (
     "Each claim is judged at 95 % on its own, nothing is corrected for the number of claims. An entry holds only if all claims "
@@ -122,21 +123,13 @@ def _preconditions(entry: Entry) -> Table:
 def _claims(entry: Entry) -> Table:
     labels = {name: row.label for name, row in entry.asked.sweep.rows.items() if row.label}
     decoded = any(d.beside for d in entry.decisions)
-    headers = [
-        "claim",
-        "metric",
-        "ours",
-        "95 %",
-        "seeds",
-        "tasks",
-        *(["the other decoding"] if decoded else []),
-        "verdict",
-    ]
+    beside = ["the other decoding"] if decoded else []
+    headers = ["claim", "metric", "ours", "95 %", "seeds", "tasks", *beside, "verdict"]
     table = Table("Claims", headers, [])
     for d in entry.decisions:
         bounds = _bounds(d)
         alone = d.one_seed and d.verdict in ("holds", "fails")
-        said = d.verdict + (" (one seed)" if alone else "") + (", our claim" if d.claim.ours else "")
+        said = d.verdict + (" (one seed)" if alone else _interim(entry, d)) + (", our claim" if d.claim.ours else "")
         said += f": {d.why}" if d.why else ""
         if d.verdict == "undecided" and not d.why and (plan := planned(d)):
             said += f": 80 % power for {plain(plan.effect)} takes {plan.sentence}"
@@ -147,6 +140,13 @@ def _claims(entry: Entry) -> Table:
         table.rows.append([claim, said_of, difference, bounds, _sides(d), str(d.tasks or "-"), *other, said])
     table.notes = [SIGN_NOTE, GATE_NOTE if entry.asked.sweep.gate_report else INTERVAL_NOTE, EACH_NOTE]
     return table
+
+
+def _interim(entry: Entry, decision: Decision) -> str:
+    """Returns a mark for a decided claim that compares only some of the planned seeds, otherwise an empty text."""
+    seeds, all_seeds = len(decision.seeds), len(entry.asked.sweep.seeds)
+    decided = decision.verdict in ("holds", "fails")
+    return f" ({seeds} of {all_seeds} planned seeds)" if decided and 0 < seeds < all_seeds else ""
 
 
 def _bounds(decision: Decision) -> str:

@@ -54,6 +54,16 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     assert "result.json: not JSON" in entry().notes[0]
 
 
+def test_a_verdict_on_some_of_the_planned_seeds_says_so(tmp_path: Path, conf: Path) -> None:
+    for seeds, mark in (((0, 1), "| holds (2 of 3 planned seeds) |"), ((2,), "| holds |")):
+        for seed in seeds:
+            save(tmp_path / f"outputs/p/tab1/base/seed{seed}", [0] * 40)
+            save(tmp_path / f"outputs/p/tab1/ours/seed{seed}", [2] * 30 + [0] * 10)
+        asked = ask(["sweep=p_tab1"], conf)
+        found = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
+        assert mark in to_markdown(entry_tables(found, mean_interval)[1:])
+
+
 def test_claims_of_ours_are_told_and_not_counted(tmp_path: Path, conf: Path) -> None:
     sweep = conf / "sweep" / "p_tab1.yaml"
     sweep.write_text(sweep.read_text() + "also: {in_domain.after: [base > ours]}\n")
