@@ -7,6 +7,7 @@ themselves. tests/integration/test_runs.py and others start train.py as a comman
 from __future__ import annotations
 
 import atexit
+import ctypes
 import multiprocessing
 import os
 import runpy
@@ -23,12 +24,17 @@ _SERVER.set_forkserver_preload(["turnwise.training.main", "turnwise.training.mod
 
 
 class Run:
-    """A started run, with the methods of :class:`subprocess.Popen` that the tests use. It leads a group of processes."""
+    """A started run, with the methods of :class:`subprocess.Popen` that the tests use. It leads a group of processes.
 
-    def __init__(self, overrides: Sequence[str]) -> None:
+    Args:
+        overrides: the words of the command line.
+        beside: a process whose user and mount namespaces the run enters.
+    """
+
+    def __init__(self, overrides: Sequence[str], beside: int | None = None) -> None:
         self._files = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]  # noqa: SIM115 - read at the end
         names = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in self._files]
-        self._process = _SERVER.Process(target=_train, args=(list(overrides), *names))
+        self._process = _SERVER.Process(target=_train, args=(list(overrides), *names, beside))
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -59,7 +65,7 @@ class Run:
         return texts[0], texts[1]
 
 
-def _train(overrides: list[str], output: str, errors: str) -> None:
+def _train(overrides: list[str], output: str, errors: str, beside: int | None) -> None:
     """What the new process does: it becomes ``python train.py OVERRIDES`` with its output in these files."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -67,9 +73,19 @@ def _train(overrides: list[str], output: str, errors: str) -> None:
         file = os.open(name, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
+    if beside is not None:
+        _enter(beside)
     os.environ.update(PYTHONPATH=str(ROOT / "src"), OMP_NUM_THREADS="1", WANDB_MODE="offline")
     sys.argv = [str(ROOT / "train.py"), *overrides]
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     finally:
         atexit._run_exitfuncs()
+
+
+def _enter(process: int) -> None:
+    for kind in ("user", "mnt"):  # os.setns comes with Python 3.12
+        with Path(f"/proc/{process}/ns/{kind}").open() as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"setns {kind}")
+    os.chdir(ROOT)

@@ -66,6 +66,9 @@ def test_a_sweeps_metrics_are_explained(name: str) -> None:
                 assert key in explained, f"{key} is in no table of docs/metrics.md"
 
 
+READ: dict[str, bytes] = {}  # files of conf/ that a row has read, for the next rows
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "scale"), product(NAMES, SCALES))
 def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -> None:
@@ -73,7 +76,7 @@ def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -
     sweep, folders, hashes, worlds = asked.sweep, set(), {}, {}
     own = [row for row, made in sweep.rows.items() if made.overrides is not None]
     for row in own:
-        cfg = compose_config(job_of(asked, row, sweep.seeds[0]).overrides, CONF)
+        cfg = compose_config(job_of(asked, row, sweep.seeds[0]).overrides, CONF, read=READ)
         check_config(cfg)
         assert cfg.scale == scale
         assert sweep.rows[row].trains == (cfg.trainer.max_epochs > 0)
