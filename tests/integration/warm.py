@@ -84,6 +84,7 @@ def _train(overrides: list[str], output: str, errors: str, beside: int | None) -
 
 
 def _enter(process: int) -> None:
+    """Moves this process into the user and mount namespaces of another one, as nsenter does."""
     for kind in ("user", "mnt"):  # os.setns comes with Python 3.12
         with Path(f"/proc/{process}/ns/{kind}").open() as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):

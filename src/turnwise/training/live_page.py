@@ -17,7 +17,9 @@ logger = logging.getLogger(__name__)
 
 SECONDS = 5.0  # least time in seconds between two pages of a phase
 SHARE = 50  # least time between two pages of a phase, in multiples of the time to draw one: 2 % of the time at most
-PHASE_SHARE = 10  # least time between two pages where a phase begins, likewise: a short run has many phases
+# least time between a page and that of a phase that begins, in multiples of the time to draw one; without it, a run of a few
+# seconds would spend most of its time on pages
+PHASE_SHARE = 10
 
 
 class Live:
