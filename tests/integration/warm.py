@@ -1,7 +1,7 @@
 """Runs of train.py as processes of their own that begin with its modules loaded, which halves the time of a small run.
 
-Python's fork server loads them once for each process of tests. Runs over several processes start the others as usual, by
-themselves. tests/integration/test_runs.py and others start train.py as a command.
+Python's fork server loads the modules once for each process of tests. If a run has several processes, Lightning starts the others
+as usual. tests/unit/test_train_cli.py starts train.py as a command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["turnwise.training.main", "turnwise.training.module", "transformers.models.qwen3"])
+_SERVER.set_forkserver_preload(["turnwise.training.main", "transformers.models.qwen3.modeling_qwen3"])
 
 
 class Run:
@@ -68,7 +68,9 @@ class Run:
 def _train(overrides: list[str], output: str, errors: str, beside: int | None) -> None:
     """What the new process does: it becomes ``python train.py OVERRIDES`` with its output in these files."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background jobs, and what they start, ignore it
     for name, number in ((output, 1), (errors, 2)):
         file = os.open(name, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, number)
@@ -80,7 +82,7 @@ def _train(overrides: list[str], output: str, errors: str, beside: int | None) -
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     finally:
-        atexit._run_exitfuncs()
+        atexit._run_exitfuncs()  # a process of the fork server ends without calling them
 
 
 def _enter(process: int) -> None:

@@ -22,22 +22,22 @@ from turnwise.reports.tables import Table, estimate_text, plain
 from turnwise.reports.verdict import VERDICTS, Decision, Runs, recorded
 
 INTERVAL_NOTE = (
-    "Intervals are 95 %: the wider, at each end, of Student's t over seeds and of a paired bootstrap over tasks (where the "
-    "runs hold single outcomes). holds: clear of the claim's margin on the paper's side; fails: on the other, or below the least "
-    "advantage that counts as one; undecided: neither; untestable: a precondition of the claim is false here, so that its runs "
-    "neither support nor refute it. (one seed): one seed was compared, so that the interval is over tasks alone. "
-    "(2 of 6 planned seeds): the verdict may still change."
+    "All intervals are 95 % intervals. There is a Student's t interval over seeds and, if the runs hold the outcomes of single "
+    "tasks, a paired bootstrap interval over tasks; the wider one counts at each end. `holds`: the whole interval is above the "
+    "claim's margin. `fails`: it is below the margin, or below the smallest advantage that counts as one. `undecided`: neither. "
+    "`untestable`: a precondition of the claim is false here, so the runs neither support nor refute it. `(one seed)`: only one "
+    "seed was compared, so the interval is over tasks alone. `(2 of 6 planned seeds)`: more seeds may change the verdict."
 )
 EACH_NOTE = (
-    "Each claim is judged at 95 % on its own, nothing is corrected for the number of claims. An entry holds only if all claims "
+    "Each claim is judged at 95 % on its own, without a correction for the number of claims. An entry holds only if all claims "
     "that can be tested here hold, and fails if one fails; it is untestable if none can be tested."
 )
 GATE_NOTE = (
-    "Intervals are 95 %, over groups. That of the difference of two rows is found from both rows' own, as if their groups were "
-    "different ones (Zou and Donner 2008). holds: clear of the claim's margin on the paper's side; fails: on the other; "
-    "undecided: neither, or a number without an interval."
+    "All intervals are 95 % intervals over groups. The interval of the difference of two rows is computed from the intervals "
+    "of both rows, as if their groups were different (Zou and Donner 2008). `holds`: the whole interval is above the claim's "
+    "margin. `fails`: it is below the margin. `undecided`: neither, or there is no interval."
 )
-SIGN_NOTE = "ours: the side that the claim says is greater minus the other one, so that of `a < b` it is b - a."
+SIGN_NOTE = "ours: the side that is greater according to the claim, minus the other side. For `a < b` this is b - a."
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:

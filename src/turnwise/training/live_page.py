@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import TracebackType
 
@@ -42,7 +43,8 @@ class Live:
         now = time.time()
         last = read_status(folder) if writes else None
         self.status = Status(command=command, before=spent(last) if last else 0.0, began=now, written=now)
-        self._next_page = self._next_phase_page = self._next_status = 0.0  # on the clock of time.monotonic()
+        self._next_status = 0.0  # on the clock of time.monotonic(), as the next one
+        self._drawn, self._took = -inf, 0.0  # when the last page was finished, and the seconds that it took
         self._warned = False
 
     @property
@@ -61,8 +63,8 @@ class Live:
         now = time.monotonic()
         if begins or now >= self._next_status:
             self._next_status = now + 1.0
-            due = now >= (self._next_phase_page if begins else self._next_page)
-            self._write(page=due and self.status.phase != "report")
+            pause = PHASE_SHARE * self._took if begins else max(SECONDS, SHARE * self._took)
+            self._write(page=now >= self._drawn + pause and self.status.phase != "report")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -96,7 +98,6 @@ class Live:
             if not isinstance(error, OSError) and not self._warned:  # for a full disk, the run itself prints a message
                 logger.warning("%s: the page of the running run could not be written (%r)", self.folder, error)
                 self._warned = True
-        took = time.monotonic() - began
         if page:
-            self._next_page = time.monotonic() + max(SECONDS, SHARE * took)
-            self._next_phase_page = time.monotonic() + PHASE_SHARE * took
+            self._drawn = time.monotonic()
+            self._took = self._drawn - began

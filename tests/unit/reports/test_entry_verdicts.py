@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.jobs import ask
 from turnwise.reports.entry_json import as_json
-from turnwise.reports.entry_tables import entry_tables, summary_table
+from turnwise.reports.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
 from turnwise.reports.measured import Measured
 from turnwise.reports.summary import counted, read_entry
 from turnwise.reports.tables import to_markdown
@@ -157,7 +157,7 @@ def test_a_verdict_on_one_seed_is_marked(tmp_path: Path, conf: Path) -> None:
     text = to_markdown([summary_table([found]), *entry_tables(found, mean_interval)])
     assert "| fails (one seed) | 1 holds (1 on one seed), 1 fails (1 on one seed) | 4 |" in text
     assert "| ours 0, 1, 2; base 0 | 40 | holds (one seed) |" in text
-    assert "b - a" in text and "nothing is corrected for the number of claims" in text
+    assert SIGN_NOTE in text and EACH_NOTE in text
     told = as_json(found)
     assert (told["verdict"], told["one_seed"]) == ("fails", True)
     assert told["claims"][0]["seeds_of"] == {"ours": [0, 1, 2], "base": [0]}
