@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.carried import steps
-from turnwise.engines.store import CLOSE, Kept, Store, pick_rows
+from turnwise.engines.store import CLOSE, Kept, Store
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import States, pick
@@ -51,7 +51,9 @@ class Trunk:
         if high - low <= CLOSE * len(rows_R):
             keys, values = ([slab[low:high, :, :length] for slab in slabs] for slabs in (store.keys, store.values))
             return cls(keys, values, row_N - low)
-        keys, values = ([pick_rows(slab, rows_R, length) for slab in slabs] for slabs in (store.keys, store.values))
+        keys, values = (
+            [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (store.keys, store.values)
+        )
         return cls(keys, values, place_N)
 
     def only(self, rows_R: Tensor, length: int) -> Trunk:
@@ -72,7 +74,9 @@ class _Columns(NamedTuple):
     start: int
     stop: int
     length: int
-    members: Tensor  # (n,): indices of these twigs
+    members: Tensor | None  # (n,): indices of these twigs; None: all twigs, in their order
+    row: Tensor  # (n,): indices of their rows in the trunk
+    column: Tensor  # (n,): their numbers within their rows, from ``start`` on
     bias: Tensor  # (R, 1, columns * G, length), added to the attention scores; G: query heads per key-value head
     seen: Tensor  # (R, columns * G): number of the row's tokens that each query attends to
 
@@ -125,15 +129,17 @@ class Decode:
             for start in range(0, self.width, COLUMNS):
                 stop = min(start + COLUMNS, self.width)
                 members = ((self.column >= start) & (self.column < stop)).nonzero()[:, 0]
-                length = int(self.seen[members].max())
+                row, column, seen_n = self.row[members], self.column[members] - start, self.seen[members]
+                length = int(seen_n.max())
                 R, like = len(self.trunk.keys[0]), self.trunk.keys[0]
                 seen_RW = torch.ones(R, stop - start, dtype=torch.long, device=like.device)  # each query needs a token
-                seen_RW[self.row[members], self.column[members] - start] = self.seen[members]
+                seen_RW[row, column] = seen_n
                 bias = torch.zeros(R, stop - start, length, dtype=like.dtype, device=like.device)
                 bias.masked_fill_(torch.arange(length, device=like.device) >= seen_RW[..., None], -torch.inf)
                 bias = bias[:, :, None].expand(-1, -1, group, -1).reshape(R, 1, -1, length)
                 seen_RQ = seen_RW.repeat_interleave(group, 1)
-                columns.append(_Columns(start, stop, length, members, bias, seen_RQ))
+                some = members if len(members) < len(self.row) else None
+                columns.append(_Columns(start, stop, length, some, row, column, bias, seen_RQ))
         return self._columns[group]
 
     def _near(self, group: int, window: int) -> list[Tensor]:
@@ -215,23 +221,26 @@ class Decode:
             shown = slice(part.length, part.length + own.shape[-1])
             return out.add_(weights[..., shown] @ v_own).view(N, H, 1, D)
 
+        own = own.to(
+            torch.promote_types(own.dtype, torch.float32)
+        )  # log-sum-exps in bfloat16 would be off by per cents
         mass = own.logsumexp(-1)  # (N, H_kv, G)
-        out = (own - mass[..., None]).exp_() @ v_own
+        out = (own - mass[..., None]).exp_().to(v_own.dtype) @ v_own
         if sinks is not None:
             merge(out, mass, torch.zeros_like(out), sinks.expand_as(mass))
         for part, bias in zip(parts, biases, strict=True):
-            row, column, columns = (
-                self.row[part.members],
-                self.column[part.members] - part.start,
-                part.stop - part.start,
-            )
+            columns = part.stop - part.start
             wide = q.new_zeros(len(keys), columns, H_kv, G, D)
-            wide[row, column] = q[part.members]
+            wide[part.row, part.column] = q if part.members is None else q[part.members]
             wide = wide.transpose(1, 2).reshape(len(keys), H_kv, columns * G, D)
             found, lse = _trunk(wide, keys[:, :, : part.length], values[:, :, : part.length], bias, rules)
             found, lse = (
-                x.view(len(keys), H_kv, columns, G, -1).transpose(1, 2)[row, column] for x in (found, lse[..., None])
+                x.view(len(keys), H_kv, columns, G, -1).transpose(1, 2)[part.row, part.column]
+                for x in (found, lse[..., None])
             )
+            if part.members is None:
+                merge(out, mass, found, lse[..., 0])
+                continue
             mine, known = out[part.members], mass[part.members]
             merge(mine, known, found, lse[..., 0])
             out[part.members] = mine
@@ -246,9 +255,10 @@ def _trunk(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rules: Rules
     """
     if query.device.type == "cpu" and rules.softcap is None:
         return seen(query, key, value, 1.0, mask=bias)
-    scores = rules.capped(query @ key.transpose(2, 3)) + bias
+    scores = rules.capped(query @ key.transpose(2, 3))
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) + bias
     lse = scores.logsumexp(-1)
-    return (scores - lse[..., None]).exp_() @ value, lse
+    return (scores - lse[..., None]).exp_().to(value.dtype) @ value, lse
 
 
 def distinct(keys: list[tuple[int, int]]) -> tuple[list[int], np.ndarray]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from turnwise.engines.store import Store, pick_rows
+from turnwise.engines.store import Store
 from turnwise.models.attention import PLAIN, Rules, attended
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import Flow
@@ -178,12 +178,18 @@ class SideBySide:
         self.rows, start_M, length_M = torch.tensor(
             [(s.row, s.start, s.length) for s in segments], device=device
         ).unbind(1)
+        self.whole = [s.row for s in segments] == list(range(len(store.keys[0])))  # every row of the store, in order
         step_T = torch.arange(max(self.lengths), device=device)
-        self.real = step_T[None] < length_M[:, None]  # (M, T)
         self.place = start_M[:, None] + step_T[None]  # (M, T)
+        # Of the real tokens: their indices in the flattened pass, their rows in the store, and their places there. They are
+        # found once a pass, because a device must finish all earlier work before their number is known.
+        self.real = (step_T[None] < length_M[:, None]).flatten().nonzero()[:, 0]
+        self.rows_K = self.rows[:, None].expand_as(self.place).flatten()[self.real]
+        self.places_K = self.place.flatten()[self.real]
         self.end = max(segment.stop for segment in segments)
         seen = torch.arange(self.end, device=device)
         self.mask = (seen[None, None] <= self.place[:, :, None])[:, None]  # (M, 1, T, end)
+        self._masks: dict[int, Tensor] = {}  # the mask of G * T queries, by query heads per key-value head G
 
     def ids(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         ids = torch.zeros(self.place.shape, dtype=torch.long)
@@ -200,20 +206,23 @@ class SideBySide:
         M, H, T, D = query.shape
         H_kv = key.shape[1]
         keys, values = self.store.keys[layer], self.store.values[layer]
-        rows = self.rows[:, None].expand_as(self.place)[self.real]
-        places = self.place[self.real]
-        keys[rows, :, places] = key.transpose(1, 2)[self.real]
-        values[rows, :, places] = value.transpose(1, 2)[self.real]
-        k, v = pick_rows(keys, self.rows, self.end), pick_rows(values, self.rows, self.end)
+        for slab, new in ((keys, key), (values, value)):
+            slab[self.rows_K, :, self.places_K] = new.transpose(1, 2).flatten(0, 1)[self.real]
+        k, v = (slab[:, :, : self.end] for slab in (keys, values))
+        if not self.whole:
+            k, v = k.index_select(0, self.rows), v.index_select(0, self.rows)
         if rules != PLAIN:
             mask = self.mask
             if rules.window is not None:
                 away = self.place[:, :, None] - torch.arange(self.end, device=mask.device)
                 mask = mask & (away < rules.window)[:, None]
             return attended(query, k, v, mask, scaling, rules)
-        query = query.reshape(M, H_kv, H // H_kv * T, D)
-        mask = self.mask.repeat(1, 1, H // H_kv, 1)
-        return F.scaled_dot_product_attention(query, k, v, attn_mask=mask, scale=scaling).view(M, H, T, D)
+        G = H // H_kv
+        if G not in self._masks:
+            self._masks[G] = self.mask.repeat(1, 1, G, 1)
+        query = query.reshape(M, H_kv, G * T, D)
+        out = F.scaled_dot_product_attention(query, k, v, attn_mask=self._masks[G], scale=scaling)
+        return out.reshape(M, H, T, D)  # not a view: some kernels return another memory layout
 
     @staticmethod
     def passes(segments: Sequence[Segment], budget: int) -> list[list[Segment]]:

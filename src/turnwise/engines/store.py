@@ -128,14 +128,3 @@ class Store:
     def bytes(self) -> int:
         """Returns the number of bytes of the allocated memory."""
         return sum(memory.numel() * memory.element_size() for memory in self._memory)
-
-
-def pick_rows(slab: Tensor, rows: Tensor, length: int) -> Tensor:
-    """Returns the first ``length`` tokens of the rows with indices ``rows``.
-
-    The result is a view if ``rows`` lists all rows in order, otherwise a copy.
-    """
-    part = slab[:, :, :length]
-    if len(rows) == len(slab) and torch.equal(rows, torch.arange(len(rows), device=rows.device)):
-        return part
-    return part.index_select(0, rows)

@@ -104,6 +104,7 @@ def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
 def _kernel(device: str) -> Any:
     """Returns the flex attention kernel, compiled unless the device is a CPU.
 
-    On a CPU it is used only in tests, and keeps all scores in memory.
+    On a CPU it is used only in tests, and keeps all scores in memory. It is compiled for any length (``dynamic``), because
+    nearly every packed row has another one.
     """
-    return torch.compile(flex_attention) if device != "cpu" else flex_attention
+    return torch.compile(flex_attention, dynamic=True) if device != "cpu" else flex_attention
