@@ -11,8 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import wandb
-
 from turnwise.reports.compare import FinishedRuns
 from turnwise.reports.tables import Table
 from turnwise.runs.lines import json_object
@@ -37,6 +35,8 @@ def logged_in() -> bool:
     """
     if os.environ.get("WANDB_API_KEY"):
         return True
+    import wandb  # loading it takes 0.8 s
+
     try:
         return bool(wandb.login(prompt=False))
     except wandb.errors.Error:
@@ -67,6 +67,8 @@ def publish(
     Raises:
         wandb.errors.Error: W&B refused the run.
     """
+    import wandb
+
     folder.mkdir(parents=True, exist_ok=True)
     mode: Any = "offline" if offline else "online"
     settings = wandb.Settings(console="off", silent=True, x_disable_stats=True)

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import wandb
 from lightning.pytorch.loggers import Logger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
@@ -55,6 +54,8 @@ class Wandb(WandbLogger):
         offline: bool = True,
         rollouts: int = 200,
     ) -> None:
+        import wandb  # loading it takes 0.8 s, which a run without this logger is spared
+
         if rollouts < 0:
             raise ValueError(f"rollouts must be at least 0 (the number of leaves in a table), got {rollouts}")
         mode: Any = os.environ.get("WANDB_MODE") or ("offline" if offline else "online")
@@ -132,6 +133,8 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
 
 
 def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:
+    import wandb
+
     run: Any = logger.experiment
     try:
         rows = list(islice(rollout_rows(folder), getattr(logger, "rollouts", 0)))
