@@ -9,6 +9,7 @@ measurement.
 from __future__ import annotations
 
 import itertools
+from inspect import signature
 from typing import Any
 
 import torch
@@ -86,10 +87,12 @@ def variable(
     if q.device.type == "cuda":
         from torch.nn.attention.varlen import varlen_attn
 
+        # Since torch 2.12 the kernel must be told that queries share the heads of keys; older ones find it out.
+        shared = {"enable_gqa": q.shape[1] != k.shape[1]}
+        known: dict[str, Any] = {n: v for n, v in shared.items() if n in signature(varlen_attn).parameters}
         out: Any = varlen_attn(
-            q.contiguous(), k, v, queries, keys, most_q, most_k,
-            scale=scaling, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],
-        )  # fmt: skip
+            q.contiguous(), k, v, queries, keys, most_q, most_k, scale=scaling, window_size=(-1, 0), **known
+        )
         return out  # type: ignore[no-any-return]
     parts = []
     bounds = zip(queries.tolist(), queries.tolist()[1:], keys.tolist(), keys.tolist()[1:])

@@ -66,7 +66,8 @@ def page(outcomes: Sequence[Outcome]) -> str:
         blocks += [f"## {outcome.part}", f"`{shlex.join(shortened(outcome.command))}`"]
         if outcome.reason:
             blocks.append(f"{outcome.status.capitalize()}: {outcome.reason}.")
-        if tell := SECTIONS.get(str(outcome.result.get("benchmark"))):
+        tell = SECTIONS.get(str(outcome.result.get("benchmark")))
+        if tell and "not_here" not in outcome.result:
             blocks.append(tell(outcome.result))
         if absent := outcome.result.get("absent"):
             blocks.append("Not measured: " + "; ".join(absent.values()) + ".")

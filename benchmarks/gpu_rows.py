@@ -57,6 +57,7 @@ def main() -> None:
         changed = changes(args, row, engine)
         place = folder / f"run-{engine}"
         places = [f"policy.model={model}", f"paths.out={place}", f"paths.cache={folder / 'cache'}", "name=gpu"]
+        places += ["logger.wandb=null"]
         places += ["fresh=true"] if args.fresh else []
         given = [item for item in row.overrides(changed) if item != NO_LOCAL or engine == "tree"]
         planned = planned_peak([*given, *places])

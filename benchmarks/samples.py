@@ -30,9 +30,16 @@ def state(random: Random, length: int, name: str) -> State:
 
 
 def flat_tree(seed: int, length: int, actions: int, action: int) -> RolloutTree:
-    """Returns a group at one state with ``actions`` single turns."""
+    """Returns a group at one state with ``actions`` single turns. It branches once: all first tokens differ.
+
+    Raises:
+        ValueError: there are more actions than ordinary tokens.
+    """
     random = Random(seed)
-    return RolloutTree(state(random, length, "group"), [turn(random, -1, action, 0) for _ in range(actions)])
+    tree = RolloutTree(state(random, length, "group"), [turn(random, -1, action, 0) for _ in range(actions)])
+    for t, first in zip(tree.turns, random.sample(range(SPECIAL, VOCABULARY), actions), strict=True):
+        t.action_ids[0] = first
+    return tree
 
 
 def branching_tree(
