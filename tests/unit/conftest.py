@@ -37,7 +37,7 @@ rows:
 """
 
 
-def build_model(kind: str, lora: bool, seed: int = 0) -> Any:
+def build_model(kind: str, lora: bool, seed: int = 0, head: int = 8) -> Any:
     """A random Qwen3 or Llama with weights far from symmetric, with or without a LoRA whose delta is not zero."""
     torch.manual_seed(seed)
     shape: dict[str, Any] = {
@@ -46,7 +46,7 @@ def build_model(kind: str, lora: bool, seed: int = 0) -> Any:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 8,
+        "head_dim": head,
         "intermediate_size": 64,
         "tie_word_embeddings": True,
     }

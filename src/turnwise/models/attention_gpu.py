@@ -18,10 +18,13 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from turnwise.models.attention import PLAIN, OfTrees, PackedTree, Rules, depth_of
 
 BLOCK = 128  # block size of the attention kernel in tokens
+NARROW = 16  # smallest head size that the kernel supports
 
 
 class BlockTree(OfTrees):
     """An attention plan for packed trees on an accelerator (see ``models.attention.PackedTree``).
+
+    Layers with a soft cap, attention sinks or heads of fewer than ``NARROW`` dimensions use the dense plan.
 
     Args:
         end_BS: the ends of the tokens' subtrees (B, S). Padding has end 0 and attends only to itself.
@@ -36,7 +39,7 @@ class BlockTree(OfTrees):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, rules: Rules = PLAIN
     ) -> Tensor:
-        if rules.softcap is not None or rules.sinks is not None:  # the dense plan supports both options
+        if rules.softcap is not None or rules.sinks is not None or query.shape[-1] < NARROW:
             self._dense = self._dense or PackedTree(self.end)
             return self._dense.attend(layer, query, key, value, scaling, rules)
         if rules.window not in self._windows:

@@ -13,6 +13,7 @@ import torch
 from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
+from turnwise.models.attention import use_tree_attention
 from turnwise.models.score import LONG
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.module import PolicyModule
@@ -58,9 +59,7 @@ def gradients(model: Any, work: Update, recompute: bool = False, offload: bool =
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("state", [40, LONG], ids=["dense mask", "blocks"])
 def test_gradients_are_those_of_the_cpu(make_model: MakeModel, state: int, how: str) -> None:
-    from turnwise.models.attention import use_tree_attention
-
-    model = make_model("qwen3", True)
+    model = make_model("qwen3", True, head=16)  # the kernel of attention in blocks needs 16 dimensions
     use_tree_attention(model.get_base_model())
     on_cuda = copy.deepcopy(model).to("cuda")
     work = update(state)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 
 import aiohttp
-import bm25s
 import numpy as np
+
+# bm25s starts JAX where it is installed, and JAX would take three quarters of a GPU's memory. Nothing here uses JAX.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+import bm25s
 
 from turnwise.endpoints import Background, TooLargeError, bounded, check_url, key_from, open_session
 from turnwise.envs.environment import EnvironmentFault

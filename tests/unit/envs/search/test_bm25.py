@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from turnwise.envs.search.pages import Page, Pages
 from turnwise.envs.search.retrieval import Bm25
 
@@ -22,3 +27,19 @@ def test_bm25_puts_the_page_of_that_title_first_and_shows_nothing_where_no_word_
 def test_equal_scores_come_in_the_order_of_the_pages() -> None:
     find = Bm25(Pages(Page(f"Twin {letter}", ("same words",)) for letter in "gfedcbaxyz"))
     assert [page.title[-1] for page in find("twin", 4)] == list("gfed")
+
+
+def test_bm25s_does_not_start_jax_on_a_gpu(tmp_path: Path) -> None:
+    """JAX takes most of a GPU's memory when it starts, and bm25s starts it where it is installed. This one tells where."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("")
+    (tmp_path / "jax" / "lax.py").write_text(
+        "import os\n\n\ndef top_k(x, k):\n    print('platforms', os.environ.get('JAX_PLATFORMS'))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", "import turnwise.envs.search.retrieval"],
+        capture_output=True, text=True, check=True, env={**environment, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.stdout.split() == ["platforms", "cpu"]
