@@ -1,6 +1,7 @@
 """Measures attention over packed trees by all plans: one layer, forward and backward, for several lengths and trees.
 
 python benchmarks/attention.py --device cuda --dtype bfloat16
+python benchmarks/attention.py --device cuda --dtype bfloat16 --batch 4 --lengths 1024 2048
 python benchmarks/attention.py --lengths 64 128 --rounds 1
 
     dense      a mask of all pairs (models/attention.py)
@@ -10,13 +11,15 @@ python benchmarks/attention.py --lengths 64 128 --rounds 1
     runs       torch's CPU kernel, piece by piece (models/attention_cpu.py): CPU
 
 All plans get the same queries, keys and values; `apart` is the largest difference to the output of the dense plan. The
-threshold is the shortest length from which on blocks are never slower than the dense mask, for comparison with LONG in
-models/score.py.
+threshold is the shortest length from which on blocks are never slower than the dense mask. The length from which on a run
+takes blocks follows from LARGE in models/score.py. With --batch, several equal rows are one micro-batch, for which only
+the plans that a run can take are measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,7 +36,7 @@ from shapes import config_of
 from turnwise.models.attention import PackedTree, Plan
 from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
-from turnwise.models.score import LONG
+from turnwise.models.score import LARGE
 from turnwise.rollouts.pack import pack
 
 TREES = ("chain", "group", "branches")
@@ -54,11 +57,11 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for kind in TREES:
         for length in args.lengths:
-            end_BS = ends_of(kind, length, args.seed).to(device)
+            end_BS = ends_of(kind, length, args.seed).to(device).repeat(args.batch, 1)
             rows.append(
                 {"tree": kind, "length": end_BS.shape[1], "asked": length, **measured(args, end_BS, absent, kind)}
             )
-    found = threshold(rows)
+    found, in_use = threshold(rows), math.isqrt((LARGE - 1) // args.batch) + 1
     header = ["tree", "tokens", *(f"{name}, ms" for name in PLANS), *(f"{name}, MiB" for name in PLANS)]
     table = [
         [
@@ -71,10 +74,10 @@ def main() -> None:
     ]
     notes = [f"not measured: {reason}" for reason in absent.values()]
     notes.append(
-        f"shortest length from which on blocks are no slower than the dense mask: {found or 'none'}; in use: {LONG}"
+        f"shortest length from which on blocks are no slower than the dense mask: {found or 'none'}; in use: {in_use}"
     )
     show(f"Attention, a layer of {args.shape}, {args.dtype}", header, table, notes)
-    finish("attention", args, {"threshold": found, "threshold_in_use": LONG}, {"absent": absent, "rows": rows})
+    finish("attention", args, {"threshold": found, "threshold_in_use": in_use}, {"absent": absent, "rows": rows})
 
 
 def absent_plans(args: argparse.Namespace) -> dict[str, str]:
@@ -84,6 +87,8 @@ def absent_plans(args: argparse.Namespace) -> dict[str, str]:
         found["unsloth"] = reason
     if args.device != "cpu":
         found["runs"] = "runs: its kernel is the CPU's"
+    if args.batch > 1:
+        found |= {name: f"{name}: it takes one row at a time" for name in ("gathered", "unsloth")}
     return found
 
 
@@ -110,7 +115,9 @@ def measured(args: argparse.Namespace, end_BS: Tensor, absent: dict[str, str], k
     heads, kv, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     generator = torch.Generator().manual_seed(args.seed)
     given = [
-        torch.randn(1, n, end_BS.shape[1], size, generator=generator).to(end_BS.device, getattr(torch, args.dtype))
+        torch.randn(len(end_BS), n, end_BS.shape[1], size, generator=generator).to(
+            end_BS.device, getattr(torch, args.dtype)
+        )
         for n in (heads, kv, kv)
     ]
     found: dict[str, Any] = {}
@@ -183,6 +190,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = options(__doc__, rounds=5)
     parser.set_defaults(shape="qwen3-4b")
+    parser.add_argument("--batch", type=positive, default=1, help="number of packed rows in a micro-batch (1)")
     lengths = [256, 512, 1024, 2048, 4096, 8192, 16384]
     parser.add_argument(
         "--lengths", type=positive, nargs="+", default=lengths, help="approximate tokens of a packed row"

@@ -67,12 +67,13 @@ UPDATE = {
     ),
 }
 ROLLOUT = {
-    "qwen3-0.6b": "--horizon 8 --rounds 2 --max-length 2048 --continuous-rows 64 --continuous-tokens 4096",
+    "qwen3-0.6b": "--horizon 4 --rounds 2 --max-length 2048 --continuous-rows 64 --continuous-tokens 4096",
     "qwen3-4b": "--horizon 5 --rounds 1 --max-length 2048 --continuous-rows 64 --continuous-tokens 4096",
 }
 LIMITS = {
     "tests": 100,
-    "attention": 240,
+    "attention": 150,
+    "attention_rows": 60,
     "update_0_6b": 150,
     "rollout_0_6b": 190,
     "update_4b": 180,
@@ -122,10 +123,12 @@ def parts_of(dry: bool, out: Path) -> list[Part]:
         return replace(part(name, says, "gpu_rows.py", [word, *where, *count, *limit]), fresh=("--fresh",))
 
     lengths = ["--lengths", "160", "320", "--rounds", "1"] if dry else []
+    several = ["--batch", "4", *(lengths or ["--lengths", "512", "1024", "1448", "2048", "2896"])]
     rows = ["--rows", "2", "--row", "64", "--rounds", "1"] if dry else ["--shape", "qwen3-4b"]
     return [
         part("tests", "the tests that are marked gpu", "gpu_tests.py", []),
         part("attention", "attention over packed trees by every plan", "attention.py", [*on, *lengths]),
+        part("attention_rows", "attention over four packed trees at once", "attention.py", [*on, *several]),
         update("update_0_6b", "qwen3-0.6b"),
         rollout("rollout_0_6b", "qwen3-0.6b"),
         update("update_4b", "qwen3-4b"),

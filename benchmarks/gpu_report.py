@@ -133,11 +133,15 @@ def plans(found: dict[str, Any]) -> str:
     worst = max(
         (v["apart"] for row in found["rows"] for v in row.values() if isinstance(v, dict) and v.get("apart")), default=0
     )
+    shortest = found["threshold"]
     told = (
-        f"Blocks are no slower than the dense mask from {found['threshold']} tokens on. `LONG` in `models/score.py`, "
+        f"Blocks are no slower than the dense mask from {shortest:,} tokens on"
+        if shortest
+        else "No threshold was found"
     )
-    told += f"from which on a run takes blocks on CUDA, is {found['threshold_in_use']}. Answers differ from the dense ones by "
-    return "\n\n".join([table(header, rows), told + f"{worst:.2g} at most."])
+    told += f"; a run takes them from {found['threshold_in_use']:,} tokens on (`LARGE` in `models/score.py`). "
+    told += f"Outputs differ from the dense ones by {worst:.2g} at most."
+    return "\n\n".join([table(header, rows), told])
 
 
 def from_where(found: dict[str, Any]) -> str:

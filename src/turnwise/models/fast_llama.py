@@ -3,7 +3,9 @@
 Small models on a CPU spend more time on the overhead of operations than on computing. This forward pass uses the
 weights of the library's modules and computes the same function, with about a third of the operations. For example, it
 normalises and rotates queries and keys together, adds residuals within the preceding matrix product, and overwrites
-tensors that are no longer needed.
+tensors that are no longer needed. In lower precision, every number is rounded where the library rounds it, because
+sampled log-probs should be near those of the training pass. Launching the operations of a decoding step takes longer
+than computing them on a GPU too.
 """
 
 from __future__ import annotations
@@ -32,14 +34,12 @@ def forward_of(model: Any) -> Forward:
 def forward_of_body(body: Any) -> Forward:
     """Returns the fastest forward pass for a transformer without head.
 
-    This is :class:`Lean` for Llama-like models in float32 in which all layers have full attention. Other models use
-    their own forward pass. So do models in lower precision, because a different order of operations would change their
-    rounding errors.
+    This is :class:`Lean` for Llama-like models in which all layers have full attention. Other models use their own
+    forward pass.
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
-    plain = full and config.model_type in FAMILIES and next(body.parameters()).dtype == torch.float32
-    return Lean(body) if plain else own_forward(body)
+    return Lean(body) if full and config.model_type in FAMILIES else own_forward(body)
 
 
 def own_forward(body: Any) -> Forward:
@@ -106,7 +106,12 @@ def norm(x: Tensor, module: Any) -> Tensor:
 
 
 def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Returns ``x / sqrt(mean(x^2) + epsilon) * weight``, with the mean over the last axis."""
+    """Returns ``x / sqrt(mean(x^2) + epsilon) * weight``, with the mean over the last axis.
+
+    In lower precision, the quotient is computed in float32 and rounded before the product.
+    """
+    if x.dtype != torch.float32:
+        return F.rms_norm(x, x.shape[-1:], eps=epsilon).mul_(weight)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     inverse = length.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
     return (x * inverse).mul_(weight)
@@ -120,6 +125,10 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     out = torch.empty_like(x)
     low, high = out.chunk(2, dim=-1)
+    if x.dtype != torch.float32:  # each product is rounded before the sum
+        torch.mul(first, cos, out=low).sub_(second * sin)
+        torch.mul(second, cos, out=high).add_(first * sin)
+        return out
     torch.mul(first, cos, out=low).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=high).addcmul_(first, sin)
     return out
@@ -130,7 +139,13 @@ def _linear(x: Tensor, module: Any) -> Tensor:
 
 
 def _add_linear(x: Tensor, h: Tensor, module: Any) -> None:
-    """Adds the output of the linear layer ``module`` for the input ``h`` to ``x``, in place."""
+    """Adds the output of the linear layer ``module`` for the input ``h`` to ``x``, in place.
+
+    In lower precision, the output is rounded before the sum.
+    """
+    if x.dtype != torch.float32:
+        x.add_(_linear(h, module))
+        return
     x.addmm_(h, module.weight.t())
     if module.bias is not None:
         x.add_(module.bias)

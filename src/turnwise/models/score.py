@@ -11,7 +11,9 @@ from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
 from turnwise.models.head import Head
 
-LONG = 1024  # tokens; for rows of at least this length, attention in blocks is faster than with a dense mask
+# Pairs of tokens in a micro-batch (rows * tokens^2) from which on attention in blocks is faster than with a dense mask: a row
+# of 2,897 tokens, or eight of 1,024 (benchmarks/attention.py on an H200, docs/gpu.md). Below, starting its kernels costs more.
+LARGE = 1 << 23
 
 
 class PackedTokens(Protocol):
@@ -49,6 +51,6 @@ def plan_of(end_BS: Tensor) -> Plan:
     known = type(end_BS) is Tensor
     if known and end_BS.device.type == "cpu":
         return RunTree(end_BS)
-    if known and end_BS.device.type == "cuda" and end_BS.shape[1] >= LONG:
+    if known and end_BS.device.type == "cuda" and len(end_BS) * end_BS.shape[1] ** 2 >= LARGE:
         return BlockTree(end_BS)
     return PackedTree(end_BS)

@@ -214,8 +214,7 @@ class PolicyModule(Scoring):
         trained = [p for p in self.model.parameters() if p.grad is not None]
         if not trained:
             return 0.0
-        norm = torch.nn.utils.clip_grad_norm_(trained, self.settings.clip_norm)
-        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        return _number(torch.nn.utils.clip_grad_norm_(trained, self.settings.clip_norm))
 
     def _skip(self) -> None:
         """Counts a skipped update, whose gradient is not finite, and stops the run after too many in a row."""
@@ -232,7 +231,8 @@ class PolicyModule(Scoring):
     def _check_weights(self) -> None:
         """Stops the run if an optimiser step made weights that are not finite, before a checkpoint contains them."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        if not all(bool(norm.isfinite()) for norm in torch._foreach_norm(trained, float("inf"))):
+        # one number for all weights, because a device must finish its work before the processor reads a number
+        if not math.isfinite(_number(torch.nn.utils.get_total_norm(trained, float("inf")))):
             raise Stopped(
                 f"some weights are not finite after update {self.version}; lower update.learning_rate (now "
                 f"{self.settings.learning_rate:g}) and start the run with another name=.... The last checkpoint is kept"
@@ -255,3 +255,8 @@ class PolicyModule(Scoring):
         """Evaluates the policy after ``iteration``."""
         if self.evaluate is not None:
             self.evaluate(iteration)
+
+
+def _number(norm: Tensor) -> float:
+    """Returns a norm as a number. Of sharded tensors, it is that of all shards; every process must call this together."""
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

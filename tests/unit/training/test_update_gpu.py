@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from math import isqrt
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.score import LONG
+from turnwise.models.score import LARGE
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.module import PolicyModule
 from turnwise.training.recompute import recomputing
@@ -57,7 +58,7 @@ def gradients(model: Any, work: Update, recompute: bool = False, offload: bool =
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("state", [40, LONG], ids=["dense mask", "blocks"])
+@pytest.mark.parametrize("state", [40, isqrt(LARGE)], ids=["dense mask", "blocks"])
 def test_gradients_are_those_of_the_cpu(make_model: MakeModel, state: int, how: str) -> None:
     model = make_model("qwen3", True, head=16)  # the kernel of attention in blocks needs 16 dimensions
     use_tree_attention(model.get_base_model())
