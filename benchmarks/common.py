@@ -173,13 +173,15 @@ def chosen(args: argparse.Namespace, name: str) -> bool:
 def alternate(contenders: list[Contender], rounds: int, absent: dict[str, str] | None = None) -> None:
     """Warm every contender, then measure round by round, each contender once a round.
 
-    With ``absent``, a contender that fails leaves the list and its reason is kept there, unless it is the first.
+    With ``absent``, a contender that fails leaves the list and its reason is kept there, unless it is the first. Round 0 is
+    the warm-up.
     """
     console = Console(stderr=True)
     with console.status("warm-up") as status, redirect_stdout(sys.stderr):
         for number in range(-1, rounds):
             for contender in list(contenders):
                 status.update(f"{f'round {number + 1} of {rounds}' if number >= 0 else 'warm-up'}: {contender.name}")
+                began = time.perf_counter()
                 try:
                     if number >= 0:
                         contender.rounds.append(contender.run(number))
@@ -190,6 +192,10 @@ def alternate(contenders: list[Contender], rounds: int, absent: dict[str, str] |
                         raise
                     absent[contender.name] = failure(contender.name, error)
                     contenders.remove(contender)
+                if not console.is_terminal:  # if a time limit ends the process, its output shows what took the time
+                    console.print(
+                        f"round {number + 1}, {contender.name}: {time.perf_counter() - began:.1f} s", highlight=False
+                    )
 
 
 def synchronize(device: torch.device) -> None:

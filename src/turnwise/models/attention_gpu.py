@@ -46,8 +46,8 @@ class BlockTree(OfTrees):
             end = F.pad(self.end, (0, -self.length % BLOCK))
             self._windows[rules.window] = blocks_of(end, window=rules.window)
         mask = self._windows[rules.window]
-        room = (0, 0, 0, -self.length % BLOCK)
-        query, key, value = (F.pad(x, room) for x in (query, key, value))
+        if missing := -self.length % BLOCK:
+            query, key, value = (F.pad(x, (0, 0, 0, missing)) for x in (query, key, value))
         grouped = query.shape[1] != key.shape[1]
         out: Tensor = _kernel(query.device.type)(query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped)
         return out[:, :, : self.length]

@@ -17,6 +17,8 @@ from turnwise.models.score import score
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.shape import blank
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # keys that tell a mixture of experts
+
 
 @dataclass(slots=True)
 class _Rows:
@@ -56,6 +58,10 @@ def activation_bytes(
         offload: whether the kept inputs of the layers are in CPU memory, except the input of the layer that is being
             computed again.
     """
+    if dtype != "bfloat16" and any(getattr(source.config, name, 0) for name in EXPERTS):
+        # Fake tensors know the product of experts in bfloat16 only. Where some numbers stay in bfloat16, this is too much.
+        half = activation_bytes(source, "bfloat16", lora, rows, tokens, scored, autocast, recompute, offload)
+        return half * getattr(torch, dtype).itemsize // torch.bfloat16.itemsize
     layers = int(source.config.num_hidden_layers)
     first, second = (_kept(source, dtype, lora, n, rows, tokens, scored, autocast) for n in (1, 2))
     if recompute:

@@ -55,7 +55,7 @@ def test_what_fails_is_reported_and_the_rest_goes_on(
     status, folder = made(
         broken="import sys; print('half'); sys.exit('no such kernel')",
         silent="print('no object')",
-        elsewhere='print(\'{"not_here": "no vLLM"}\')',
+        elsewhere='print(\'{"benchmark": "row", "not_here": "no vLLM"}\')',
         begun='print(\'{"unfinished": "3 of 10"}\')',
         good=DONE,
     )

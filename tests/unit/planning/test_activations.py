@@ -55,3 +55,11 @@ def test_recurrent_layers_are_counted_without_numbers() -> None:
     source, lora = Architecture("small", small_config("qwen3_5_text"), None), LoraSettings(r=0)
     one, two = (activation_bytes(source, "float32", lora, rows, 64, 64, autocast=False) for rows in (1, 2))
     assert 1.8 * one < two < 2.2 * one
+
+
+def test_experts_in_float32_are_twice_those_in_bfloat16() -> None:
+    source, lora = Architecture("small", small_config("qwen3_moe"), None), LoraSettings(r=4)
+    short, long = (
+        activation_bytes(source, dtype, lora, 2, 64, 64, autocast=False) for dtype in ("bfloat16", "float32")
+    )
+    assert 0 < 2 * short == long
