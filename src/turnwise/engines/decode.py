@@ -221,9 +221,8 @@ class Decode:
             shown = slice(part.length, part.length + own.shape[-1])
             return out.add_(weights[..., shown] @ v_own).view(N, H, 1, D)
 
-        own = own.to(
-            torch.promote_types(own.dtype, torch.float32)
-        )  # log-sum-exps in bfloat16 would be off by per cents
+        # log-sum-exps in bfloat16 would be off by per cents
+        own = own.to(torch.promote_types(own.dtype, torch.float32))
         mass = own.logsumexp(-1)  # (N, H_kv, G)
         out = (own - mass[..., None]).exp_().to(v_own.dtype) @ v_own
         if sinks is not None:
