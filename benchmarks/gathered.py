@@ -87,11 +87,11 @@ def variable(
     if q.device.type == "cuda":
         from torch.nn.attention.varlen import varlen_attn
 
-        # Since torch 2.12 the kernel must be told that queries share the heads of keys; older ones find it out.
-        shared = {"enable_gqa": q.shape[1] != k.shape[1]}
-        known: dict[str, Any] = {n: v for n, v in shared.items() if n in signature(varlen_attn).parameters}
+        # torch 2.13 must be told that queries share the heads of keys; torch 2.11 finds it out and has no such argument.
+        grouped = q.shape[1] != k.shape[1] and "enable_gqa" in signature(varlen_attn).parameters
+        told: dict[str, Any] = {"enable_gqa": True} if grouped else {}
         out: Any = varlen_attn(
-            q.contiguous(), k, v, queries, keys, most_q, most_k, scale=scaling, window_size=(-1, 0), **known
+            q.contiguous(), k, v, queries, keys, most_q, most_k, scale=scaling, window_size=(-1, 0), **told
         )
         return out  # type: ignore[no-any-return]
     parts = []

@@ -104,17 +104,19 @@ def contenders(found: dict[str, Any]) -> str:
     """Returns the rows of a benchmark with contenders: time, tokens a second, utilisation, and peak beside what is planned."""
     rates, mfu = found.get("tokens_per_second"), found.get("mfu") or {}
     peaks, planned = found.get("peak_bytes") or {}, found.get("planned_bytes")
+    errors: dict[str, float] = found.get("grad_errors") or {}
     rows = []
     for name, one in found["contenders"].items():
         expected = planned.get(name) if isinstance(planned, dict) else planned if name == "turnwise" else None
         rate = rates[name] if rates else one["rate"]
-        rows.append(
-            [name, f"{one['seconds']:.4g}", f"{rate:,.0f}", share(mfu.get(name)), mib(peaks.get(name)), mib(expected)]
-        )
-    notes = (
-        "Utilisation counts each token once, over the data sheet's bfloat16 peak. Peaks are beyond what stood before."
-    )
-    header = ["", "seconds", "tokens a second", "utilisation", "peak MiB", "planned MiB"]
+        apart = f"{errors[name]:.2g}" if name in errors else ""
+        cells = [f"{one['seconds']:.4g}", f"{rate:,.0f}", share(mfu.get(name)), mib(peaks.get(name)), mib(expected)]
+        rows.append([name, *cells, apart])
+    notes = "The utilisation is the arithmetic of the work, with each token counted once, over the rate of the data sheet in "
+    notes += "bfloat16. A peak is the memory in use beyond that before the step."
+    if errors:
+        notes += " Apart: largest difference of a gradient to ours, over the largest entry of the peer's gradient."
+    header = ["", "seconds", "tokens a second", "utilisation", "peak MiB", "planned MiB", "apart"]
     return "\n\n".join([table(header, rows), notes])
 
 
@@ -139,7 +141,9 @@ def plans(found: dict[str, Any]) -> str:
         if shortest
         else "No threshold was found"
     )
-    told += f"; a run takes them from {found['threshold_in_use']:,} tokens on (`LARGE` in `models/score.py`). "
+    told += (
+        f"; a run took them from {found['threshold_in_use']:,} tokens on when this was measured (`models/score.py`). "
+    )
     told += f"Outputs differ from the dense ones by {worst:.2g} at most."
     return "\n\n".join([table(header, rows), told])
 

@@ -4,8 +4,7 @@ Small models on a CPU spend more time on the overhead of operations than on comp
 weights of the library's modules and computes the same function, with about a third of the operations. For example, it
 normalises and rotates queries and keys together, adds residuals within the preceding matrix product, and overwrites
 tensors that are no longer needed. In lower precision, every number is rounded where the library rounds it, because
-sampled log-probs should be near those of the training pass. Launching the operations of a decoding step takes longer
-than computing them on a GPU too.
+sampled log-probs should be near those of the training pass.
 """
 
 from __future__ import annotations

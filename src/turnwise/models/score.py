@@ -11,8 +11,9 @@ from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
 from turnwise.models.head import Head
 
-# Pairs of tokens in a micro-batch (rows * tokens^2) from which on attention in blocks is faster than with a dense mask: a row
-# of 2,897 tokens, or eight of 1,024 (benchmarks/attention.py on an H200, docs/gpu.md). Below, starting its kernels costs more.
+# Pairs of tokens in a micro-batch (rows * tokens^2) from which on attention is computed in blocks: one row of 2,897 tokens. On an
+# H200 a dense mask was faster for one row of 2,048 tokens and slower for one of 4,096 (docs/gpu.md). That several rows count by
+# their pairs is an assumption: the time of a dense mask grows with the pairs, and that of starting kernels does not.
 LARGE = 1 << 23
 
 

@@ -68,12 +68,9 @@ def test_logprobs_are_the_models_own(make_model: MakeModel, kind: str, lora: boo
 
 
 def test_logprobs_in_bfloat16_stay_near_the_models_own(make_model: MakeModel, kind: str) -> None:
-    """Attention is merged from two parts, whose weights must not be rounded to bfloat16 (8 bits) before they are merged."""
+    """The same weights in float32 are what the log-probs are compared with; on a CPU they differ by 0.034 at most."""
     model = make_model(kind, False).to("cuda", torch.bfloat16)
-    exact = copy.deepcopy(model).float()
-    played = turns(model, histories_of(random.Random(2)))
-    plain = worst_difference(model, played)  # the rounding of a plain forward pass is in it twice
-    assert worst_difference(exact, played) < max(0.1, 2 * plain)
+    assert worst_difference(copy.deepcopy(model).float(), turns(model, histories_of(random.Random(2)))) < 0.1
 
 
 def test_the_same_seeds_sample_the_same_tokens_as_on_the_cpu(make_model: MakeModel, kind: str) -> None:
