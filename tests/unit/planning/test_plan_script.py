@@ -53,7 +53,7 @@ def test_rows_of_a_sweep_that_cannot_run_are_planned_all_the_same(script, capsys
 def test_an_entry_computed_from_groups_is_planned_as_the_sweep_that_records_them(script, capsys) -> None:
     assert script.main(["sweep=selective_tab1", "rows=0.12"]) == 0
     found = last_line(capsys.readouterr().out)
-    assert found["sweep"] == "selective_buffer" and found["seeds"] == 8
+    assert found["sweep"] == "selective_second" and found["seeds"] == 32
     assert set(found["rows"]) == {"start", "never", "gated"} and found["cannot"] == {}
 
 
