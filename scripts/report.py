@@ -22,7 +22,7 @@ from rich.progress import track
 from turnwise.config.launchers import is_sweep
 from turnwise.console import Terminal, sized, until_stopped, unwritten
 from turnwise.errors import InputError
-from turnwise.evaluation.stats import mean_interval, paired_mean_difference
+from turnwise.evaluation.stats import mean_interval
 from turnwise.experiments.hashes import RowHashes
 from turnwise.experiments.jobs import Asked, ask
 from turnwise.experiments.table import sweep_names
@@ -33,6 +33,7 @@ from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.html import comparison_figures, comparison_page, tables_page, write_page
+from turnwise.reports.kept import KeptIntervals
 from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
 from turnwise.reports.pages import write_pages
@@ -101,13 +102,16 @@ def directions(args: argparse.Namespace, arguments: list[str]) -> None:
     console = sized(160)
     names = [f"sweep={name}" for name in names_of(words.paper)] if whole else [""]
     asked = [ask([*words.rest, name] if name else words.rest, CONF) for name in names]
-    hashes = RowHashes(CONF, Path("outputs/cache/row_hashes.json") if Path("outputs").is_dir() else None)
+    cache = Path("outputs/cache") if Path("outputs").is_dir() else None
+    hashes = RowHashes(CONF, cache and cache / "row_hashes.json")
+    over_tasks = KeptIntervals(cache and cache / "intervals.json")
     refuse_overrides(asked, hashes)
     gates = gate_report(words.data, Settings(), words.gated) if words.data else None
     err = Terminal(stderr=True)
     seen = track(asked, "Reading", console=err, transient=True, disable=not (whole and err.is_terminal))
-    entries = [read_entry(one, words.places, mean_interval, paired_mean_difference, gates, hashes) for one in seen]
+    entries = [read_entry(one, words.places, mean_interval, over_tasks, gates, hashes) for one in seen]
     hashes.keep()
+    over_tasks.keep()
     refuse_seeds(entries, words.places)
     written = bool(args.markdown or args.latex or args.html) and not args.brief
     told = entries if written or not whole else []  # the entries whose own tables are shown or written

@@ -1,8 +1,12 @@
-"""Writes files atomically, and makes clear messages of operating-system errors in reading and writing."""
+"""Writes files atomically, keeps computed values in files, and makes clear messages of operating-system errors in reading
+and writing.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -57,6 +61,40 @@ def atomic_write(path: Path) -> Iterator[Path]:
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+class KeptValues(dict[str, Any]):
+    """Values that are kept in a JSON file, so that no later process computes them again.
+
+    Args:
+        path: the file. None: nothing is read or written.
+        state: a checksum of everything but the keys that decides the values (:func:`checksum`). If the file was written
+            for another state, or cannot be read, no value is known.
+    """
+
+    def __init__(self, path: Path | None, state: str) -> None:
+        super().__init__()
+        self._path, self._state = path, state
+        if path is not None:
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                found = json.loads(path.read_bytes())
+                self.update(found["values"] if found["state"] == state else {})
+        self._read = len(self)
+
+    def write(self) -> None:
+        """Writes the file if there are new values. If it cannot be written, nothing is kept."""
+        if self._path is not None and len(self) > self._read:
+            with suppress(OSError), atomic_write(self._path) as part:
+                part.write_text(json.dumps({"state": self._state, "values": self}), encoding="utf-8")
+            self._read = len(self)
+
+
+def checksum(files: Iterable[Path], *more: object) -> str:
+    """Returns a checksum of the paths and contents of files, and of the texts of other objects."""
+    digest = hashlib.sha256(repr(more).encode())
+    for file in files:
+        digest.update(repr((str(file), file.read_bytes())).encode())
+    return digest.hexdigest()
 
 
 def refuse_same(out: Path, read: Iterable[Path]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnwise.files import append, atomic_write, no_room, parse_yaml, writing
+from turnwise.files import KeptValues, append, atomic_write, checksum, no_room, parse_yaml, writing
 from turnwise.training.checkpoint import WholeCheckpointIO
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -115,3 +115,40 @@ def test_a_torn_line_spoils_no_other(tmp_path: Path) -> None:
 def test_yaml_that_is_nested_too_deeply_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="YAML"):
         parse_yaml(text)
+
+
+def test_values_are_kept_for_their_state_alone(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "values.json"
+    first = KeptValues(path, "a")
+    first.write()
+    assert first == {} and not path.exists()  # there is nothing to keep
+    first["x"] = 1.5
+    first.write()
+    assert KeptValues(path, "a") == {"x": 1.5} and KeptValues(path, "b") == {} == KeptValues(None, "a")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"state": "a"}', '{"state": "a", "values": 3}', "[" * 100_000])
+def test_a_damaged_file_of_kept_values_is_written_anew(tmp_path: Path, text: str) -> None:
+    (path := tmp_path / "values.json").write_text(text)
+    found = KeptValues(path, "a")
+    assert found == {}
+    found["x"] = 2
+    found.write()
+    assert KeptValues(path, "a") == {"x": 2}
+
+
+def test_values_that_cannot_be_kept_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = KeptValues(tmp_path / "file" / "values.json", "a")
+    found["x"] = 2
+    found.write()
+    assert found == {"x": 2}
+
+
+def test_a_checksum_differs_with_contents_names_and_other_objects(tmp_path: Path) -> None:
+    (one := tmp_path / "one").write_text("a")
+    (two := tmp_path / "two").write_text("a")
+    sums = [checksum([one]), checksum([two]), checksum([one, two]), checksum([one], 1), checksum([], 1)]
+    assert len({*sums}) == 5 and checksum([one]) == sums[0]
+    one.write_text("b")
+    assert checksum([one]) not in sums

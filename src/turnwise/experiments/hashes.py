@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import compose_config
 from turnwise.experiments.jobs import Asked, Job, job_of, picked
-from turnwise.files import atomic_write
+from turnwise.files import KeptValues, checksum
 from turnwise.runs.identity import config_hash
 
 _PACKAGE = Path(__file__).parents[1]
@@ -41,19 +39,13 @@ class RowHashes:
 
     folder: Path  # conf/
     kept: Path | None = None
-    _known: dict[str, str] = field(default_factory=dict)
-    _read: int = 0
-    _state: str = ""
+    _kept: KeptValues = field(init=False)
+    _known: dict[str, str] = field(default_factory=dict)  # hashes that are not kept
     _files: dict[str, bytes] = field(default_factory=dict)
     _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.kept is not None:
-            self._state = _state(self.folder)
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                found = json.loads(self.kept.read_bytes())
-                self._known = dict(found["hashes"]) if found["state"] == self._state else {}
-        self._read = len(self._known)
+        self._kept = KeptValues(self.kept, _state(self.folder) if self.kept is not None else "")
 
     def __call__(self, job: Job) -> str:
         """Returns the configuration hash of a job, twelve hexadecimal digits.
@@ -62,23 +54,21 @@ class RowHashes:
             ConfigError: the configuration of the row cannot be composed. The error names every bad override.
         """
         key = json.dumps([job.seed, *self._row(job)])
-        if key not in self._known:
+        known = self._known if _OUTSIDE.search(key) else self._kept
+        if key not in known:
             try:
                 cfg = self._composed(job)
             except (HydraException, OmegaConfBaseException) as error:
                 raise explain(error, job.overrides, self.folder) from error
             cfg.seed = job.seed
-            self._known[key] = config_hash(cfg)
-        return self._known[key]
+            known[key] = config_hash(cfg)
+        return known[key]
 
     def keep(self) -> None:
         """Writes the hashes to the file ``kept``, if that is possible. Hashes that depend on other folders or on the
         process are left out.
         """
-        if self.kept is not None and len(self._known) > self._read:
-            hashes = {key: found for key, found in self._known.items() if not _OUTSIDE.search(key)}
-            with suppress(OSError), atomic_write(self.kept) as part:
-                part.write_text(json.dumps({"state": self._state, "hashes": hashes}), encoding="utf-8")
+        self._kept.write()
 
     def takes(self, asked: Asked) -> None:
         """Refuses overrides that none of the requested rows accepts.
@@ -112,11 +102,8 @@ def _state(folder: Path) -> str:
     """Returns a checksum of everything but the overrides that can change a configuration hash: configuration files,
     code, libraries and environment variables.
     """
-    digest = hashlib.sha256(repr((hydra.__version__, omegaconf.__version__, sys.version)).encode())
-    for root in (folder, *CODE):
-        for path in sorted(root.rglob("*.*")) if root.is_dir() else [root]:
-            if path.suffix in (".yaml", ".py"):
-                text = path.read_bytes()
-                values = [os.environ.get(name.decode()) for name in _ENVIRONMENT.findall(text)]
-                digest.update(repr((str(path), text, values)).encode())
-    return digest.hexdigest()
+    paths = [path for root in (folder, *CODE) for path in (sorted(root.rglob("*.*")) if root.is_dir() else [root])]
+    files = [path for path in paths if path.suffix in (".yaml", ".py")]
+    names = sorted({name.decode() for path in files for name in _ENVIRONMENT.findall(path.read_bytes())})
+    values = {name: os.environ.get(name) for name in names}
+    return checksum(files, hydra.__version__, omegaconf.__version__, sys.version, values)

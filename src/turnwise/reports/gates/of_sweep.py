@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Asked, job_of, picked, played
-from turnwise.files import read_yaml
+from turnwise.files import KeptValues, checksum, read_yaml
 from turnwise.reports.gates.report import Settings, gate_sections
+from turnwise.reports.gates.sections import KeptSections, Sections
 from turnwise.reports.gates.tier1 import recordings
 from turnwise.runs.keep import finished
 from turnwise.runs.result import Result, read_result
 
 COMMAND = "python scripts/gate_report.py"
+_PACKAGE = Path(__file__).parents[2]
+# source files on which a gate report depends
+CODE = (
+    _PACKAGE / "reports" / "gates",
+    _PACKAGE / "algo" / "gates",
+    _PACKAGE / "evaluation" / "stats.py",
+    _PACKAGE / "runs" / "lines.py",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,8 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
         if arms and arms[0] == place / names[0]:
             words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
             words += [f"{name}={value}" for name, value in (asked_of(arms[1]) if len(arms) > 1 else {}).items()]
-            return Groups(_read(arms), arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {' '.join(words)}",))
+            report = _read(arms, places[0])
+            return Groups(report, arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {' '.join(words)}",))
     return None
 
 
@@ -89,7 +102,7 @@ def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
     if not found:
         return None
     arms, where = zip(*found.values())
-    reports = {row: _read((arm,)) for row, arm in zip(found, arms)}
+    reports = {row: _read((arm,), places[0]) for row, arm in zip(found, arms)}
     groups = sum(report["groups"] for report in reports.values())
     report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
     commands = tuple(f"{COMMAND} data={arm}" for arm in arms)
@@ -104,16 +117,31 @@ def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
     return tuple(read_result(run) for run in finished(arms))
 
 
-def _read(arms: tuple[Path, ...]) -> Mapping[str, Any]:
-    return _report(arms, tuple((result.commit, result.finished) for result in _results(arms)))
+def _read(arms: tuple[Path, ...], outputs: Path) -> Mapping[str, Any]:
+    """Returns the gate report on the groups of ``arms``. Its sections are kept below ``outputs``, if this folder exists."""
+    settings = Settings(**(asked_of(arms[1]) if len(arms) > 1 else {}))
+    state = _state(arms, settings)
+    kept = outputs / "cache" / f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
+    return _report(arms, settings, state, kept if outputs.is_dir() else None)
 
 
 @lru_cache(maxsize=8)
-def _report(arms: tuple[Path, ...], known: tuple[object, ...]) -> Mapping[str, Any]:
-    """Returns the gate report on the groups of ``arms``. It is cached, because several entries use it, until ``known``
+def _report(arms: tuple[Path, ...], settings: Settings, state: str, kept: Path | None) -> Mapping[str, Any]:
+    """Returns the gate report on the groups of ``arms``. It is cached, because several entries use it, until ``state``
     changes with a new run.
     """
-    return gate_sections(arms[0], Settings(**(asked_of(arms[1]) if len(arms) > 1 else {})), *arms[1:])
+
+    def read() -> Sections:
+        return gate_sections(arms[0], settings, *arms[1:])
+
+    return KeptSections(read, KeptValues(kept, state))
+
+
+def _state(arms: Iterable[Path], settings: Settings) -> str:
+    """Returns a checksum of everything that decides a gate report: code, groups, settings and libraries."""
+    code = [file for path in CODE for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
+    groups = [file for arm in arms for file in recordings(arm)]
+    return checksum([*code, *groups], settings, sys.version, version("numpy"), version("scipy"))
 
 
 def asked_of(gated: Path) -> dict[str, Any]:

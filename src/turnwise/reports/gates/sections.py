@@ -5,7 +5,10 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
+
+from turnwise.files import KeptValues
 
 
 class Sections(Mapping[str, Any]):
@@ -31,6 +34,38 @@ class Sections(Mapping[str, Any]):
         return len(self._sections)
 
 
-def whole(report: Sections) -> dict[str, Any]:
+class KeptSections(Mapping[str, Any]):
+    """The same sections as those of ``read``, which are kept in a file. A section is kept whole.
+
+    Args:
+        read: reads the data and returns its report. It is called at once if no section is kept, so that data that
+            cannot be used is refused at once. Otherwise it is called when a section is not kept.
+        kept: name -> content of a section.
+    """
+
+    def __init__(self, read: Callable[[], Sections], kept: KeptValues) -> None:
+        self._read, self._kept = read, kept
+        if not kept:
+            _ = self._report
+
+    @cached_property
+    def _report(self) -> Sections:
+        return self._read()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._kept:
+            found = self._report[name]
+            self._kept[name] = whole(found) if isinstance(found, Sections) else found
+            self._kept.write()
+        return self._kept[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._report)
+
+    def __len__(self) -> int:
+        return len(self._report)
+
+
+def whole(report: Mapping[str, Any]) -> dict[str, Any]:
     """Computes every section and returns the report as a dict."""
     return {name: whole(found) if isinstance(found, Sections) else found for name, found in report.items()}

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from turnwise.errors import InputError
+from turnwise.files import KeptValues
 from turnwise.reports.gates import report as module
 from turnwise.reports.gates import tables
 from turnwise.reports.gates.report import Settings, gate_report, gate_sections
+from turnwise.reports.gates.sections import KeptSections, Sections
 
 SETTINGS = Settings(k=2, steps=(2,), resamples=20)
 
@@ -44,3 +46,22 @@ def test_data_that_cannot_be_used_is_refused_before_a_section_is_read(data: Path
     (empty := tmp_path / "gated.jsonl").write_text("")
     with pytest.raises(InputError, match="no recorded group of iteration 0"):
         gate_sections(data, SETTINGS, empty)
+
+
+def test_a_section_is_computed_again_only_if_it_is_not_kept(data: Path, tmp_path: Path) -> None:
+    path, reads = tmp_path / "cache" / "gates.json", []
+
+    def report(state: str) -> KeptSections:
+        def read() -> Sections:
+            reads.append(state)
+            return gate_sections(data, SETTINGS)
+
+        return KeptSections(read, KeptValues(path, state))
+
+    first, every = report("a"), gate_report(data, SETTINGS)
+    assert reads == ["a"] and first["t1"] == every["t1"] and first["t7"] == every["t7"]
+    again = report("a")
+    assert again["t7"] == every["t7"] and reads == ["a"]
+    assert again["t8"] == every["t8"] and reads == ["a", "a"]  # a section that was not kept yet
+    assert list(again) == list(every) and len(again) == len(every)
+    assert report("b")["groups"] == 2 and reads == ["a", "a", "b"]

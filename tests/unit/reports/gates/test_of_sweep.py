@@ -1,0 +1,51 @@
+"""The gate report of a sweep is kept until the groups, the settings or the code change."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from turnwise.experiments.jobs import ask
+from turnwise.reports.gates import of_sweep as module
+from turnwise.reports.gates.of_sweep import recorded_groups
+
+ROOT = Path(__file__).parents[4]
+ASKED = ask(["sweep=selective_tab12"], ROOT / "conf")
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """Copies the kept groups of two seeds."""
+    for row in ("never", "gated"):
+        for seed in ("seed7", "seed13"):
+            name = Path("selective", "buffer", row, seed)
+            shutil.copytree(ROOT / "results" / name, tmp_path / name)
+    return tmp_path
+
+
+def test_a_gate_report_is_computed_again_only_if_a_group_changes(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    real = module.gate_sections
+    monkeypatch.setattr(module, "gate_sections", lambda *a: read.append(a[0]) or real(*a))
+
+    def report() -> dict[str, object]:
+        module._report.cache_clear()  # as in a new process
+        found = recorded_groups(ASKED, [outputs])
+        assert found is not None
+        return {name: found.report[name] for name in ("t1", "regime", "tier1")}
+
+    first = report()
+    assert report() == first and len(read) == 1
+    shutil.rmtree(outputs / "selective" / "buffer" / "never" / "seed13")
+    assert report()["t1"] != first["t1"] and len(read) == 2
+
+
+def test_nothing_is_written_if_there_is_no_folder_of_outputs(outputs: Path, tmp_path: Path) -> None:
+    module._report.cache_clear()
+    found = recorded_groups(ASKED, [tmp_path / "none", outputs])
+    assert found is not None and found.report["groups"] > 0
+    assert not (tmp_path / "none").exists() and not (outputs / "cache").exists()
