@@ -202,7 +202,7 @@ def longtail(results: Sequence[Result]) -> str:
     """
     header = ["engine", "rounds over free", "staleness 0 over 1", "over 2", "staleness 1 over its bound"]
     header += ["side by side: staleness 0 over 1", "over 2", "1 over its bound"]
-    header += ["a gate spares: free", "free, to the ends of actions", "rounds"]
+    header += ["the gate decides after", "tokens that it saves: free", "free, to the ends of actions", "rounds"]
     rows, commands, apart = [], [], []
     for result in results:
         setting, stale = result["setting"], result["x_staleness"]
@@ -212,12 +212,14 @@ def longtail(results: Sequence[Result]) -> str:
             + [_or_nothing(result["bound_ratio"])]
             + [_or_nothing(result["x_beside"].get(k)) for k in ("1", "2")]
             + [_or_nothing(result["beside_bound_ratio"])]
+            + [f"{setting['gate_step']} turns"]
             + ["" if value is None else f"{value:.1f} %" for value in spared]
         )
         commands.append(
             f"`python benchmarks/longtail.py --engine {setting['engine']} --groups {setting['groups']} "
             f"--group {setting['group']} --turns {setting['turns']:g} --horizon {setting['horizon']} "
-            f"--iterations {setting['iterations']} --rounds {setting['rounds']} --update {setting['update']:g}`"
+            f"--iterations {setting['iterations']} --rounds {setting['rounds']} --update {setting['update']:g} "
+            f"--gate-step {setting['gate_step']}`"
         )
         apart += [took["measured_s"] / took["simulated_s"] - 1 for took in result.get("simulated", {}).values()]
     lines = [table(header, rows)]
