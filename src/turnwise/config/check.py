@@ -34,9 +34,9 @@ _Waiting = tuple[dict[str, Any], str, Signature]  # settings, path and signature
 def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refused: bool = False) -> None:
     """Refuses a configuration that cannot run.
 
-    The parameters of every part with a ``_target_``, at any depth, are compared with the signature of its constructor:
-    unknown and missing parameters, types, ``Literal`` values. Dataclasses of Turnwise are also built once, so that
-    their range checks run. Incompatible combinations of parts are reported too.
+    The settings of every part with a ``_target_``, at any depth, are compared with the signature of its constructor.
+    This finds unknown and missing parameters, wrong types and wrong ``Literal`` values. A part that is a dataclass of
+    Turnwise is built once, so that its own range checks run. Parts that cannot work together are reported too.
 
     Importing torch takes two seconds. Therefore, if ``overrides`` are known, a part that needs torch is built only if
     an override names it or if there is no other mistake. A part that no override names has the values of the
@@ -81,7 +81,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
-    """Reports appended keys (``+key=``) that nothing reads, at the root and among loggers and callbacks, and missing parts."""
+    """Reports top-level keys that nothing reads (for example from ``+key=...``), parts that every run needs and this
+    one lacks, and loggers and callbacks without a ``_target_``.
+    """
     known = {field.name for field in fields(RunConfig)}
     extra = [str(key) for key in tree if key not in known]
     own = {str(key): value for key, value in tree.items() if key in known}
@@ -151,7 +153,7 @@ def _check_call(node: Mapping[str, Any], path: str, sound: bool, slow: list[_Wai
 
 
 def _ranges(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
-    """Builds the part and returns the mistakes that its own checks find.
+    """Builds a part from its settings ``node`` and returns the mistakes that the part's own checks find.
 
     If a value is refused, the part is built again without that value, so that every mistake is found. Parameters that
     only the program can supply are None here.

@@ -16,7 +16,9 @@ def impossible_execution(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that a vLLM engine would ignore or change silently, and LoRA ranks that its servers cannot load."""
+    """Reports settings that do not work with ``engine=vllm``: a start adapter or a temperature that the vLLM server
+    would ignore or change without a message, and a LoRA rank that the server cannot load.
+    """
     if part_of(cfg, "engine") != "VllmEngine":
         return []
     mistakes = []
@@ -44,7 +46,9 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _sharded(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that need the complete weights in one process although the weights are sharded."""
+    """Reports settings that do not work with sharded weights (``trainer=fsdp``), for example because they need the
+    complete weights in one process.
+    """
     if value_of(cfg, "trainer", "strategy", "_target_") != "turnwise.training.sharding.FullySharded":
         return []
     mistakes = []
@@ -65,8 +69,8 @@ def _sharded(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that conflict with sampling rollouts of later iterations during an update
-    (``rollout.staleness``).
+    """Reports settings that conflict with ``rollout.staleness``. With this setting, rollouts of later iterations are
+    sampled during an update.
     """
     if not value_of(cfg, "rollout", "staleness"):
         return []
@@ -88,8 +92,8 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _renewed(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings with which re-profiling (``states.refresh``) cannot work: all states are kept anyway, no
-    rollouts are sampled, or the engine is busy.
+    """Reports settings that conflict with ``states.refresh``, which profiles the states again during training. The
+    reasons are: all states are kept anyway, no rollouts are sampled, or the engine is busy.
     """
     if value_of(cfg, "states", "refresh") is None:
         return []
@@ -111,8 +115,8 @@ def _renewed(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _frozen(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports parts that do not work with ``rollout.frozen``, where all groups are sampled once, before the first
-    update.
+    """Reports settings that conflict with ``rollout.frozen``. With this setting, all groups of rollouts are sampled
+    once, before the first update.
     """
     if value_of(cfg, "rollout", "frozen") is None:
         return []

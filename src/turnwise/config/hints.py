@@ -47,7 +47,9 @@ _MOST = 3  # largest number of keys in a suggestion
 
 
 def meant(word: str, tree: Mapping[str, Any], holder: str = "") -> str:
-    """Returns the end of the message "there is no key ``word``": the key that was probably meant, or the list of keys.
+    """Returns the text that follows "there is no key ``word``" in an error message.
+
+    The text suggests the key that was probably meant. If no key is similar, it lists all keys of the group.
 
     Args:
         word: the unknown key.

@@ -66,8 +66,8 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
 
 
 def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override | None:
-    """Returns an override with a single value. A sweep over several values is replaced by the value that Hydra's error
-    names, or else by its first value. The result is None if the sweep has no values.
+    """Returns ``override`` with a single value. If it is a sweep over several values, the result has the value that
+    Hydra's error message ``complaint`` names, or else the first value. The result is None if the sweep has no values.
     """
     if not override.is_sweep_override():
         return override
@@ -129,7 +129,7 @@ def _message(override: Override, error: Exception, cfg: DictConfig | None, folde
         place = f"{holder}.{wrong}" if holder else wrong
         if depth < len(parents):
             return f"{given}: {place} is a single value and has no keys; set {place}=..."
-        return f"{given}: {_line(error)}"  # for example a key that is appended and exists already
+        return f"{given}: {_line(error)}"  # for example +key=... for a key that exists already
     where = f"{holder} has no key '{wrong}'" if holder else f"there is no key '{wrong}'"
     return f"{given}: {where}{meant(wrong, OmegaConf.to_container(cfg), holder)}"  # type: ignore[arg-type]
 

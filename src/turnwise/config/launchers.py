@@ -92,8 +92,8 @@ def took_no_job(error: BaseException) -> bool:
 
 
 def _stands_on(name: str, folder: Path) -> str:
-    """Returns the name of the Hydra launcher that the file ``name`` of ``conf/hydra/launcher`` configures, or ``name``
-    if there is no such file.
+    """Returns the name of the Hydra launcher that the file ``conf/hydra/launcher/<name>.yaml`` is based on. If there is
+    no such file, ``name`` itself is returned.
     """
     for _ in range(8):  # Hydra itself refuses files that refer to each other in a circle
         path = folder / "hydra" / "launcher" / f"{name}.yaml"

@@ -82,8 +82,8 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
-    """Returns the settings, in the form ``states=pivots``, for which an environment must be brought into the middle of
-    an episode.
+    """Returns the settings, in the form ``states=pivots``, with which rollouts start in the middle of an episode. The
+    environment must then be able to reach this point.
     """
     allocator, states = part_of(cfg, "allocator"), part_of(cfg, "states")
     if allocator is None:  # no rollouts are sampled
@@ -118,7 +118,7 @@ def _seeded(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _stepping(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports more optimiser steps per update (``update.steps``) than there are trees in the batch of rollouts."""
+    """Reports ``update.steps`` if an update has more optimiser steps than the batch of rollouts has trees."""
     steps, drawn = value_of(cfg, "update", "steps"), value_of(cfg, "rollout", "states")
     mistakes = []
     if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn:
@@ -130,8 +130,8 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports an advantage rule that needs a judge where there is none, and a judge whose score is not used or that has
-    no demonstrated reply to compare with.
+    """Reports a mistake in one of three cases: the advantage rule needs a judge but the run has none, the rule does not
+    use the judge's score, or the judge has no demonstrated reply with which it can compare the policy's reply.
     """
     judge, advantage, states = part_of(cfg, "judge"), part_of(cfg, "advantage"), part_of(cfg, "states")
     if judge is None:
@@ -155,8 +155,8 @@ def _judging(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
-    """Reports settings that do not fit an allocator or a gate that uses a success predictor, and branching without
-    later turns.
+    """Reports mistakes in the settings of the success predictor, of allocators and gates that need it, and of
+    allocators that branch at later turns.
     """
     allocator = part_of(cfg, "allocator")
     mistakes = []
@@ -197,15 +197,15 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
 
 
 def _branching(cfg: Mapping[str, Any]) -> str | None:
-    """Returns the key of the allocator that sets the number of branches at later turns, or None if it makes no
-    branches.
+    """Returns the key under ``allocator`` that sets the number of branches at later turns, or None if the allocator
+    makes no branches.
     """
     key = {"Trace": "expansion", "TreePO": "branches"}.get(part_of(cfg, "allocator") or "")
     return key if key and (value_of(cfg, "allocator", key) or 0) > 0 else None
 
 
 def _first_decision(cfg: Mapping[str, Any]) -> int | None:
-    """Returns the number of turns after which the gate decides first, or None if it never decides."""
+    """Returns the number of turns after which the gate makes its first decision, or None if it makes no decision."""
     steps = value_of(cfg, "gate", "steps")
     step = min(steps, default=None) if isinstance(steps, Sequence) else value_of(cfg, "gate", "k")
     return step if isinstance(step, int) else None

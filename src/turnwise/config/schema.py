@@ -105,8 +105,8 @@ def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
 
 
 def register() -> None:
-    """Registers the root schema with Hydra, and the resolver ``${run_name:preset,overrides}`` with OmegaConf. It may be
-    called several times.
+    """Registers the root schema with Hydra, and the resolver ``${run_name:preset,overrides}`` with OmegaConf. Repeated
+    calls are allowed.
     """
     ConfigStore.instance().store(name="run_schema", node=RunConfig)
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)

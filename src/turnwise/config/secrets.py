@@ -1,5 +1,5 @@
-"""Refuses passwords and API keys in a configuration before anything is written or printed. The messages never repeat
-them.
+"""Refuses passwords and API keys in a configuration before anything is written or printed. No message repeats a
+password or key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from turnwise.config.schema import ConfigError
 
-# //user:password@; the password may contain a slash
+# matches //user:password@ in an address; the password may contain a slash
 _USER = re.compile(r"//[^\s/?#]*@|//[^\s/@]*:(?!\d+(?:/|$))[^\s@]*@")
 _ADDRESS = re.compile(r"(?:^|[._])(?:urls?|retriever)(?:\.\d+)?$")  # keys whose values are addresses
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")

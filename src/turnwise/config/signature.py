@@ -161,7 +161,7 @@ def _class_signature(found: _Definition) -> Signature:
     for base in _bases(found):
         signature = _class_signature(base)
         return Signature(node.name, signature.parameters, signature.accepts_any, signature.is_dataclass)
-    return Signature(node.name, accepts_any=bool(node.bases))  # an unresolved base may take any argument
+    return Signature(node.name, accepts_any=bool(node.bases))  # a base class that was not found may take any argument
 
 
 def _bases(found: _Definition) -> list[_Definition]:
@@ -210,8 +210,8 @@ def _function_signature(node: ast.FunctionDef | ast.AsyncFunctionDef, module: st
 
 
 class _Scope(Mapping[str, Any]):
-    """Resolves the names in a type annotation: the names in ``_NAMES``, and aliases of the annotation's module such as
-    ``X = Literal[...]``.
+    """A mapping that resolves the names in a type annotation. The names are those in ``_NAMES``, and aliases such as
+    ``X = Literal[...]`` in the module that contains the annotation.
     """
 
     def __init__(self, module: str) -> None:

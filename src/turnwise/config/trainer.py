@@ -1,5 +1,5 @@
-"""Checks the arguments of Lightning's Trainer and of its checkpoint callback. Some would break a run, and some are set
-by the run itself.
+"""Checks the arguments of Lightning's Trainer and of its checkpoint callback. Some values would break a run, and some
+arguments are set by the run itself.
 """
 
 from __future__ import annotations

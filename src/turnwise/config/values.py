@@ -26,11 +26,11 @@ _OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups from which a run may ch
 
 
 def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yields a message for each unusable value in the settings of a part: numbers that are not finite or too large,
-    empty texts, wrong values of Hydra's keys.
+    """Yields a message for each unusable value in the settings of a part. Unusable are numbers that are not finite or
+    too large, empty texts, and wrong values of Hydra's keys.
 
-    An empty text usually comes from a shell variable that was not set, and would count as null in some places. Loggers
-    are skipped, because they repeat the name and the folder of the run, which are checked elsewhere.
+    An empty text usually comes from a shell variable that was not set, and would count as null in some places. Empty
+    texts in loggers are not reported, because they repeat the run's name and folder, which are checked elsewhere.
     """
     for key, value in node.items():
         place = f"{path}.{key}" if path else str(key)
@@ -61,9 +61,10 @@ def bad_name(name: Any) -> Iterator[str]:
 def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
     """Refuses overrides that Hydra would misunderstand, or would refuse without naming the key.
 
-    They are: groups set to null, to a number, or to several choices, which Hydra would merge; arguments that are nested
-    too deeply; settings of Hydra that the run makes itself; and folders of configuration files that do not exist. The
-    other processes of a distributed run may name their folder, because Lightning writes their command.
+    The refused overrides are: groups set to null, to a number, or to several choices, which Hydra would merge;
+    arguments that are nested too deeply; settings of Hydra that the run makes itself; and folders of configuration
+    files that do not exist. In a distributed run, Lightning writes the commands of all processes except the first. In
+    these commands, settings of Hydra are allowed.
 
     Args:
         arguments: the arguments of the command line, without the program's name.
@@ -102,6 +103,8 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
 
 
 def _folders(places: str) -> list[Path]:
-    """Returns the folders of a list of places such as ``[file://mine/conf,pkg://theirs.conf]``."""
+    """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``. Places
+    that are not folders, such as ``pkg://theirs.conf``, are left out.
+    """
     named = [place.strip(" '\"").removeprefix("file://") for place in places.strip("[] ").split(",")]
     return [Path(place) for place in named if "://" not in place]

@@ -61,8 +61,9 @@ class Decoder:
     ) -> list[Sample]:
         """Samples one action for each node, one token per step.
 
-        Several samples may continue the same history. As long as their sampled tokens are equal, they are computed
-        once, as one branch. The suffix _U marks the axis over branches, and _N the axis over samples.
+        Several samples may continue the same history. As long as the sampled tokens of these samples are equal, the
+        tokens are computed once, as one branch. The suffix _U marks the axis over branches, and _N the axis over
+        samples.
 
         Args:
             states: the nodes.

@@ -1,8 +1,9 @@
 """Decides at which lengths of a history the engine keeps recurrent-layer states, and where a prefill pass starts.
 
-Keys and values of a prefix also serve every shorter prefix, but a recurrent state belongs to one length. So a stored
-row keeps recurrent states at the lengths of its nodes. A node at another length starts from the nearest earlier state,
-and the tokens after that state are computed again. Recomputing tokens costs time but never changes a result.
+Keys and values of a history can be used for every prefix of it, but a recurrent state belongs to one length. So a
+stored row keeps recurrent states at the lengths of its nodes. The computation for a node at another length starts from
+the nearest earlier state, and the tokens after that state are computed again. Recomputing tokens costs time but never
+changes a result.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def segments_from(slot: int, marks: Mapping[int, Mark], lengths: Iterable[int]) 
 class Stops:
     """Keeps recurrent states at the lengths of nodes during a prefill pass.
 
+    For this, each segment is divided into pieces that end at these lengths.
+
     Args:
         plan: the attention plan of the pass; the constructor sets its ``flow``.
         segments: the segments of the pass.
@@ -61,7 +64,7 @@ class Stops:
         lengths: Mapping[int, Iterable[int]],
     ) -> None:
         self.segments, self.marks = segments, marks
-        self.ends: list[tuple[int, int]] = []  # for each piece: index of its segment, and the length at which it ends
+        self.ends: list[tuple[int, int]] = []  # for each piece of a segment: the segment, and the piece's end
         begin: list[int] = []
         length: list[int] = []
         above: list[int] = []

@@ -1,4 +1,4 @@
-"""Computes attention for decoding steps over shared prefixes.
+"""Computes attention for decoding steps of many samples that share prefixes.
 
 The *trunk* holds the shared prefixes, one per row. A *twig* is a branch of sampled tokens that continues one row.
 Samples with equal tokens so far share one twig.
@@ -19,8 +19,8 @@ from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import States, pick
 
-FEW = 2  # if the trunk has at least FEW times as many rows as are in use, the used rows are copied out
-COLUMNS = 32  # twigs per row in one matrix product, which reads as many tokens as the longest prefix among them has
+FEW = 2  # if the trunk has at least FEW times as many rows as are still used, the used rows are copied
+COLUMNS = 32  # greatest number of twigs per row in one product; each product reads the longest prefix of its twigs
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Trunk:
         return cls(keys, values, place_N)
 
     def only(self, rows_R: Tensor, length: int) -> Trunk:
-        """Returns a copy with the first ``length`` tokens of the rows ``rows_R``."""
+        """Returns a copy of the trunk with only the first ``length`` tokens of the rows ``rows_R``."""
         keys, values = (
             [slab[:, :, :length].index_select(0, rows_R) for slab in slabs] for slabs in (self.keys, self.values)
         )
@@ -65,18 +65,18 @@ class Trunk:
 
 
 class _Columns(NamedTuple):
-    """A group of twigs that are attended together.
+    """A group of twigs whose attention over the trunk is computed together.
 
-    From each row of the trunk it takes the twigs with numbers ``start`` to ``stop - 1`` within that row. None of them
-    attends to more than ``length`` tokens of the row.
+    From each row of the trunk, the group contains the twigs with numbers ``start`` to ``stop - 1`` within that row.
+    None of these twigs attends to more than ``length`` tokens of the row.
     """
 
     start: int
     stop: int
     length: int
-    members: Tensor | None  # (n,): indices of these twigs; None: all twigs, in their order
-    row: Tensor  # (n,): indices of their rows in the trunk
-    column: Tensor  # (n,): their numbers within their rows, from ``start`` on
+    members: Tensor | None  # (n,): indices of the twigs of this group; None: all twigs, in their order
+    row: Tensor  # (n,): index of the row of each twig in the trunk
+    column: Tensor  # (n,): number of each twig within its row, counted from ``start``
     bias: Tensor  # (R, 1, columns * G, length), added to the attention scores; G: query heads per key-value head
     seen: Tensor  # (R, columns * G): number of the row's tokens that each query attends to
 
@@ -84,9 +84,9 @@ class _Columns(NamedTuple):
 class Decode:
     """An attention plan for decoding N twigs (branches of sampled tokens that continue the trunk's rows).
 
-    Each twig attends to the first ``seen_N`` tokens of its trunk row and to all of its own tokens. Many twigs of one
-    row are attended with one matrix product. Attention over the trunk and attention over the twig are merged by their
-    log-sum-exps, so the result is exact.
+    Each twig attends to the first ``seen_N`` tokens of its trunk row and to all of its own tokens. The attention of
+    many twigs over their row is computed with one matrix product. Attention over the trunk and attention over the twig
+    are merged by their log-sum-exps, so the result is exact.
 
     Args:
         trunk: the shared prefixes.
@@ -116,7 +116,7 @@ class Decode:
         self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # number of a twig within its row
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
-        self._columns: dict[int, list[_Columns]] = {}  # by query heads per key-value head
+        self._columns: dict[int, list[_Columns]] = {}  # key: number of query heads per key-value head
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by query heads per key-value head, window, step
 
     def _parts(self, group: int) -> list[_Columns]:
@@ -221,7 +221,7 @@ class Decode:
             shown = slice(part.length, part.length + own.shape[-1])
             return out.add_(weights[..., shown] @ v_own).view(N, H, 1, D)
 
-        # log-sum-exps in bfloat16 would be off by per cents
+        # float32, because log-sum-exps in bfloat16 would have errors of several percent
         own = own.to(torch.promote_types(own.dtype, torch.float32))
         mass = own.logsumexp(-1)  # (N, H_kv, G)
         out = (own - mass[..., None]).exp_().to(v_own.dtype) @ v_own

@@ -50,8 +50,8 @@ def draw(
 ) -> tuple[Tensor, Tensor]:
     """Samples one token per request and returns the tokens (N,) int64 and their log-probs (N,) float32.
 
-    Log-probs are those of the distribution that is actually sampled from: after temperature and filters, renormalised.
-    Greedy decoding reports the log-prob at temperature 1.
+    The log-probs are those of the distribution from which the tokens are sampled: after temperature and filters,
+    renormalised. With greedy decoding, they are the log-probs at temperature 1.
 
     Args:
         logits_U: logits (U, V), one row per distinct context.

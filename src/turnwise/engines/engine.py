@@ -1,4 +1,4 @@
-"""Defines the interface of an engine, with which rollouts open, fork and extend histories and sample actions."""
+"""Defines the interface of an engine. Rollouts use it to open, fork and extend histories and to sample actions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sample:
     """
 
     ids: list[int]
-    logprobs: list[float]  # natural log; of the distribution that was sampled from
+    logprobs: list[float]  # natural logarithms, for the distribution from which the tokens were sampled
     truncated: bool = False
     whole: bool = True  # False: this is only a part of an action (an engine may sample an action in several calls)
 
@@ -46,10 +46,11 @@ Told = Callable[[int, Sample], None]
 
 
 class Engine(Protocol):
-    """A language model that actions are sampled from.
+    """Samples actions from a language model, as continuations of histories.
 
-    A node is an opaque integer that stands for a history of tokens. The engine keeps a node's keys and values until the
-    node is closed or the weights change. Two attributes are optional:
+    A node is an integer that stands for a history of tokens; its value has no other meaning. The engine keeps the keys
+    and values of a node until the node is closed or the weights change. If a memory limit forces it to drop them
+    earlier, it computes them again when they are needed. Two attributes are optional:
 
     - ``schedule`` is ``rounds`` (the default) or ``free``; ``engines.schedule`` explains both. An engine with ``free``
       must either accept ``steps`` and ``written`` in ``sample``, as :class:`turnwise.engines.tree.TreeEngine` does, or
@@ -71,7 +72,7 @@ class Engine(Protocol):
     def fork(self, node: int) -> int: ...
 
     def extend(self, node: int, ids: Sequence[int]) -> None:
-        """Appends tokens to a node's history that the policy did not write, such as an observation."""
+        """Appends tokens that the policy did not write, such as an observation, to the history of a node."""
         ...
 
     def sample(
@@ -79,13 +80,16 @@ class Engine(Protocol):
     ) -> list[Sample]:
         """Samples one action per node and appends it to the node.
 
-        A node's sample depends only on its history and seed, not on the other nodes of the batch. ``on_sample`` is
-        called once for each sample as soon as it is complete, while other actions of the batch may still be sampled.
+        The sample of a node depends only on the node's history and seed, not on the other nodes of the batch.
+        ``on_sample`` is called once for each sample as soon as it is complete, while other actions of the batch may
+        still be sampled.
         """
         ...
 
     def close(self, nodes: Sequence[int]) -> None:
-        """Closes nodes. Sampling that still runs for one of them is cancelled if the engine supports this."""
+        """Closes nodes. If an action is still being sampled for one of them, it is cancelled if the engine supports
+        this.
+        """
         ...
 
     def load_weights(self, model: Any, version: int) -> None:
@@ -97,5 +101,7 @@ class Engine(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """Releases the engine's resources outside this process, such as servers. Before further use, load weights."""
+        """Releases the engine's resources outside this process, such as servers. Call :meth:`load_weights` before the
+        engine is used again.
+        """
         ...

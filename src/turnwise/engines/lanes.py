@@ -1,9 +1,9 @@
 """Runs one tree engine per CPU core; each of these engines is called a *lane*.
 
-One operation of a small model takes microseconds, so threads that split an operation would mostly wait for each other.
-The lanes therefore split the nodes instead. Each lane is a process with one thread, and samples its own nodes without
-waiting for other lanes. The first lane is this process. The other lanes are forked from it and use the same weights
-through shared memory (``engines/shared.py``).
+One operation of a small model takes microseconds. Threads that split such an operation would mostly wait for each
+other. Therefore the nodes (histories) are divided among the lanes instead. Each lane is a process with one thread. It
+samples its own nodes without waiting for other lanes. The first lane is this process. The other lanes are forked from
+it and use the same weights through shared memory (``engines/shared.py``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from turnwise.engines.shared import share
 from turnwise.engines.tree import TreeEngine
 from turnwise.engines.worker import Asked, Done, Worker
 
-# Weights of at most this many bytes are sampled from in one lane a core. On two cores two lanes took 0.84 to 0.91 of one lane's
-# time at 80 MB, and the same time at 480 MB (benchmarks/rollout.py, 20 and 120 million float32 parameters).
+# A model whose weights have at most this many bytes gets one lane per CPU core. On two cores, two lanes took 0.84 to
+# 0.91 of the time of one lane at 80 MB, and the same time as one lane at 480 MB (benchmarks/rollout.py, 20 and 120
+# million float32 parameters).
 SMALL = 128 << 20
 
 

@@ -1,8 +1,9 @@
-"""Prefills new tokens of many stored rows in one forward pass and stores their keys and values.
+"""Prefills new tokens of many stored rows (histories) in one forward pass, and stores the keys and values of these
+tokens.
 
 On a CPU, the segments are concatenated into one sequence (:class:`EndToEnd`). No padding is computed, and each segment
-reads its own row in place. This layout launches a few small operations per segment, which would leave an accelerator
-mostly idle. On an accelerator, the segments are therefore padded to one length and batched (:class:`SideBySide`).
+reads its own row in place. But this layout needs several small operations per segment, with which an accelerator would
+be mostly idle. On an accelerator, the segments are therefore padded to one length and batched (:class:`SideBySide`).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class EndToEnd:
         self._windows: dict[int, list[Tensor | None]] = {}  # by query heads per key-value head, which differ by layer
 
     def _masks(self, group: int, like: Tensor) -> list[Tensor | None]:
-        """Returns the causal mask of each short segment over its row, (1, 1, length * G, stop), and None for long ones.
+        """Returns for each segment its causal mask over its row, shape (1, 1, length * G, stop), or None if it is long.
 
         All masks are views into one large mask.
         """
@@ -181,8 +182,9 @@ class SideBySide:
         self.whole = [s.row for s in segments] == list(range(len(store.keys[0])))  # every row of the store, in order
         step_T = torch.arange(max(self.lengths), device=device)
         self.place = start_M[:, None] + step_T[None]  # (M, T)
-        # Of the real tokens: their indices in the flattened pass, their rows in the store, and their places there. They are
-        # found once a pass, because a device must finish all earlier work before their number is known.
+        # ``real`` holds the indices of the real tokens (not padding) in the flattened pass, ``rows_K`` their rows in the
+        # store and ``places_K`` their places in these rows. All three are computed only once per pass, because a device
+        # must finish all earlier work before the number of real tokens is known.
         self.real = (step_T[None] < length_M[:, None]).flatten().nonzero()[:, 0]
         self.rows_K = self.rows[:, None].expand_as(self.place).flatten()[self.real]
         self.places_K = self.place.flatten()[self.real]

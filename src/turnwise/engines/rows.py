@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from turnwise.engines.carried import Mark
 from turnwise.engines.store import Store
 
-KEY = 16  # number of first tokens by which histories are looked up
+KEY = 16  # number of tokens at the start of a history by which the history is looked up
 
 
 @dataclass(eq=False, slots=True)
 class StoredRow:
-    """The token ids of one history, and what is stored for it. Several nodes may use one row at different lengths."""
+    """The token ids of one history, and where and how far its keys and values are stored. Several nodes may use one row
+    at different lengths.
+    """
 
     ids: list[int]
     key: tuple[int, ...]  # first tokens of the row when it was added; the row is looked up by them
@@ -45,7 +47,9 @@ class Rows:
         self._clock = 0
 
     def find(self, ids: list[int]) -> tuple[StoredRow | None, int]:
-        """Returns the row that shares the longest prefix with ``ids``, and the length of that prefix in tokens."""
+        """Returns the row that shares the longest prefix with ``ids``, and the length of that prefix in tokens. The
+        result is (None, 0) if no row was added with the same first ``KEY`` tokens.
+        """
         best, shared = None, 0
         for row in self._index.get(tuple(ids[:KEY]), ()):
             common = common_length(row.ids, ids)
@@ -73,8 +77,8 @@ class Rows:
     def place(self, rows: Collection[StoredRow]) -> None:
         """Gives each row in ``rows`` a slot that can hold all tokens of the row.
 
-        If other rows must be evicted for this, unused rows are evicted before used ones, and among them the least
-        recently used row first.
+        If other rows must be evicted for this, unused rows (rows without a node) are evicted before the others. Among
+        equals, the least recently used row is evicted first.
         """
         self._clock += 1
         for row in rows:
@@ -143,7 +147,7 @@ class Rows:
 def common_length(a: list[int], b: list[int]) -> int:
     """Returns the length of the common prefix of two token lists.
 
-    It is found by bisection on the equality of slices, because Python compares slices in C.
+    The length is found by bisection: slices are tested for equality, because Python compares slices in C.
     """
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:

@@ -1,4 +1,5 @@
-"""Decides when the engine samples actions: in batches of all live rollouts, or as soon as a rollout asks.
+"""Decides when the engine samples actions: in batches for all live rollouts, or as soon as a rollout asks for an
+action.
 
 A rollout is a coroutine that awaits :meth:`Schedule.sample`. Rollouts that are collected together share an event loop
 and one of these schedules:
@@ -27,7 +28,7 @@ Named = Literal["rounds", "free"]
 SLICE = 32  # greatest number of tokens that one slice adds to each action
 
 Begin = Callable[[Sample], Any]
-"""A function that is called with an action once that action is complete. Others of its batch may still be sampled."""
+"""A function that is called with an action once that action is complete. Other actions may still be sampled then."""
 
 
 class Action(NamedTuple):
@@ -65,7 +66,9 @@ class Schedule(Protocol):
         ...
 
     async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        """Samples several actions for one member (a rollout or a group). It is cheaper than calling :meth:`sample`."""
+        """Samples several actions for one member (a rollout or a group). This is cheaper than one call of
+        :meth:`sample` each.
+        """
         ...
 
     def enter(self, member: object) -> None:
@@ -75,7 +78,9 @@ class Schedule(Protocol):
     def leave(self, member: object) -> None: ...
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Calls ``call`` once, soon. With ``rounds`` this is before the next batch, when no member is running."""
+        """Runs the function ``call`` once, soon. With ``rounds``, it runs before the next batch, when no member is
+        running.
+        """
         ...
 
     async def run(self) -> None:

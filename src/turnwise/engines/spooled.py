@@ -1,9 +1,10 @@
 """Wraps an engine and stores its samples on disk, so that a resumed run need not sample them again.
 
 All calls pass through this wrapper to the inner engine, which does the sampling. A stored sample is identified by its
-seed and its history. After a restart, calls are only recorded as long as all requested samples are stored; the inner
-engine is not called. At the first request for a sample that is not stored, the recorded calls are replayed on the inner
-engine, in one of two ways:
+seed and its history. With ``engine.schedule=rounds``, calls after a restart are only recorded as long as all requested
+samples are stored; the inner engine is not called. At the first request for a sample that is not stored, the recorded
+calls are replayed on the inner engine, in one of two ways. (With ``free``, nothing is recorded, and stored actions are
+always used as in ``quick``.)
 
     exact   The engine samples the stored actions once more, in the same batches. The last digits of a log-prob depend
             on which tokens are computed together. So only this way equals an uninterrupted run bit for bit.
@@ -26,7 +27,7 @@ from turnwise.engines.staged import stage
 
 
 class Spooled:
-    """Stores the samples of an engine in files (spools) and returns stored samples instead of sampling them again.
+    """Stores the samples of an engine in files (spools), and returns stored samples instead of sampling them again.
 
     Args:
         engine: the inner engine, which samples actions that are not stored.
@@ -50,7 +51,7 @@ class Spooled:
     def _begin(self, known: dict[Key, Sample]) -> None:
         self._known = known
         late = bool(known) and self.schedule == "rounds"
-        self._unheard: list[tuple[Any, ...]] | None = [] if late else None  # recorded calls; None: pass calls on
+        self._unheard: list[tuple[Any, ...]] | None = [] if late else None  # recorded calls; None: no recording
         self._inner: dict[int, int] = {}  # node -> the inner engine's node
         self._digest: dict[int, int] = {}  # node -> digest of its history
         self._next = 0
@@ -234,13 +235,13 @@ class Spooled:
     # -- single actions, with engine.schedule=free ---------------------------------------------------------------------
 
     async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
-        """Samples one action with an inner engine that uses servers. The action is not stored."""
+        """Samples one action with an inner engine that uses servers. Only :meth:`keep` stores the action."""
         inner: Any = self.engine
         sample: Sample = await inner.request(self._inner[node], sampling, seed)
         return sample
 
     def recall(self, node: int, seed: int) -> Sample | None:
-        """Returns the stored action for this history and seed and appends it to the node, or returns None."""
+        """Returns the stored action for this history and seed and appends it to the node; None if none is stored."""
         sample = self._known.get((seed, self._digest[node]))
         if sample is not None:
             self.tally["restored"] += 1

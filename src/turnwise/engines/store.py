@@ -15,12 +15,14 @@ from torch import Tensor
 from turnwise.models.recurrence import States
 
 CLOSE = 1.5  # a range of rows is read without a copy if it has at most CLOSE times as many rows as are wanted
-GROW = 128  # tokens; a row's capacity is a multiple of this number, because each increase copies all rows
+GROW = 128  # a row's capacity in tokens is a multiple of this; large steps, because each increase copies all rows
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Keys and values of a finished sample. The n samples that ended at the same decoding step share the tensors."""
+    """Keys and values of a finished sample. The tensors also hold those of the other samples that ended at the same
+    decoding step; n is the number of these samples.
+    """
 
     keys: list[Tensor]  # per layer (n, H_kv, length, D)
     values: list[Tensor]
@@ -30,7 +32,7 @@ class Kept:
 
 
 class Store:
-    """Keys and values of all rows, in two tensors per layer with shape (rows, H_kv, tokens, D).
+    """Holds the keys and values of all rows, in two tensors per layer with shape (rows, H_kv, tokens, D).
 
     The tensors are views of larger memory. This memory is kept when the store is emptied or shrinks, because allocating
     it again would cost more time than filling it.
@@ -91,7 +93,7 @@ class Store:
             if not fits:
                 new = memory.new_zeros(
                     size[0], memory.shape[1], size[1], memory.shape[3]
-                )  # zeros, because even masked numbers must be finite
+                )  # zeros, because numbers must be finite even where attention masks them
                 new[: len(keep), :, :held] = slab[index] if moved else slab[: len(keep)]
                 self._memory[i] = new
             elif moved:

@@ -6,8 +6,8 @@
     sample(nodes)                prefills new tokens, then decodes all nodes in one batch
 
 A node is a stored row and a length. If other nodes have already extended the row beyond a node's length, the row is
-copied before that node grows. So no node attends to tokens of another node. ``engines/rows.py`` decides which rows keep
-their keys and values.
+copied before that node grows. So no node attends to tokens that belong only to another node. ``engines/rows.py``
+decides which rows keep their keys and values.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class TreeEngine:
     def _take_kept(self, node: Node) -> None:
         """Stores the keys and values of pending tokens that decoding has already computed.
 
-        They are dropped if the row's keys and values do not end where the pending tokens begin.
+        These keys and values are dropped if those of the row do not end where the pending tokens begin.
         """
         row, kept = node.row, node.kept
         node.kept = None
@@ -228,7 +228,7 @@ class TreeEngine:
             members = {id(row) for row in group}
             chosen = [i for i in order if id(states[i].row) in members]
             self._prefill([states[i] for i in chosen], group)
-            # sorted by slot, so that samples that share a row are neighbours in the batch
+            # sorted by slot (index of the row), so that samples of one row are neighbours in the batch
             chosen.sort(key=lambda i: (states[i].row.slot, states[i].length))
             drawn = decoder(
                 [states[i] for i in chosen],
@@ -265,7 +265,7 @@ class TreeEngine:
             target = max(lengths[slot])
             if target > computed:
                 segments.append(Segment(slot, computed, target))
-            # A node within the computed part lacks only its last token's hidden state, so that token is recomputed.
+            # A node within the computed part lacks only the hidden state of its last token: this token is recomputed.
             segments.extend(Segment(slot, n - 1, n) for n in lengths[slot] if n <= computed)
         layout = EndToEnd if self._head.weight.device.type == "cpu" else SideBySide
         for chunk in layout.passes(segments, self.prefill_tokens):

@@ -2,7 +2,8 @@
 
 The worker is forked from this process, so it starts in milliseconds and copies no data. Calls that open, fork, extend
 or close nodes are sent together with the next request for samples. If the worker dies, it is started again with the
-histories of the open nodes, and the request is repeated. The result is the same, because samples depend only on seeds.
+histories of the open nodes, and the request is repeated. The result is the same, because a sample depends only on its
+history and seed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A worker's complete answer to a request, with the worker's totals since its start."""
+    """A worker's complete answer to a request, with the totals of the worker process since it was started."""
 
     samples: list[Sample]
     computed: int  # number of prefilled tokens
@@ -77,7 +78,7 @@ class Worker:
         self._here = (0, 0.0)  # prefilled tokens and CPU seconds of the current worker process
         self._process: Any = None
         self._lost = 0  # number of times that the worker has died during the current request
-        self.connection: Connection  # to the worker; readable when an answer has arrived
+        self.connection: Connection  # the pipe to the worker; it can be read when an answer has arrived
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -181,7 +182,9 @@ class Worker:
         self._send()
 
     def _end(self) -> int | None:
-        """Ends the worker process and returns its exit code. Its token count and CPU time stay in the totals."""
+        """Ends the worker process and returns its exit code. The token count and CPU time of the ended process stay in
+        the totals.
+        """
         self._gone, self._here = (self.computed, self.cpu), (0, 0.0)
         self.connection.close()
         self._process.join(timeout=10)

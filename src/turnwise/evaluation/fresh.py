@@ -1,8 +1,9 @@
-"""Draws evaluation tasks and items. At a seed other than 0, none of them is among the tasks and items of seed 0.
+"""Draws the tasks of an environment and the items (questions) of a toy skill for an evaluation. At a seed other than 0,
+none of them is among the tasks and items of seed 0.
 
-Settings are chosen while looking at the tasks of seed 0, so a final evaluation needs other tasks. Another seed alone
-does not give other tasks if an environment has few of them: with ``env=search``, four in ten questions are the same at
-two seeds.
+The user chooses settings while looking at results on the tasks of seed 0, so a final evaluation needs other tasks.
+Another seed alone does not give other tasks if an environment has few of them: with ``env=search``, four in ten
+questions of one seed are also questions of another seed.
 """
 
 from __future__ import annotations

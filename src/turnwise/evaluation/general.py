@@ -35,8 +35,8 @@ def evaluate(
         chat: whether prompts are put into the chat template.
 
     Returns:
-        A dictionary for each task: its keys ``metric,filter`` have the values of lm-eval, without standard errors. The
-        key ``items`` has the number of items.
+        A dictionary for each task. It maps lm-eval's names ``metric,filter`` to the values of the metrics, without
+        standard errors. Its key ``items`` maps to the number of evaluated items.
 
     Raises:
         InputError: lm-eval is not installed, or has no such task.
@@ -67,8 +67,8 @@ def evaluate(
 
 
 def headline(values: Mapping[str, float]) -> float | None:
-    """Returns the first metric that lm-eval lists for a task, in points (0 to 100). The result is None if the metric is
-    not between 0 and 1.
+    """Returns the first metric that lm-eval lists for a task, in points (0 to 100). The result is None if there is no
+    metric, or if its value is not between 0 and 1.
     """
     first = next((value for name, value in values.items() if name != "items"), None)
     return None if first is None or not 0 <= first <= 1 else round(100 * first, 2)

@@ -1,5 +1,5 @@
-"""Evaluates a policy on held-out dialogues of a file: the likelihood of demonstrated replies, and the quality of the
-policy's own replies.
+"""Summarises a policy's results on held-out dialogues of a user's file: the likelihood that the policy gives to the
+demonstrated (expert) replies, and the fraction of the policy's own replies that were accepted.
 """
 
 from __future__ import annotations
@@ -20,38 +20,39 @@ TEXT = "no_call"  # name of the group of replies without a tool call
 class Reply:
     """One demonstrated reply of a held-out dialogue, and the policy's results at the same state.
 
-    ``sampled`` and ``greedy`` are the verdicts (functional, strict) on the policy's sampled replies and on its greedy
-    reply.
+    ``sampled`` and ``greedy`` hold one pair of verdicts (functional, strict) for each sampled reply of the policy and
+    for its greedy reply. The functional verdict says whether the run's rule accepts the reply; the strict verdict says
+    whether the reply has the same calls in the same order as the demonstrated reply, or the same text.
     """
 
-    reply: str  # id of the state
+    reply: str  # id of the state in which the reply is given
     dialogue: str
     turn: int
     tools: tuple[str, ...]  # names of the tools that the demonstrated reply calls, without repetition
-    nats: float  # negative log-likelihood of the demonstrated tokens, summed
+    nats: float  # sum of the negative log-likelihood over the tokens of the demonstrated reply
     tokens: int
     sampled: tuple[tuple[float, float], ...]
     greedy: tuple[tuple[float, float], ...]
     expert: str = ""
-    said: str = ""  # the greedy reply, else the first sampled one
+    said: str = ""  # text of the policy's greedy reply
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def reply_of(row: Mapping[str, Any]) -> Reply:
-    """Returns the reply of a JSON record. This is the inverse of :meth:`Reply.record`."""
+    """Returns the :class:`Reply` that a JSON record describes. This is the inverse of :meth:`Reply.record`."""
     verdicts = {name: tuple((float(f), float(s)) for f, s in row[name]) for name in ("sampled", "greedy")}
     return Reply(**{**row, "tools": tuple(row["tools"]), **verdicts})
 
 
 Counted = Mapping[str, tuple[float, float]]
-"""A mapping from a dialogue's id to its numerator and denominator of a ratio."""
+"""A mapping from the id of a dialogue to what the dialogue adds to the numerator and to the denominator of a ratio."""
 
 
 def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
-    """Returns for each dialogue the negative log-likelihood of its demonstrated replies in nats, and their number of
-    tokens.
+    """Returns, for each dialogue, the negative log-likelihood of its demonstrated replies in nats and the number of
+    tokens of these replies.
     """
     found: dict[str, tuple[float, float]] = {}
     for reply in replies:
@@ -61,8 +62,9 @@ def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
 
 
 def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str, tuple[float, float]]:
-    """Returns for each dialogue the number of accepted replies and the number of all replies of the policy. Several
-    attempts at one state count as one reply.
+    """Returns, for each dialogue, how many replies of the policy were accepted and how many there are. Several attempts
+    at one state count as one reply, which is accepted to the fraction of accepted attempts. ``mode`` is ``sampled`` or
+    ``greedy``. The strict verdicts are counted if ``strict`` is set, else the functional ones.
     """
     found: dict[str, tuple[float, float]] = {}
     for reply in replies:
@@ -80,8 +82,8 @@ def pooled(counted: Counted) -> float:
 
 
 def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 0) -> Estimate:
-    """Returns the change of the pooled ratio from ``before`` to ``after`` with a 95 % confidence interval. The interval
-    is a paired percentile bootstrap that resamples whole dialogues.
+    """Returns how much the pooled ratio (:func:`pooled`) changes from ``before`` to ``after``, with a 95 % confidence
+    interval. The interval comes from a paired percentile bootstrap that resamples whole dialogues.
 
     Args:
         shares: whether the ratios are fractions in [0, 1]. If they are and all dialogues changed by the same amount,

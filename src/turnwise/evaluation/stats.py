@@ -76,8 +76,8 @@ def paired_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Returns the mean change of the score over tasks, with the interval of a paired percentile bootstrap that
-    resamples whole tasks.
+    """Returns the change of the score from ``before`` to ``after`` as a mean over tasks. Its interval comes from a
+    paired percentile bootstrap that resamples whole tasks.
 
     The attempts at one task are averaged first, because they are a cluster and not independent. All tasks have the same
     weight. ``before`` and ``after`` may differ in the number of attempts but not in tasks. ``before`` and ``after`` map
@@ -102,8 +102,8 @@ def paired_mean_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Returns the change of the mean score over suites, with a bootstrap interval. Each suite has the same weight, and
-    tasks are resampled within their suite.
+    """Returns the change of the score from ``before`` to ``after`` as a mean over suites, with a bootstrap interval.
+    Each suite has the same weight, and the bootstrap resamples the tasks of each suite.
 
     ``before`` and ``after`` map each suite to a mapping from task to the scores of its attempts (see
     :func:`paired_difference`).
@@ -203,8 +203,9 @@ def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]
 def _resampled_means(units: np.ndarray, resamples: int, seed: int | Sequence[int]) -> np.ndarray:
     """Returns the means of ``resamples`` bootstrap samples of ``units``, drawn with replacement, shape (resamples,).
 
-    Drawing n of n units and counting equal values is a multinomial draw over the distinct values. Success rates have
-    few distinct values, so this is the ordinary bootstrap with much less memory and time.
+    The function draws only how often each distinct value occurs in a sample, which is a multinomial draw. The means
+    have the same distribution as in the ordinary bootstrap. Success rates have few distinct values, so this needs much
+    less memory and time.
     """
     values, counts = np.unique(units, return_counts=True)
     return _drawn_means(tuple(values), tuple(counts), resamples, tuple(np.atleast_1d(seed)))

@@ -133,8 +133,8 @@ def _outcomes(episodes: Iterable[Episode]) -> dict[str, list[float]]:
 
 
 def _episodes(tree: RolloutTree, task: Task, mode: str, messages: list[Message]) -> list[Episode]:
-    """Returns the episodes of a tree. Episodes whose environment failed are left out, because the policy did not cause
-    the failure.
+    """Returns the episodes of one task, one for each leaf of its rollout tree. Episodes whose environment failed are
+    left out, because the policy did not cause the failure.
     """
     episodes = []
     for attempt, leaf in enumerate(leaf for leaf in tree.leaves() if leaf not in tree.invalid):
@@ -180,14 +180,14 @@ def answer_skills(
 def play_suite(
     player: Player, chat: Chat, name: str, environment: Any, count: int, seed: int, on_done: OnDone = None
 ) -> list[Answer]:
-    """Returns the outcomes of held-out tasks of an environment that the run does not train on. Each task is played
-    once, greedily.
+    """Plays held-out tasks of an environment that the run does not train on, and returns an answer with the outcome of
+    each task. Each task is played once, with greedy decoding.
 
     Args:
-        player: the run's player. Its engine samples the actions; its settings are not changed.
+        player: the run's player. Its engine samples the actions. The settings of this player are not changed.
         chat: converts messages to tokens.
-        name: name of the suite.
-        environment: the other environment.
+        name: name under which the suite is reported.
+        environment: the environment that the run does not train on.
         count, seed: the number of tasks, and the seed with which they are drawn (:mod:`turnwise.evaluation.fresh`).
         on_done: called with the number of episodes that have just ended.
 

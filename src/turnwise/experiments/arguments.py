@@ -15,8 +15,9 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
     """Returns the arguments to pass to Hydra: Hydra's own arguments unchanged, and all others packed into one argument
     of the sweeper.
 
-    So overrides apply only to the runs of the rows. Hydra first composes a configuration that belongs to no run and
-    would refuse keys that only some methods have.
+    Overrides are packed so that they apply only to the runs of the rows. Before these runs, Hydra composes a
+    configuration that belongs to no run. Unpacked overrides would apply to that configuration, and Hydra would refuse
+    keys that only some methods have.
 
     Raises:
         InputError: the sweep, a row or an argument cannot be used.

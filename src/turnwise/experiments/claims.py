@@ -47,15 +47,15 @@ class Precondition(Part):
     A precondition is written out in one sweep file; other sweep files refer to it with ``same``.
 
     Attributes:
-        says: a description of what is measured.
-        metric: the name of a metric, as in ``directions``. If the sweep has a gate report, this is a path in the
-            report.
+        says: a description of what the metric measures.
+        metric: the name of a metric, as in the key ``directions`` of the sweep file. If the sweep file sets
+            ``gate_report``, this is a path in the output of ``scripts/gate_report.py``.
         row: the row whose pilot runs are measured.
         low, high: the limits of the range, both included.
         paper: the value in the paper, and where the paper gives it.
         remedy: what to change if the precondition does not hold.
-        rows, claims: the precondition applies to claims that compare one of these rows, and to the claims listed here.
-            If both are empty, it applies to all claims.
+        rows, claims: the precondition applies to claims that compare one of the rows in ``rows``, and to the claims in
+            ``claims``. If both are empty, it applies to all claims.
         metrics: if not empty, the precondition applies only to claims on these metrics.
         same: the precondition of another sweep that is used instead (such as ``pivotrl_tab4/signal``).
     """

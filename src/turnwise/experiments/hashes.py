@@ -23,24 +23,25 @@ from turnwise.runs.identity import config_hash
 
 _PACKAGE = Path(__file__).parents[1]
 CODE = (_PACKAGE / "config", _PACKAGE / "runs" / "identity.py", Path(__file__))  # source files on which a hash depends
-# patterns of overrides with which a hash depends on other folders or on the process
+# matches overrides that make a hash depend on folders other than ``conf/``, or on the running process
 _OUTSIDE = re.compile(r"searchpath|oc\.env|hydra:")
 _ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
 
 
 @dataclass(slots=True)
 class RowHashes:
-    """Computes the configuration hash of a job (``turnwise.runs.identity.config_hash``) and caches it.
+    """Computes the configuration hash of a job, which is one run of a sweep, and caches it. The hash is that of
+    ``turnwise.runs.identity.config_hash``.
 
-    The configuration of a row is composed only once for all its seeds and for all sweeps that refer to it. If a file
-    ``kept`` is given, hashes are read from it without composing anything, unless the files on which hashes depend have
-    changed (:meth:`keep`).
+    The configuration of a row is composed only once for all its seeds and for all sweeps that refer to it. If the path
+    ``kept`` of a cache file is given, hashes are read from this file and no configuration is composed. If the files on
+    which hashes depend have changed, the cached hashes are not used. :meth:`keep` writes the file.
     """
 
     folder: Path  # conf/
     kept: Path | None = None
     _kept: KeptValues = field(init=False)
-    _known: dict[str, str] = field(default_factory=dict)  # hashes that are not kept
+    _known: dict[str, str] = field(default_factory=dict)  # hashes that are not written to the file
     _files: dict[str, bytes] = field(default_factory=dict)
     _configs: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)
 
@@ -71,10 +72,11 @@ class RowHashes:
         self._kept.write()
 
     def takes(self, asked: Asked) -> None:
-        """Refuses overrides that none of the requested rows accepts.
+        """Raises an error if none of the requested rows accepts the extra overrides of the command line.
 
         Raises:
-            ConfigError: no row accepts the overrides. The error lists the mistakes for the first row.
+            ConfigError: no row accepts the overrides. The error lists the mistakes that the overrides cause in the
+                first row.
         """
         refused: tuple[Job, Exception] | None = None
         for row in picked(asked) if asked.extra else ():
@@ -99,8 +101,8 @@ class RowHashes:
 
 
 def _state(folder: Path) -> str:
-    """Returns a checksum of everything but the overrides that can change a configuration hash: configuration files,
-    code, libraries and environment variables.
+    """Returns a checksum of everything on which a configuration hash depends, apart from the overrides: configuration
+    files, code, versions of libraries and environment variables.
     """
     paths = [path for root in (folder, *CODE) for path in (sorted(root.rglob("*.*")) if root.is_dir() else [root])]
     files = [path for path in paths if path.suffix in (".yaml", ".py")]

@@ -60,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parsed command line of a sweep: which ``rows`` and ``seeds`` to run, and ``extra`` overrides.
+    """The parsed command line of a sweep: the ``rows`` and ``seeds`` to run, and the ``extra`` overrides.
 
     Every row that accepts an ``extra`` override gets it. If ``pilot`` is set, pilot runs are requested
     (:func:`of_pilots`).
@@ -93,8 +93,8 @@ def played(asked: Asked) -> Asked:
 
 
 def of_pilots(asked: Asked) -> Asked:
-    """Returns the request for the pilot runs of a sweep: runs of the rows that preconditions name, and of their start rows, with
-    the sweep's pilot seeds.
+    """Returns the request for the pilot runs of a sweep. They are runs of the rows that preconditions name, and of the
+    rows from whose weights these runs start, with the sweep's pilot seeds.
 
     The names of pilot runs begin with ``pilot/``. They use the tasks of ``eval.seed=0``, because settings may be chosen by
     looking at pilot runs.
@@ -161,7 +161,7 @@ def jobs(asked: Asked) -> list[Job]:
 
 
 def _fixed(asked: Asked, row: str) -> int | None:
-    """Returns the seed of the row if all rows of a sweep start from its one run (``start_seed``), else None."""
+    """Returns ``start_seed`` of a sweep if the row has one run only, from which the sweep's rows start, else None."""
     owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
     return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
 

@@ -29,8 +29,8 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
 
     Args:
         compose: a function that returns the configuration for a list of overrides, without Hydra's own settings.
-        launch: a function that executes one run for each list of overrides, on this or another machine. A run that
-            fails does not stop the others.
+        launch: a function that takes lists of overrides and executes one run for each list, on this or another machine.
+            A run that fails must not stop the others.
 
     Raises:
         InputError: the configuration of a row is refused; then nothing is executed.

@@ -101,9 +101,9 @@ class Recorded:
         else:
             error_file(folder).unlink(missing_ok=True)
             return value
-        # Launchers send the error between processes and keep it until the last run has ended. It is therefore of a
-        # built-in type. It is raised outside of the handler, because the run's own error would keep every object alive
-        # that its traceback refers to.
+        # The raised error has a built-in type, because launchers send it between processes and keep it until the last
+        # run has ended. It is raised outside of the handler, so that it does not refer to the run's own error, whose
+        # traceback would keep every object of the run alive.
         raise RuntimeError(f"{folder}: {said}")
 
 
@@ -114,7 +114,7 @@ def states_table(title: str, standings: Sequence[Standing]) -> Table:
         table.add_column(header, overflow="fold")
     told = None
     for one in standings:
-        if one.state == "cannot run":  # shown once, because the reason is the same for all seeds
+        if one.state == "cannot run":  # one line for all seeds, because they have the same reason
             if (one.job.row, one.said) != told:
                 table.add_row(one.job.row, "", "cannot run", one.said)
             told = (one.job.row, one.said)

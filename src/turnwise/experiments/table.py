@@ -44,7 +44,7 @@ class Row(Part):
         starts: the row of this file whose runs provide the initial weights, seed by seed. That row may start from
             another row, or share its runs with a row of another file (``same``).
         starts_at: for a scale, the row that replaces ``starts`` at this scale.
-        numbers: the paper's numbers for this row, by column.
+        numbers: a mapping from column to the paper's number for this row.
     """
 
     label: str = ""
@@ -54,7 +54,7 @@ class Row(Part):
     same_at: dict[Scale, str] = Field(default_factory=dict)
     starts: str | None = None
     starts_at: dict[Scale, str] = Field(default_factory=dict)
-    at: dict[Scale, Words] = Field(default_factory=dict)  # additional overrides by scale
+    at: dict[Scale, Words] = Field(default_factory=dict)  # for a scale, additional overrides
     needs: dict[Scale, str] = Field(default_factory=dict)
     numbers: dict[str, float] = Field(default_factory=dict)
 
@@ -85,16 +85,17 @@ class Sweep(Part):
     entry: str  # name of the table or figure in the paper, for example Table 4
     title: str
     seeds: tuple[int, ...] = (0, 1, 2)
-    # for a scale, the overrides of every row; scale=<scale> by default
+    # for a scale, the overrides that every row gets; if the scale is missing here, they are scale=<scale>
     scales: dict[Scale, Words] = Field(default_factory=dict)
     # column of the paper's table -> metric of this project, or None if there is none
     columns: dict[str, str | None] = Field(default_factory=dict)
-    columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)  # columns that differ at one scale
+    # for a scale, the columns whose metric differs at this scale
+    columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)
     rows: dict[str, Row]
     start_seed: int | None = (
         None  # seed of the one run from which all rows start; with None, each run starts from the run of the same seed
     )
-    # for a scale, the folder of weights that runs save for the rows that start from them
+    # for a scale, which folder of a run holds the weights from which other rows start
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)
     needs: dict[Scale, str] = Field(default_factory=dict)  # for a scale, what is missing to run any row
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # metric -> claims such as ``a > b - 2``
@@ -104,12 +105,13 @@ class Sweep(Part):
     also: dict[str, tuple[str, ...]] = Field(
         default_factory=dict
     )  # metric -> claims of this project, not of the paper; they are shown but not counted
-    # if set, metrics are paths in the output of scripts/gate_report.py for the groups of this sweep
+    # name of the sweep whose recorded groups are evaluated; if set, metrics are paths in the output of
+    # scripts/gate_report.py on these groups
     gate_report: str | None = None
     reach: tuple[
         float | str, ...
     ] = ()  # levels of held-out success in %, or rows; the report shows the compute that each row spent to reach them
-    curve: Literal["updates"] | None = None  # x axis of a drawing of held-out success during training
+    curve: Literal["updates"] | None = None  # x axis of the figure of success during training; None: no figure
     panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # title of each panel -> its rows
     note: str = ""
 
@@ -163,8 +165,8 @@ class Sweep(Part):
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def least_advantage(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the smallest difference between the two rows of a claim that counts as an advantage. This is
-        ``least``, or the paper's own difference if that is smaller.
+        """Returns the smallest difference between the two rows of a claim that counts as an advantage. This is the
+        number in ``least``, or the difference between the two rows in the paper if that is smaller and above 0.
 
         The result is None if one side of the claim is a number, because the number is itself a threshold.
         """
@@ -203,7 +205,7 @@ class Sweep(Part):
         return self.model_copy(update={"columns": {**self.columns, **self.columns_at.get(scale, {})}})
 
     def shared(self, scale: Scale) -> tuple[str, ...]:
-        """Returns the overrides of all rows at a scale."""
+        """Returns the overrides that every row gets at a scale."""
         return self.scales.get(scale, (f"scale={scale}",))
 
 

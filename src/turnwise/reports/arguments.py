@@ -44,8 +44,8 @@ _DEFAULT = "outputs,results"
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The parsed arguments of a report on a sweep or of a summary. ``rest`` holds the arguments that are the same as
-    those of ``train.py`` (``turnwise.experiments.jobs.ask``).
+    """The parsed arguments of a report on a sweep or of a summary. ``rest`` holds the arguments that ``train.py``
+    understands too (``turnwise.experiments.jobs.ask``).
     """
 
     whole: bool  # whether a summary of all sweeps is requested
@@ -57,8 +57,8 @@ class Words:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser for all three forms of the command (folders, sweep, summary). It accepts the options of every
-    form; :func:`refuse_strangers` rejects those that belong to another form.
+    """Returns the parser for all three forms of the command (folders, sweep, summary). The parser accepts the options
+    of every form; :func:`refuse_strangers` rejects options that do not belong to the form in use.
     """
     parser = argparse.ArgumentParser(
         description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False

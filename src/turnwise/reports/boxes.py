@@ -1,4 +1,6 @@
-"""Prepares tables for an HTML page: moves the verdicts forward, and links seeds to the reports of their runs."""
+"""Prepares tables for an HTML page. The column of verdicts becomes the second column, and each seed becomes a link to
+the report of its run.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table. It shows ``text``, preceded by the verdict ``word`` if that is not empty. If there are
-    ``links``, they are shown instead of the text.
+    """A cell of a table. The page shows its ``text``, and before the text the verdict ``word`` if the word is not
+    empty. If the cell has ``links``, the page shows them instead of the text.
     """
 
     text: str
@@ -45,7 +47,7 @@ class Box:
 
 def box(table: Table, runs: Runs, page: Path | None) -> Box:
     """Returns a table in the form that a page shows. The verdict column becomes the second column, and seeds link to
-    their runs. ``page`` is the path of the page, to which links are relative; None: no links.
+    their runs. ``page`` is the path of the page, to which the links are relative. If it is None, there are no links.
     """
     order = list(range(len(table.headers)))
     if "verdict" in table.headers:
@@ -74,8 +76,8 @@ def _href(folder: Path, page: Path) -> str:
 
 
 def tally(table: Table | None) -> list[tuple[str, int]]:
-    """Returns pairs (verdict, number of the paper's claims in the table with this verdict). Claims of our own are not
-    counted. If ``table`` is None, there are no pairs.
+    """Counts the verdicts in a table of claims, and returns pairs (verdict, number of the paper's claims with this
+    verdict). Claims that this project added are not counted. If ``table`` is None, the list is empty.
     """
     if table is None:
         return []

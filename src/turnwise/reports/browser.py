@@ -14,7 +14,7 @@ from turnwise.reports.run import line_counts, spaced_trees
 from turnwise.reports.views import clip, goal
 from turnwise.runs.result import ResultError, read_result
 
-CHARACTERS = 64_000_000  # largest size of all trees on the page, before compression
+CHARACTERS = 64_000_000  # largest total size in bytes of the trees on the page, before compression
 TURNS = 2_000  # largest number of turns of one tree
 
 
@@ -51,8 +51,8 @@ def _title(folder: Path) -> str:
 
 
 def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the recorded rollout trees in the form that the page's script reads, in the order of training, and the
-    number of all recorded trees.
+    """Returns a run's recorded rollout trees, in the order of training, and the number of all its recorded trees. The
+    trees have the form that the script of the page ``rollouts.html`` reads.
 
     If there are too many trees for a page, only a part of them is returned, evenly spaced over training. Unreadable
     trees are left out.

@@ -1,4 +1,6 @@
-"""Writes the model card of a run's policy: its origin, its measured success, and how to load it."""
+"""Writes the model card of a run's policy. The card tells where the policy comes from, which success was measured, and
+how the policy is loaded.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,8 @@ class Base:
 
 
 def base_of(settings: Mapping[str, Any]) -> Base:
-    """Returns the base model that the recorded ``settings`` name. A name counts as an id on the Hub if the Hub's cache
-    on this machine contains the model.
+    """Returns the base model that the recorded ``settings`` of a run name. A name counts as an id on the Hub if the
+    cache of the Hub on this machine contains a model of this name.
     """
     model = str(settings.get("policy.model") or "unknown")
     if "/" not in model and not model.startswith((".", "~")) and files("turnwise").joinpath("assets", model).is_dir():
@@ -83,9 +85,9 @@ def model_card(folder: Path, part: str, repository: str, licence: str | None = N
         folder: the run's folder.
         part: which part of the run is published, ``adapter`` or ``model``.
         repository: ``owner/name`` on the Hub.
-        licence: the Hub's name of a licence. None: Apache-2.0 if the base model ships with the package, otherwise no
-            licence.
-        project: URL of the code at the run's commit.
+        licence: the Hub's name of a licence. If it is None, the licence is Apache-2.0 if the base model ships with the
+            package, otherwise the card names no licence.
+        project: URL of the code at the commit with which the run was made.
 
     Raises:
         InputError: ``result.json`` or ``config.yaml`` is missing or damaged.

@@ -1,4 +1,6 @@
-"""Finds finished runs on disk, groups the seeds of each name into rows, and reads metrics of the runs."""
+"""Finds finished runs on disk, groups the runs of one name into a row with one run per seed, and reads metrics of the
+runs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Estimate(Protocol):
 
 
 Interval = Callable[[Sequence[float]], Estimate]
-"""Computes an estimate from the values of all seeds, such as ``turnwise.evaluation.stats.mean_interval``."""
+"""The type of a function that computes an estimate from one value per seed, such as
+``turnwise.evaluation.stats.mean_interval``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +130,8 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
 def read_metric(result: Result, metric: str) -> float | None:
     """Returns a number of a result by its dotted path, such as ``in_domain.after`` or ``ood.after.algebra``.
 
-    The path ``seconds`` without a phase gives the sum over phases. The paths ``ood.base`` and ``ood.after`` without a
-    suite give means over suites.
+    The path ``seconds`` without the name of a phase gives the sum over all phases of the run. The paths ``ood.base``
+    and ``ood.after`` without the name of an out-of-domain suite give the mean over all suites.
 
     Raises:
         InputError: ``metric`` is not the path of a number in ``result.json``.

@@ -36,12 +36,12 @@ class Band:
 
 
 def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
-    """Returns the mean, lowest and highest success over seeds, at all costs at which any seed was evaluated. The band
-    ends at the smallest total cost of a seed.
+    """Returns the mean, lowest and highest success over seeds, at every cost at which any seed was evaluated. The band
+    ends at the total cost of the cheapest seed, so that every point includes all seeds.
 
-    Each seed starts at cost 0 with the success of its base policy, stays there during its profile, and is interpolated
-    linearly between evaluations. The mean of these lines is itself linear between the returned costs, so that straight
-    lines draw it exactly.
+    The success of a seed starts at cost 0 with the success of its base policy and stays the same while the run makes
+    its profile. Between evaluations, it is interpolated linearly. The mean of these lines is linear between the
+    returned costs, so straight lines draw it exactly.
 
     Args:
         seeds: for each seed (at least one), its points (cost, success).
@@ -71,8 +71,8 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
         wanted: wanted positions, in ascending order.
         low, high: bounds of the positions. Labels go beyond ``high`` if there is no room for all of them.
     """
-    # one list per group of touching labels; an entry is the position of the lowest label for which one label is where
-    # it is wanted
+    # Each list stands for a group of touching labels. Each number in it is the position of the group's lowest label at
+    # which one label of the group would be exactly at its wanted position.
     pools: list[list[float]] = []
     for number, at in enumerate(wanted):
         pools.append([at - number * gap])

@@ -1,5 +1,5 @@
-"""Draws a table of numbers as dots: every seed, and the mean over seeds with its interval. A second panel can show the
-same rows from another source, such as a paper.
+"""Draws a table of numbers as dots. Each row of the drawing shows the value of every seed, and the mean over seeds with
+its interval. A second panel can show the numbers of the same rows from another source, such as a paper.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ LETTERS = 44  # largest number of characters in one line of a name that is place
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One point of the drawing: the value ``at`` of a row in a series, its description ``said``, and the values of
-    single seeds if there are several.
+    """One point of the drawing: the value ``at`` of a row in a series, and its description ``said``. ``low`` and
+    ``high`` are the ends of the value's interval, and ``seeds`` holds the values of the single seeds if there are
+    several.
     """
 
     row: int
@@ -109,10 +110,11 @@ def _draw(figure: Drawing, axes: Any, side: Side, rows: int) -> None:
 
 
 def _bound(axes: Any, spots: Sequence[Spot]) -> None:
-    """Limits the horizontal axis, so that intervals which are far longer than the others are cut at its edge.
+    """Limits the range of the horizontal axis. An interval that is far longer than the others is cut at the edge of the
+    drawing.
 
-    An interval over two seeds that differ much is very long. Without the limit it would push the points of all rows
-    close together.
+    An interval over two seeds that differ much is very long. Without the limit, this interval would push the points of
+    all rows close together.
     """
     points = [value for spot in spots for value in (spot.at, *spot.seeds.values())]
     lengths = sorted(spot.high - spot.low for spot in spots if spot.low is not None and spot.high is not None)

@@ -1,4 +1,4 @@
-"""Draws held-out success during training against the number of updates, with a line for each row."""
+"""Draws held-out success during training against the number of updates, with one line for each row of a sweep."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from turnwise.reports.svg import Figure
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The training progress at the time of an evaluation, as the number of updates."""
+    """How many updates training had made at the time of an evaluation."""
 
     updates: float
 
 
 def by_update(run: Measured) -> list[tuple[Progress, float]]:
-    """Returns the evaluations of a run in order, as pairs (progress, success). Success is the mean over splits in
-    percent, with the decoding mode of ``in_domain``. For a run on dialogues it is the percentage of accepted replies.
+    """Returns the evaluations of a run in the order of training, as pairs (progress, success). Success is in percent,
+    as a mean over the splits seen and unseen, with the decoding mode of ``in_domain`` in the run's result. For a run on
+    dialogues, it is the percentage of accepted replies.
 
     The list is empty if the run recorded no evaluation of this kind.
     """
@@ -47,8 +48,8 @@ def during_figure(
     Args:
         key: prefix of the ids of SVG elements, which makes them unique on the page.
         rows: the runs of each row by seed. A run without evaluations before and after training is left out.
-        labels: labels of the rows.
-        panels: title of a panel -> names of its rows. Empty: all rows are drawn in one panel without a title.
+        labels: name of a row -> its label in the drawing.
+        panels: title of a panel -> names of its rows. If it is empty, all rows are drawn in one panel without a title.
     """
     found = {name: [by_update(run) for run in runs.values()] for name, runs in rows.items()}
     drawn = {name: [one for one in seeds if len(one) > 1 and one[0][0].updates == 0] for name, seeds in found.items()}

@@ -1,4 +1,6 @@
-"""Draws our results for one table or figure of a paper (an entry) beside the paper's numbers, row by row."""
+"""Draws our results for an entry, which is one table or figure of a paper. Each row of the entry shows our number
+beside the paper's number.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ from turnwise.reports.verdict import recorded
 
 
 def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
-    """Draws one figure for each metric of the entry for which there are runs. A figure shows every seed and the mean
-    with its interval over seeds, and beside them the paper's numbers for this metric. Our numbers and the paper's have
-    separate scales, so that only the order of the rows can be compared.
+    """Draws one figure for each metric of the entry for which there are runs. A figure shows, for each row, the value
+    of every seed, their mean and its interval over seeds, and beside them the paper's numbers for this metric. Our
+    numbers and the paper's numbers have separate axes, so only the order of the rows can be compared.
 
-    If an entry is computed from recorded groups, each number is drawn with its own interval from the gate report. If
-    the sweep file has ``reach``, the first figure shows success against cost. If it has ``curve``, a figure of success
-    during training follows.
+    If an entry is computed from recorded groups of rollouts, each number is drawn with its interval from the gate
+    report (``scripts/gate_report.py``). If the sweep file sets ``reach``, the first figure shows success against cost.
+    If it sets ``curve``, a figure of success during training follows.
     """
     sweep = entry.asked.sweep
     metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
@@ -37,7 +39,9 @@ def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
 
 
 def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
-    """Returns row label -> seed -> folder of the run, for all runs of an entry. Rows with equal labels are left out."""
+    """Returns row label -> seed -> folder of the run, for all runs of an entry. Rows whose labels are equal are left
+    out.
+    """
     labels = _labels(entry)
     names = Counter(labels[name] for name in entry.rows)
     return {
@@ -102,7 +106,9 @@ Found = tuple[float, str, str, float | None, float | None, Mapping[int, float]]
 
 
 def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found | None:
-    """Returns our number for a row with its description, interval and seeds, or None if there is no number."""
+    """Returns our number for a row, with a description, the ends of its interval and the value of each seed. Returns
+    None if there is no number.
+    """
     said = _labels(entry)[name]
     if entry.asked.sweep.gate_report:
         found = recorded(entry.gates, metric.replace("{}", name))

@@ -1,5 +1,5 @@
-"""Converts an entry (a table or figure of a paper) to JSON: its verdict, claims, preconditions, runs by row, and runs
-whose configuration has changed.
+"""Converts an entry (a table or figure of a paper) to JSON: its verdict, claims, preconditions, the runs of each row,
+and the runs that were made with another configuration than the current one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Creates the tables of entries (an entry is a table or figure of a paper): a summary of all entries, and the numbers,
-claims and training costs of one entry.
+"""Creates tables about entries. An entry is a table or figure of a paper. One table summarises all entries; others show
+the numbers, the claims and the training costs of one entry.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def _tally(decisions: Sequence[Decision]) -> str:
 
 
 def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
-    """Returns the tables of an entry: our numbers beside the paper's, row by row, and the claims with verdicts."""
+    """Returns the tables of an entry: our numbers beside the paper's, row by row, the preconditions, the claims with
+    their verdicts, and the costs.
+    """
     sweep = entry.asked.sweep
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
@@ -143,7 +145,7 @@ def _claims(entry: Entry) -> Table:
 
 
 def _interim(entry: Entry, decision: Decision) -> str:
-    """Returns a mark for a decided claim that compares only some of the planned seeds, otherwise an empty text."""
+    """Returns a text such as ``(2 of 6 planned seeds)`` if a claim was decided before all planned seeds were run."""
     seeds, all_seeds = len(decision.seeds), len(entry.asked.sweep.seeds)
     decided = decision.verdict in ("holds", "fails")
     return f" ({seeds} of {all_seeds} planned seeds)" if decided and 0 < seeds < all_seeds else ""
@@ -154,7 +156,7 @@ def _bounds(decision: Decision) -> str:
 
 
 def _other(beside: Decision | None) -> str:
-    """Returns the difference, its interval and the verdict for the same claim with the other decoding mode, as text."""
+    """Returns as text how the same claim turns out with the other decoding mode: difference, interval and verdict."""
     if beside is None or beside.difference is None:
         return "-"
     way = "greedy" if ".greedy." in beside.metric else "sampled"
@@ -162,7 +164,7 @@ def _other(beside: Decision | None) -> str:
 
 
 def _sides(decision: Decision) -> str:
-    """Returns the compared seeds as text, or the seeds of each row if one of the rows has more."""
+    """Returns the compared seeds as text. If a row has more seeds than were compared, lists the seeds of each row."""
     if all(seeds == decision.seeds for seeds in decision.sides.values()):
         return _listed(decision.seeds)
     return "; ".join(f"{row} {_listed(seeds)}" for row, seeds in decision.sides.items())
@@ -179,7 +181,7 @@ def _reach(entry: Entry) -> Table:
 
 
 def _costs(entry: Entry) -> Table:
-    """Returns a table of training costs as means over the seeds of each row. Profiles have separate columns."""
+    """Returns a table of the training costs of each row, as means over its seeds. Profiles have separate columns."""
     metrics = {
         "turns": "rollout_turns",
         "tokens": "rollout_tokens",
@@ -266,7 +268,7 @@ def _hashes_note(hashes: Mapping[str, str]) -> list[str]:
 
 
 def _changed_notes(changed: Iterable[Changed]) -> list[str]:
-    """Returns a note for each row whose runs were made with another configuration than its current one."""
+    """Returns a note for each row whose runs were made with another configuration than the row has now."""
     rows: dict[str, list[Changed]] = {}
     for one in changed:
         rows.setdefault(str(one.folder.parent), []).append(one)

@@ -33,8 +33,8 @@ _REPLIES = {"eval/held_out/functional": "accepted replies", "eval/held_out/stric
 
 
 def success(run: ReportedRun) -> Figure | None:
-    """Draws held-out success during training, with a line for each split. For a run on dialogues, it draws a line for
-    each verifier.
+    """Draws held-out success during training, with a line for each split of the tasks. For a run on dialogues, a line
+    shows the replies that the run's rule accepts, and another line the replies that equal the demonstrated ones.
     """
     keys = [key for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")]
     named = {key.split("/")[1]: key for key in keys} | {name: key for key, name in _REPLIES.items()}
@@ -59,8 +59,8 @@ def success(run: ReportedRun) -> Figure | None:
 
 
 def reward(run: ReportedRun) -> Figure | None:
-    """Draws the mean reward of the sampled actions during training, with a band of one standard deviation of the
-    rewards within groups.
+    """Draws the mean reward of the sampled actions in each training iteration. A band extends from the line by one
+    standard deviation of the rewards within groups, upwards and downwards.
     """
     x, mean = run.series("train/reward_mean")
     if len(x) < 2:
@@ -112,8 +112,8 @@ def _multiples(drawn: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int, al
 
 
 def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
-    """Draws the number of turns that the filter keeps as a function of its threshold lambda. A turn is kept if the
-    rewards sampled there have a variance above 0 and a mean below lambda.
+    """Draws the percentage of expert turns that PivotRL's filter keeps, as a function of its threshold lambda. A turn
+    is kept if the rewards of the actions sampled at it have a variance above 0 and a mean below lambda.
     """
     means = np.sort(profile.mean[profile.mixed])
     grid = np.linspace(0, 1, 201)
@@ -143,8 +143,8 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
 
 
 def state_means(profile: Profile) -> Figure:
-    """Draws a histogram of the mean reward of each state. States whose samples all have the same reward are shown
-    separately.
+    """Draws a histogram of the mean rewards of the states. States whose sampled actions all have the same reward are
+    shown in a separate colour.
     """
     edges = np.linspace(-0.5, profile.samples + 0.5, profile.samples + 2) / profile.samples
     width = 0.86 / profile.samples
@@ -171,7 +171,9 @@ def state_means(profile: Profile) -> Figure:
 
 
 def ood_changes(ood: OutOfDomain) -> Figure | None:
-    """Draws the change of the score on each out-of-domain suite with its interval, and the mean change over suites."""
+    """Draws how the score on each out-of-domain suite changed through training, with intervals, and the mean change
+    over suites.
+    """
     rows = [
         (suite, change, ood.change_ci95.get(suite)) for suite in ood.suites if (change := ood.change(suite)) is not None
     ]
@@ -223,7 +225,9 @@ def seconds(phases: Mapping[str, float]) -> Figure | None:
 
 
 def comparison(rows: list[tuple[str, float, tuple[float, float] | None]], title: str, key: str) -> Figure:
-    """Draws the change of each row with its interval on a comparison page. ``rows``: (label, change, interval)."""
+    """Draws the change of success of each row with its interval, for a comparison page. Each of ``rows`` is (label,
+    change, interval).
+    """
     spots = [
         Spot(row, value, f"{name}: {signed(value)} points{within(bounds)}", "change", *(bounds or ()))
         for row, (name, value, bounds) in enumerate(rows)
@@ -242,7 +246,7 @@ def within(bounds: tuple[float, float] | None) -> str:
 
 
 def _threshold(config: Mapping[str, object]) -> float | None:
-    """Returns ``lambda_diff`` of ``states``, at whatever depth of the configuration it is, or None."""
+    """Returns the setting ``states.lambda_diff`` of a run's configuration, or None if it is no number."""
     states = config.get("states")
     value = states.get("lambda_diff") if isinstance(states, Mapping) else None
     return float(value) if isinstance(value, int | float) else None

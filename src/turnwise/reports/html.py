@@ -90,7 +90,9 @@ def render(run: ReportedRun) -> str:
 
 
 def title(run: ReportedRun) -> str:
-    """Returns the title of a run: the facts that identify it, taken from its result or its configuration."""
+    """Returns the title of a run's report, which names the method, environment and seed. They are taken from the run's
+    result, or from its configuration if it has no result.
+    """
     if result := run.result:
         return f"{result.method} on {result.env}, seed {result.seed}"
     domain = _domain(run.config)
@@ -99,8 +101,8 @@ def title(run: ReportedRun) -> str:
 
 
 def _domain(config: Mapping[str, Any]) -> str:
-    """Returns the name of the data that an unfinished run learns from: its data file, or its environment if it has no
-    data file. The text is empty if the configuration has neither.
+    """Returns the name of the data file from which an unfinished run learns. If the run starts its episodes from tasks
+    or has no data file, returns the name of its environment. The text is empty if the configuration has neither.
     """
     data, env, states = (part if isinstance(part := config.get(key), dict) else {} for key in ("data", "env", "states"))
     if data.get("file") and not str(states.get("_target_", "")).endswith("TaskStarts"):
@@ -117,11 +119,12 @@ def comparison_page(
     first: Sequence[Figure] = (),
     page: Path | None = None,
 ) -> str:
-    """Returns the comparison of runs as HTML text. The page shows the figures ``first``, the tables, and drawings of
-    the change of every row.
+    """Returns a page that compares runs, as HTML text. The page shows the figures ``first``, the tables, and drawings
+    of the training curves and of the change through training of every row.
 
     Args:
-        page: path at which the page will be written, for relative links to the runs. None: no links.
+        page: path at which the page will be written. Links to the runs are relative to it. If it is None, there are no
+            links.
     """
     rows = [row for found in collection.sections.values() for row in found]
     names = Counter(row.name for row in rows)
@@ -160,7 +163,9 @@ def tables_page(
 
 
 def comparison_figures(collection: FinishedRuns, interval: Interval) -> list[Figure]:
-    """Draws the held-out change and the out-of-domain change of every row."""
+    """Draws how held-out success and the out-of-domain score of every row changed through training. There are at most
+    two figures for each environment and scale.
+    """
     figures = []
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
         for metric, title in (("in_domain.delta", "Held-out change"), ("ood.mean_change", "Out-of-domain change")):
@@ -186,8 +191,8 @@ def _drawn(row: RunRow, metric: str, interval: Interval) -> tuple[str, float, tu
 
 
 def script(*names: str) -> dict[str, str]:
-    """Returns the text of scripts from ``templates/`` for a page, and the hash with which the content security policy
-    of the page allows them.
+    """Returns the text of the scripts ``names`` from ``templates/`` for use in a page, and the hash of this text. The
+    content security policy of the page allows only scripts with this hash.
     """
     text = "".join((files("turnwise.reports") / "templates" / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -223,7 +228,9 @@ def environment() -> Environment:
 
 
 def _command(run: ReportedRun) -> str:
-    """Returns the command that repeats this run. It is taken from its result, its Hydra overrides or its status."""
+    """Returns the command line that repeats this run. It is taken from the run's result, its status or its Hydra
+    overrides.
+    """
     result = run.result
     if result is not None and result.command:
         return result.command

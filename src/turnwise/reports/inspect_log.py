@@ -1,8 +1,8 @@
 """Writes the training rollouts and held-out evaluations of a run as log files of Inspect (the optional package
 inspect-ai).
 
-The logs use Inspect's terms. A state, a task or a question is a sample. Each rollout, attempt or answer for a sample is
-an epoch of the sample.
+The logs use Inspect's terms. Inspect calls a state, a task or a question a sample, and each rollout, attempt or answer
+for it an epoch of the sample.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Rollout:
 
 
 def training_rollouts(path: Path) -> Iterator[Rollout]:
-    """Yields every rollout of the recorded rollout trees, in the order of training. A rollout is a path from the root
-    to a leaf.
+    """Yields every rollout of the rollout trees that the file ``path`` records, in the order of training. A rollout is
+    a path from the root of a tree to a leaf.
 
     Raises:
         InputError: a line is damaged, or is not a recorded rollout tree with texts.
@@ -199,7 +199,7 @@ def _log(name: str, rollouts: Sequence[Rollout], folder: Path, settings: Mapping
     try:
         result = read_result(folder)
     except ResultError:
-        result = None  # an unfinished run also has rollouts
+        result = None  # an unfinished run has rollouts too
     ended = result.finished if result and isinstance(result.finished, str) else None
     moment = datetime.fromtimestamp((folder / "config.yaml").stat().st_mtime, UTC).isoformat()
     created = ended.replace("Z", "+00:00") if ended else moment

@@ -1,4 +1,6 @@
-"""Keeps the bootstrap intervals of claims in a file, because they take a third of the time of a report on all sweeps."""
+"""Caches the bootstrap intervals of claims in a file, because computing them takes a third of the time of a report on
+all sweeps.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,10 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 class KeptIntervals:
-    """Computes the same as ``turnwise.evaluation.stats.paired_mean_difference``, and keeps the results in a file.
+    """Computes the same as ``turnwise.evaluation.stats.paired_mean_difference``, and caches the results in a file.
 
     Args:
-        path: the file. None: nothing is kept.
+        path: the cache file. If it is None, the results are not written to a file.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -42,7 +44,9 @@ class KeptIntervals:
 
 
 def _bytes(scores: Scores) -> list[bytes]:
-    """Returns bytes that differ if any score, or the order of suites or tasks, differs."""
+    """Returns the scores as bytes, for the key of the cache. Two inputs give different bytes if a score, or the order
+    of suites or tasks, differs.
+    """
     found = []
     for suite, tasks in scores.items():
         counts = [len(attempts) for attempts in tasks.values()]

@@ -1,6 +1,4 @@
-"""Writes tables as Markdown. It can also replace only the generated text between two marks on a page that is otherwise
-written by hand.
-"""
+"""Writes tables as Markdown. On a page written by hand, the module replaces only the text between two marks."""
 
 from __future__ import annotations
 
@@ -31,12 +29,12 @@ def cell(text: str) -> str:
 def write_section(
     path: Path, text: str, section: str | None = None, pictures: Mapping[Path, str] | None = None
 ) -> None:
-    """Writes ``text`` to ``path``. With ``section`` only the text between ``<!-- table:section -->`` and ``<!--
-    /table:section -->`` is replaced.
+    """Writes ``text`` to ``path``. If the name of a ``section`` is given, only the text between the marks ``<!--
+    table:section -->`` and ``<!-- /table:section -->`` is replaced.
 
     Args:
-        pictures: image file -> its title, for images to show above the text. An image that the page already shows is
-            left out.
+        pictures: path of an image file -> title of the image. The images are shown above the text. An image that the
+            page shows elsewhere is left out.
 
     Raises:
         InputError: the page does not contain each of the two marks exactly once, in this order.

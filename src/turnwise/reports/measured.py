@@ -1,4 +1,6 @@
-"""Reads a metric from a run's folder: its value, and the outcomes of single tasks if the folder holds them."""
+"""Reads a metric from the folder of a run: the value of the metric, and the outcomes of the single tasks behind it if
+the folder holds them.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
 
 @dataclass(slots=True)
 class Scored:
-    """The scores of an evaluation. ``episodes`` maps (decoding mode, split, subset) to task -> scores. ``answers`` maps
-    an out-of-domain suite to item -> scores.
+    """The scores of one evaluation of a policy. ``episodes`` maps (decoding mode, split, subset) to a mapping from task
+    to the scores of its attempts. ``answers`` maps an out-of-domain suite to a mapping from item to its scores.
     """
 
     episodes: dict[tuple[str, str, str | None], dict[str, list[float]]] = field(default_factory=dict)
@@ -36,8 +38,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """An evaluation file. Files with the same content are equal, because many runs contain the same evaluation of one
-    base policy.
+    """A file with the results of an evaluation. Two files with the same content are equal, so that a content is read
+    only once: many runs contain the same evaluation of one base policy.
     """
 
     path: Path = field(compare=False)
@@ -58,7 +60,7 @@ def _read_scored(file: _File) -> Scored:
 
 
 class Damaged(InputError):
-    """Error: a file of a run cannot be read. ``folder`` is the folder of the run."""
+    """The error that is raised if a file of a run cannot be read. ``folder`` is the folder of the run."""
 
     def __init__(self, folder: Path, said: str) -> None:
         super().__init__(said)
@@ -72,12 +74,13 @@ class Measured:
     A metric is one of
 
     - a dotted path in ``result.json`` (``in_domain.after``);
-    - a key of ``metrics.jsonl`` (``train/reward_std``), for its mean over the training rows; a key of an evaluation
-      (``eval/repeat_rate``), for its mean over the evaluations. A prefix selects another
-      statistic: ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row) or ``sum``;
+    - a key of ``metrics.jsonl`` (``train/reward_std``), which stands for its mean over the training rows of this file,
+      or a key of an evaluation (``eval/repeat_rate``), which stands for its mean over the evaluations. A prefix selects
+      another statistic: ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row) or
+      ``sum``;
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
-    - ``profile_turns`` for profiles alone, or ``sampled_turns`` or ``sampled_cpu_seconds`` for rollouts and profiles
-      together.
+    - ``profile_turns``, the turns sampled for profiles alone, or ``sampled_turns`` or ``sampled_cpu_seconds``, the
+      turns or CPU seconds of rollouts and profiles together.
     """
 
     folder: Path
@@ -160,8 +163,8 @@ class Measured:
 
 
 def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
-    """Returns seed -> run for the finished runs in ``wanted`` below the folder ``place``. Adds a note for each run that
-    cannot be read.
+    """Returns seed -> run for those of the ``wanted`` runs that are finished and lie below the folder ``place``. Adds a
+    note for each run that cannot be read.
     """
     runs = {}
     for job in wanted:
@@ -195,8 +198,8 @@ def _profile_turns(run: Measured) -> float | None:
     """Returns the number of actions that the profiles of a run sampled, or None if there was no profile or the number
     is unknown.
 
-    Older results lack ``profile_turns``. They hold only the number of judged actions in the profile of the base policy.
-    If such a run made further profiles later, their total number of actions is unknown.
+    A ``result.json`` of an older version lacks ``profile_turns``. It holds only the number of judged actions in the
+    profile of the base policy. If the run made further profiles later, the total number of actions is unknown.
     """
     if run.result.profile_turns is not None:
         return float(run.result.profile_turns)

@@ -13,7 +13,9 @@ NEWEST = {
 
 
 def so_far(run: ReportedRun) -> list[tuple[str, str]]:
-    """Returns pairs (value as text, label) from the latest metrics of a run that has no result yet."""
+    """Returns pairs (value as text, label) for a run that has no result yet. They show the first and the latest
+    evaluation, and the latest values of the metrics in ``NEWEST``.
+    """
     tiles = []
     solved = {
         key: f"{key.split('/')[1]} tasks solved"

@@ -1,5 +1,5 @@
-"""Provides functions for the notebooks: entries (tables and figures) of a paper, runs by name, the curves of a metric
-of several runs, a rollout tree as text.
+"""Provides functions for the notebooks. They return the entries (tables and figures) of a paper, finished runs by name,
+the training curves of several runs, and a rollout tree as text.
 
 The functions read the folders of runs. They do not start runs.
 """
@@ -47,12 +47,14 @@ class Drawing:
 
 
 def shown(*tables: Table) -> Text:
-    """Returns tables with their notes for display."""
+    """Returns tables and their notes in a form that a notebook displays."""
     return Text(to_markdown(tables))
 
 
 def drawn(figure: Figure | None) -> Drawing | Text:
-    """Returns a figure for display. If ``figure`` is None, it returns a line that says that nothing was logged."""
+    """Returns a figure in a form that a notebook displays. If ``figure`` is None, the result is a text that says that
+    no run has logged the data.
+    """
     return Text("*No run has logged this yet.*") if figure is None else Drawing(figure)
 
 
@@ -65,11 +67,11 @@ def paper_entries(
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Returns an entry for every table and figure of a paper, with the existing runs
-    (:func:`turnwise.reports.summary.read_entry`).
+    """Returns an entry for every table and figure of a paper. An entry holds the existing runs and the decisions on the
+    paper's claims (:func:`turnwise.reports.summary.read_entry`).
 
     Args:
-        places: folders that contain runs. The runs of a row are read from the first folder that has any.
+        places: folders that contain runs. The runs of a row are read from the first folder that has a run of the row.
 
     Raises:
         InputError: no sweep file belongs to that paper.
@@ -85,8 +87,9 @@ def paper_entries(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
-    """Returns path -> run for the finished runs below ``name``. A path is relative to its place, such as
-    ``pivotrl/tab4/full/seed0``. If several places have the same path, the first place is used.
+    """Returns path -> run for the finished runs in the folder ``name`` of every place. The path is relative to the
+    place, such as ``pivotrl/tab4/full/seed0``. If several places have a run at the same path, the run of the first
+    place is returned.
     """
     found: dict[str, Path] = {}
     for place in places:
@@ -118,7 +121,9 @@ def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure |
 
 
 def tree_lines(view: TreeView) -> list[str]:
-    """Returns a rollout tree as text: one line per turn, indented by its depth, with reward and advantage."""
+    """Returns a rollout tree as lines of text: one line per turn with its reward and advantage, indented by the depth
+    of the turn.
+    """
     head = f"{view.title}: {view.samples} samples"
     lines = [head + (f", mean reward {view.mean:.2f}" if view.mean is not None else "")]
     if view.expert is not None:
@@ -150,7 +155,9 @@ def _one_line(text: str, limit: int = 100) -> str:
 
 
 def changes(runs: Mapping[str, ReportedRun]) -> Table:
-    """Returns a table of each run's in-domain and out-of-domain change in percentage points."""
+    """Returns a table of the runs that shows how held-out success and the out-of-domain score changed through training,
+    in percentage points.
+    """
     rows = [
         [name, signed(run.result.in_domain.delta), signed(run.result.ood.mean_change)]
         for name, run in runs.items()
@@ -160,7 +167,9 @@ def changes(runs: Mapping[str, ReportedRun]) -> Table:
 
 
 def judged(runs: Mapping[str, ReportedRun]) -> Table:
-    """Returns a table with the number of questions that each run asked the judge."""
+    """Returns a table that shows, for each run, how many questions it asked the judge, how many of them failed and how
+    many were answered from the cache.
+    """
     counts = {name: run.result.judge for name, run in runs.items() if run.result is not None and run.result.judge}
     keys = ("asked", "failed", "cached")
     rows = [[name, *(f"{judge.get(key, 0):,.0f}" for key in keys)] for name, judge in counts.items()]

@@ -1,5 +1,5 @@
-"""Draws training curves of several rows in the same axes. A line is the mean over the seeds of a row, with its interval
-if there are several seeds.
+"""Draws the training curves of several rows of runs in the same axes. A line shows the mean over the seeds of a row,
+and a band shows the interval over seeds if there are several.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Line = list[tuple[int, float, float | None, float | None]]
 
 
 def logged(folder: Path) -> dict[str, Points]:
-    """Returns label of a metric -> curve, read from the folder of a run or from its compressed copy. Unreadable lines
-    are left out.
+    """Returns a mapping from the label of a metric to its training curve. The curves are read from ``metrics.jsonl`` in
+    the folder of a run, or from the compressed copy of this file. Lines that cannot be read are left out.
     """
     found: dict[str, Points] = {}
     try:
@@ -58,7 +58,7 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
         if _is_number(row.get(key)):
             named[ACCEPTED] = row[key]
             break
-    for ending in ("success", "success_greedy"):  # greedy decoding only if no attempts were sampled
+    for ending in ("success", "success_greedy"):  # success of greedy episodes is used only if no episodes were sampled
         solved = [
             row[f"eval/{split}/{ending}"]
             for split in ("seen", "unseen")
@@ -83,7 +83,8 @@ def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
 
 
 def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -> Figure | None:
-    """Draws success, reward, KL, entropy and cost by iteration, with a line for each row.
+    """Draws success, reward, KL to the reference, entropy and cost at each training iteration, with a line for each
+    row.
 
     Args:
         key: prefix of the ids of SVG elements, which makes them unique on the page.

@@ -1,4 +1,4 @@
-"""Writes the HTML pages of a run: its report, and the browser of its recorded rollout trees."""
+"""Writes the HTML pages of a run: its report, and a page for browsing its recorded rollout trees."""
 
 from __future__ import annotations
 

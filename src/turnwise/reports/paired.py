@@ -11,12 +11,12 @@ from turnwise.reports.tables import Table, estimate_text
 
 
 def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[Table]:
-    """Returns a table of the differences between methods for each environment and scale. It has the differences at
-    every value of the setting ``key``, and their mean over all values.
+    """Returns, for each environment and scale, a table of the differences in held-out success between two methods. A
+    row of the table has the difference at every value of the setting ``key``, and the mean difference over all values.
 
-    Runs with the same seed share data and random draws, so that only different seeds are independent. For the mean over
-    all values, the differences of each seed are therefore averaged first. For a method that does not have the setting,
-    the same result is used at every value.
+    The mean over all values is computed for each seed first, and its confidence interval comes from these means. The
+    reason is that runs with the same seed share data and random draws, so only different seeds are independent. For a
+    method that does not have the setting, the same result is used at every value.
 
     Args:
         key: the dotted name of a setting in ``config.yaml``.

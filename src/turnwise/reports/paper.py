@@ -1,4 +1,6 @@
-"""Reads a paper's numbers from a sweep file, and compares the signs of its differences with those of our runs."""
+"""Reads a paper's numbers from a sweep file, and compares the difference between two rows in the paper with the
+difference in our runs, by its sign.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ Direction = Literal["holds", "opposite", "open", "-"]
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """The numbers of a paper in a sweep file. ``columns`` maps metric -> column of the paper -> row -> number; ``rows``
-    maps rows to their labels.
+    """The numbers of a paper that a sweep file holds. ``columns`` maps metric -> column of the paper -> row -> number.
+    ``rows`` maps a row to its label.
     """
 
     title: str
@@ -33,8 +35,8 @@ class PaperTable:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A comparison of two rows. ``ours`` is our mean difference over the seeds that both rows have; ``paper`` maps each
-    column of the paper to the paper's difference.
+    """A comparison of two rows. ``ours`` is the mean of the difference between our runs of both rows, over the seeds
+    that both rows have. ``paper`` maps each column of the paper to the difference between the paper's numbers.
     """
 
     first: str
@@ -44,7 +46,8 @@ class Pair:
 
     def direction(self, column: str) -> Direction:
         """Returns ``holds`` if our difference has the same sign as the paper's, ``opposite`` if it has the other sign,
-        and ``open`` if the interval of our difference contains zero.
+        and ``open`` if our difference has no interval or its interval contains zero. Returns ``-`` if one of the two
+        differences is missing or the paper's is 0.
         """
         theirs = self.paper.get(column)
         if theirs is None or theirs == 0 or self.ours is None:
@@ -79,8 +82,8 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
 
 
 def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: Interval) -> list[Pair]:
-    """Returns a comparison for every pair of rows that have runs with the metric. Differences are computed seed by
-    seed.
+    """Returns a comparison of ``metric`` for every pair of rows that have runs. Our differences are computed for each
+    seed separately.
     """
     columns = table.columns[metric]
     found = []

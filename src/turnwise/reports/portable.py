@@ -16,7 +16,8 @@ from turnwise.runs.record import RECORD
 MASK = "[masked]"
 _SECRET = r"(?:token|key|secret|passwo?rd|passwd|credentials?|authorization|cookie)"
 _VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&|)\]}]+\]?)"
-# matches token=..., "api_key": "..." and headers such as authorization, in which a scheme precedes the value
+# matches token=..., "api_key": "..." and headers such as authorization, in which a scheme (such as bearer) precedes the
+# value
 _NAMED = re.compile(
     rf"((?<![a-z])(?:api|access|auth)?{_SECRET}[\"']?\s*[:=]\s*(?:(?:bearer|basic|token)\s+)?){_VALUE}", re.IGNORECASE
 )
@@ -27,7 +28,7 @@ _USER = re.compile(r"(?<=://)[^\s/?#\"'<>]*@")
 _SECRET_KEY = re.compile(rf"(?:^|[^a-z])(?:api|access|auth)?{_SECRET}$", re.IGNORECASE)
 # keys of special tokens of a tokenizer, whose values are not secrets
 _SPECIAL_KEY = re.compile(r"^(?:bos|eos|pad|unk|sep|cls|mask)_token$")
-_SPECIAL = re.compile(r"[<\[].*[>\]]", re.DOTALL)  # values of other special tokens of a tokenizer, such as image_token
+_SPECIAL = re.compile(r"[<\[].*[>\]]", re.DOTALL)  # matches the values of other special tokens, such as image_token
 _ASKS_SECRET = re.compile(rf"--?(?:[\w.-]+[-_.])?{_SECRET}", re.IGNORECASE)
 _TEMPLATE = "chat_template"  # key whose value is never changed, because the model needs it
 
@@ -66,8 +67,8 @@ class Cleaner:
         return self._path.sub(_last, text)
 
     def value(self, value: Any, key: str = "") -> Any:
-        """Returns a JSON value in which secrets and paths are removed from every text. A text that begins like a path
-        is treated as a single path.
+        """Returns a copy of a JSON value without the secrets and paths in its texts. A text that begins like a path is
+        treated as a single path, even if it contains spaces.
 
         Args:
             key: the name under which the value is stored. A name such as ``api_key`` marks the value as a secret.
@@ -90,8 +91,8 @@ class Cleaner:
         return self.text(Path(text.rstrip("/")).name if _WHOLE.fullmatch(text) else text)
 
     def command(self, command: str) -> str:
-        """Returns a command line without secrets and paths. Overrides that only set a run's name, folder or display are
-        removed. A value that looks like a path is treated as a single path.
+        """Returns a copy of a command line without secrets and paths. Overrides that only set a run's name, folder or
+        display are removed. A value that begins like a path is treated as a single path, even if it contains spaces.
         """
         try:
             words = shlex.split(command)
@@ -112,8 +113,8 @@ class Cleaner:
 
 
 def cleaner(folder: Path) -> Cleaner:
-    """Returns a cleaner for a run's files. It knows the home folder, the working folder, the run's folder and the
-    folders under ``paths`` in the run's configuration.
+    """Returns a :class:`Cleaner` for a run's files. It recognises the home folder, the working folder, the run's folder
+    and the folders under ``paths`` in the run's configuration.
     """
     loaded = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8")) if (folder / RECORD).is_file() else {}
     paths = loaded.get("paths") if isinstance(loaded, dict) else None

@@ -16,9 +16,9 @@ class Plan:
     """The number of seeds and the number of tasks that are needed to detect an advantage of ``effect`` with the given
     power.
 
-    The two numbers are computed independently. ``seeds`` is None if there are fewer than two seeds from which to
-    estimate a standard deviation, or if no practical number of seeds is enough. ``tasks`` is None if the runs hold no
-    outcomes of single tasks.
+    Each number is computed without regard to the other. ``seeds`` is None if there are fewer than two seeds from which
+    to estimate a standard deviation, or if no practical number of seeds is enough. ``tasks`` is None if the runs did
+    not record outcomes of single tasks.
     """
 
     effect: float
@@ -33,8 +33,8 @@ class Plan:
 
 
 def planned(decision: Decision, power: float = 0.8) -> Plan | None:
-    """Returns the numbers of seeds and tasks that are needed to decide a claim, or None if no positive advantage is
-    known for the claim.
+    """Returns the numbers of seeds and tasks that are needed to decide a claim, or None if the claim has no positive
+    ``effect``, which is the size of the advantage to detect.
     """
     if decision.effect is None or not decision.effect > 0:
         return None
@@ -82,7 +82,7 @@ def power_table(title: str, decisions: list[Decision], power: float) -> Table:
 
 
 def power_json(decision: Decision, power: float) -> dict[str, Any]:
-    """Returns the seeds and tasks that are needed to decide a claim, for JSON."""
+    """Returns the numbers of seeds and tasks that are needed to decide a claim, as a JSON value."""
     plan = planned(decision, power)
     return {
         "claim": decision.claim.text,

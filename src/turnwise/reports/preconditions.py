@@ -1,4 +1,6 @@
-"""Checks the preconditions of a sweep's claims with pilot runs. A claim with a false precondition is untestable."""
+"""Checks with pilot runs whether the preconditions of a sweep's claims hold. A claim with a false precondition is
+untestable.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,10 @@ from turnwise.reports.verdict import Decision, recorded
 class Finding:
     """A precondition and the values that its pilot runs measured.
 
-    ``values`` holds one value for each pilot seed, in the order of ``seeds``. If the precondition is measured by a gate
-    report, it holds a single value for the groups of all seeds. ``bound`` may come from another sweep, which measures
-    the precondition; ``needed`` says which claims of this sweep need it.
+    ``values`` holds one value for each pilot seed, in the order of ``seeds``. If the value is read from a gate report,
+    which is computed from the recorded groups of all seeds together, ``values`` holds this single value. ``bound`` is
+    the precondition with its limits, and may belong to another sweep. ``needed`` is the precondition as this sweep
+    states it, and says which claims of this sweep need it.
     """
 
     name: str
@@ -54,7 +57,7 @@ class Finding:
 
 def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -> list[Finding]:
     """Returns the preconditions of a sweep with the values that pilot runs measured. The pilot runs of a precondition
-    are read from the first of ``places`` that has any.
+    are read from the first folder of ``places`` that contains such runs.
 
     If a run cannot be read, it is left out, and a note about it is added to ``notes``.
 

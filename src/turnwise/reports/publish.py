@@ -1,5 +1,5 @@
-"""Publishes finished runs as a single run of Weights & Biases (W&B) with tables, rollouts and files. Everything is
-written to local files first.
+"""Publishes finished runs on Weights & Biases (W&B). They appear there as a single W&B run with tables, rollouts and
+files. Everything is written to local files first.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Published:
 
 
 def logged_in() -> bool:
-    """Returns whether W&B has an API key for its server (from ``wandb login``, WANDB_API_KEY or a netrc file). The user
-    is not prompted for a key.
+    """Returns whether the W&B package finds an API key for its server (from ``wandb login``, WANDB_API_KEY or a netrc
+    file). The user is not prompted for a key.
     """
     if os.environ.get("WANDB_API_KEY"):
         return True
@@ -54,11 +54,11 @@ def publish(
     offline: bool,
     rollouts: int = 200,
 ) -> Published:
-    """Writes one W&B run. It contains the tables, the comparison page, and the rollouts and files of every finished
+    """Writes one W&B run that contains the tables, the comparison page, and the rollouts and files of every finished
     run.
 
     Args:
-        collection: the runs.
+        collection: the finished runs.
         tables: the tables of ``scripts/report.py``; each becomes a W&B table with the same name and cells.
         page: the self-contained comparison page.
         folder: the folder in which W&B writes. An offline bundle stays there until ``wandb sync`` uploads it.
@@ -101,8 +101,8 @@ def publish(
 
 
 def rollout_rows(folder: Path) -> Iterator[list[Any]]:
-    """Yields the leaves of a run's recorded rollout trees as rows with the columns ``ROLLOUT_COLUMNS``, the latest
-    iteration first.
+    """Yields one row with the columns ``ROLLOUT_COLUMNS`` for each leaf of a run's recorded rollout trees. Rows of the
+    latest iteration come first.
     """
     files = sorted((folder / "rollouts").glob("*.jsonl"))
     lines = (line for file in reversed(files) for line in reversed(file.read_text(encoding="utf-8").splitlines()))

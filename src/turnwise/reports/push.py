@@ -1,4 +1,6 @@
-"""Sends the policy of a finished run to the Hugging Face Hub with a model card. Paths of this machine are removed."""
+"""Sends the policy of a finished run to the Hugging Face Hub with a model card. Paths of this machine and secrets are
+removed from the files.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from turnwise.text import parse_json, said
 
 CARD = "README.md"
 PARTS = {"adapter": "adapter_config.json", "model": "config.json"}
-"""Folder in a run that may hold its policy -> a file that the folder must contain."""
-# file name -> the key in the file that names the base model
+"""A mapping from a folder in the run's folder that may hold the policy to a file that this folder must contain."""
+# name of a file -> the key in this file whose value names the base model
 _NAMED = {"adapter_config.json": "base_model_name_or_path", "base.json": "base"}
 # names of the files from which paths and secrets are removed
 _CONFIGS = {*_NAMED, "config.json", "tokenizer_config.json", "generation_config.json"}
@@ -51,7 +53,7 @@ class Parcel:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each file in bytes, by its name in the repository."""
+        """A mapping from the name of a file in the repository to its size in bytes."""
         return {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in self.files.items()}
 
 

@@ -16,7 +16,7 @@ _PROFILED = ("profile_turns", "profile_tokens", "profile_cpu_seconds")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost since the start of a run, including profiles but not evaluations."""
+    """The cost of a run from its start to some moment. It includes profiles but not evaluations."""
 
     turns: float
     tokens: float
@@ -34,11 +34,11 @@ Curve = Sequence[tuple[Cost, float]]
 
 
 def curve(run: Measured) -> Curve:
-    """Returns the evaluations of a run before, during and after training. Success is that of sampled attempts, as the
-    mean over splits.
+    """Returns pairs (cost, success) for the evaluations of a run before, during and after training. Success is the mean
+    over splits of the success of sampled episodes.
 
-    The cost of a profile is counted with the iteration before which it is made. All profiles of a run are assumed to
-    cost the same, because each profile samples at every candidate state.
+    The cost of a profile is added to that of the iteration before which the profile is made. All profiles of a run are
+    assumed to cost the same, because each profile samples actions at every candidate state.
 
     Raises:
         InputError: the files of the run lack the cost of an iteration or the held-out success.
@@ -90,7 +90,7 @@ def reached(points: Curve, level: float) -> Cost | None:
 
 
 def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve]], list[str]]:
-    """Returns row -> curves of its runs, and a note for each run that has no curve."""
+    """Returns a mapping from row to the curves of its runs (:func:`curve`), and a note for each run without a curve."""
     found: dict[str, list[Curve]] = {}
     notes = []
     for name, runs in rows.items():
@@ -106,13 +106,14 @@ def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve
 def reach_table(
     levels: Sequence[float | str], rows: Mapping[str, Sequence[Measured]], labels: Mapping[str, str]
 ) -> Table:
-    """Returns a table with the cost at which each row reaches each level of success, as a mean over seeds. It also has
-    the ratio of the CPU seconds of the row to those of the first row.
+    """Returns a table with the cost at which each row reaches each level of held-out success, as a mean over seeds.
+    Another column divides the row's CPU seconds by the CPU seconds of the first row.
 
     If a seed did not reach the level, the total cost of its run is used, and the mean is marked as a lower bound.
 
     Args:
-        levels: each level is a percentage, or the name of a row for the mean success at the end of its runs.
+        levels: each level is a percentage, or the name of a row. The name stands for the mean success at the end of the
+            row's runs.
         rows: the rows of the sweep in order, with their existing runs.
         labels: labels of the rows.
     """
@@ -158,8 +159,8 @@ def reach_table(
 
 
 def _ratio(cpu: float, whole: bool, first: float, first_whole: bool) -> str:
-    """Returns the ratio of two costs as text, marked with < or > if one cost is a lower bound. It is ``-`` if both are
-    lower bounds.
+    """Returns the ratio ``cpu / first`` of two costs as text. If one of the two costs is only a lower bound, the text
+    is marked with < or >. If both are lower bounds, the text is ``-``.
     """
     if not first or not (whole or first_whole):
         return "-"

@@ -1,7 +1,7 @@
-"""Reads a run folder for its report, and collects a note for everything that is missing.
+"""Reads the folder of a run for the run's report, and collects a note for everything that is missing in it.
 
 A missing or incomplete file is not an error: the report of an interrupted run is shorter and has notes. Files of
-rollouts and episodes can be larger than memory, so that only the lines that the report shows are kept.
+rollouts and episodes can be larger than memory, so only the lines that the report shows are kept in memory.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from turnwise.runs.status import Status, read_status
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The profile of all demonstrated turns. For each turn it holds the mean and population variance of the sampled
-    rewards, and whether the filter kept the turn.
+    """The profile of all demonstrated turns: rewards of actions that the policy sampled at each turn. For each turn it
+    holds the mean and the population variance of these rewards, and whether PivotRL's filter kept the turn.
     """
 
     mean: np.ndarray  # (states,)
@@ -36,7 +36,9 @@ class Profile:
 
     @property
     def mixed(self) -> np.ndarray:
-        """(states,) bool: whether the rewards sampled at each turn differ. Only such turns give a gradient."""
+        """(states,) bool: whether the rewards of the actions sampled at a turn differ. Only turns with different
+        rewards give a gradient.
+        """
         return self.variance > 1e-12
 
 
@@ -50,7 +52,9 @@ class SampledLines:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two episodes with the same task, decoding mode and attempt: one before and one after training."""
+    """Two episodes of the same task, with the same decoding mode and attempt number: one played before training and one
+    after.
+    """
 
     split: str
     task: str
@@ -60,8 +64,8 @@ class Pair:
 
     @property
     def kind(self) -> str:
-        """How success changed: ``solved`` (only after training), ``lost`` (only before), ``kept`` (solved both times)
-        or ``failed`` (both times).
+        """Which of the two episodes solved the task: ``solved`` (only the one after training), ``lost`` (only the one
+        before), ``kept`` (both) or ``failed`` (none).
         """
         return {(0, 1): "solved", (1, 0): "lost", (1, 1): "kept", (0, 0): "failed"}[
             bool(self.base["success"]), bool(self.after["success"])
@@ -81,8 +85,8 @@ class ReportedRun:
     metrics: dict[str, dict[int, float]] = field(default_factory=dict)  # key -> iteration -> value
     profile: Profile | None = None
     rollouts: SampledLines = field(default_factory=lambda: SampledLines([], 0))
-    pairs: dict[str, int] = field(default_factory=dict)  # kind of change -> number of pairs of episodes
-    pair_mode: str = "greedy"  # decoding mode of the pairs
+    pairs: dict[str, int] = field(default_factory=dict)  # :attr:`Pair.kind` -> number of pairs of episodes
+    pair_mode: str = "greedy"  # decoding mode of the pairs (greedy or sampled)
     episodes: list[Pair] = field(default_factory=list)  # the pairs whose transcripts the report shows
     notes: list[str] = field(default_factory=list)
     # warnings logged during training, each with its likely cause
@@ -97,7 +101,8 @@ class ReportedRun:
 
 
 def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> ReportedRun:
-    """Reads a run folder. At most ``trees`` rollout trees and about ``episodes`` pairs of transcripts are kept.
+    """Reads a run folder. At most ``trees`` rollout trees and about ``episodes`` pairs of episodes are kept with their
+    transcripts.
 
     Raises:
         FileNotFoundError: ``folder`` is not a folder.
@@ -124,7 +129,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
             continue
         for key, value in row.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
-                run.metrics.setdefault(key, {})[iteration] = float(value)  # the last value of an iteration counts
+                run.metrics.setdefault(key, {})[iteration] = float(value)  # a later line replaces an earlier one
     told = _json_lines(folder / "warnings.jsonl", run.notes)  # this file also exists for a run without a result
     run.warnings = [str(row["text"]) for _, row in told if "text" in row]
     run.profile = _profile(folder / "profile.parquet", run.notes)
@@ -162,7 +167,9 @@ def _opened(path: Path) -> Any:
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the byte offset and the object of each line. Unreadable lines are reported in one note."""
+    """Yields the byte offset of each line of a JSON Lines file and the object that the line holds. Lines that cannot be
+    read are left out, and one note reports their number.
+    """
     kept = path.with_name(f"{path.name}.gz")  # the name of the compressed copy
     if not path.is_file() and not kept.is_file():
         return
@@ -217,8 +224,8 @@ def line_counts(paths: Sequence[Path]) -> dict[Path, int]:
 
 
 def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields at most ``most`` recorded rollout trees, evenly spaced over all lines of the files. Other lines are not
-    parsed.
+    """Yields at most ``most`` recorded rollout trees, evenly spaced over all lines of the files. The lines of the other
+    trees are not parsed.
     """
     wanted = set(_spread(sum(counts.values()), most))
     start = 0
@@ -237,8 +244,9 @@ def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Ite
 
 
 def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int], list[Pair]]:
-    """Counts the kinds of change of the outcomes of greedy episodes (or of sampled ones if there are no greedy ones),
-    and selects a few pairs of transcripts of each kind.
+    """Returns how many pairs of episodes (before and after training) there are of each :attr:`Pair.kind`, and a few
+    pairs of each kind with their transcripts. Greedy episodes are used, or sampled episodes if there are no greedy
+    ones.
     """
     sides: list[Mapping[tuple[Any, ...], tuple[int, bool]]] = []
     for name in ("base", "after"):
@@ -256,7 +264,7 @@ def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int
     for key in greedy:
         kind = Pair("", "", "", {"success": base[key][1]}, {"success": after[key][1]}).kind
         by_kind[kind].append(key)
-    shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # more pairs are shown whose outcome changed
+    shares = {"solved": 3, "lost": 3, "failed": 2, "kept": 1}  # pairs whose outcome changed get a larger share
     shown = []
     for kind, share in shares.items():
         for at in _spread(len(by_kind[kind]), max(1, episodes * share // sum(shares.values()))):

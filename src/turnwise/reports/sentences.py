@@ -16,8 +16,9 @@ SCALE_NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class ChangeVerdict:
-    """A verdict on a change and a sentence about it. The verdict is ``better``, ``worse``, ``unclear`` (the interval
-    contains zero, or is unknown) or ``unfinished``.
+    """A verdict on how a quantity changed through training, and a sentence about the change. The verdict is ``better``,
+    ``worse``, ``unclear`` (the interval contains zero, or is unknown) or ``unfinished`` (the quantity was not measured
+    after training).
     """
 
     kind: Literal["better", "worse", "unclear", "unfinished"]
@@ -55,8 +56,8 @@ def duration(seconds: float) -> str:
 
 
 def verdict(change: Comparison, subject: str = "Held-out success", units: str = "tasks") -> ChangeVerdict:
-    """Returns the verdict on a change, with a sentence for the headline of a report: the quantity, its change, the
-    interval, and the number of tasks or other units.
+    """Returns the verdict on a change from before to after training. Its sentence is the headline of a report. It names
+    the quantity (``subject``), its change with the interval, and the number of tasks or other ``units``.
     """
     over = f" over {count(change.tasks)} {units}" if change.tasks else ""
     if change.after is None:
@@ -104,15 +105,16 @@ def all_on_dialogues(results: Iterable[Result]) -> bool:
 
 
 def nats(value: float | None, sign: bool = False) -> str:
-    """Returns a value in nats per token as text such as ``1.234``. With ``sign``, a plus sign is shown too, as for a
-    change.
+    """Returns a value in nats per token as text such as ``1.234``. If ``sign`` is set, a positive value gets a plus
+    sign, which is meant for changes.
     """
     return "-" if value is None else f"{value:+.3f}" if sign else f"{value:.3f}"
 
 
 def held_out_sentence(result: Result) -> str:
-    """Returns a sentence on the negative log-likelihood of held-out dialogues and on replies that equal the
-    demonstrated ones. It is empty if the run has no held-out dialogues.
+    """Returns a sentence on held-out dialogues: the negative log-likelihood of their demonstrated replies, and how
+    often the policy's own reply equals the demonstrated one, each before and after training. The text is empty if the
+    run has no held-out dialogues.
     """
     found = result.held_out
     if found is None:
@@ -133,7 +135,9 @@ def _moved(figure: Nats) -> str:
 
 
 def ood_sentence(result: Result) -> str:
-    """Returns a sentence on the mean out-of-domain change and on the suites with the smallest and largest change."""
+    """Returns a sentence on how out-of-domain scores changed through training: the mean over suites, and the suites
+    with the smallest and the largest change.
+    """
     ood = result.ood
     if ood.mean_change is None:
         return "Out-of-domain suites were not measured."
@@ -167,8 +171,8 @@ def cost_sentence(result: Result) -> str:
 
 
 def verifier_sentence(result: Result) -> str:
-    """Returns a sentence on the verifier of each domain: the number of actions that it accepted, and the percentage of
-    these that an exact match would have rejected. It is empty if there is no verifier.
+    """Returns a sentence on the verifier of each domain: the number of actions that the verifier accepted, and the
+    percentage of these that an exact match would have rejected. The text is empty if there is no verifier.
     """
     parts = []
     for domain, found in result.verifier.items():
@@ -183,7 +187,7 @@ def verifier_sentence(result: Result) -> str:
 
 def judge_sentence(result: Result) -> str:
     """Returns a sentence on the number of replies that the judge was asked to score, and on the reasons for missing
-    scores. It is empty if there is no judge.
+    scores. The text is empty if there is no judge.
     """
     judge = result.judge
     if not judge:
@@ -201,11 +205,11 @@ def judge_sentence(result: Result) -> str:
 
 
 def gate_sentence(result: Result) -> str:
-    """Returns a sentence on the groups that the gate stopped and on the estimated saving. It is empty if there is no
-    gate.
+    """Returns a sentence on the groups of rollouts that the gate stopped early and on the estimated saving. The text is
+    empty if there is no gate.
 
-    The rollouts of a frozen buffer are not stopped. For them the sentence says how many groups the gate would have
-    stopped, and the saving that this would have given.
+    In a run with a frozen buffer (``rollout.frozen``), the gate stops no rollouts. For such a run, the sentence says
+    how many groups the gate would have stopped, and how much this would have saved.
     """
     gate = result.gate
     if not gate:

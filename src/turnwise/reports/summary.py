@@ -1,5 +1,5 @@
-"""Evaluates the claims of sweep files on the existing runs. An entry is a table or figure of a paper; each gets a
-verdict, and the verdicts are counted by paper.
+"""Evaluates the claims of sweep files on the existing runs. An entry is a table or figure of a paper. Each entry gets a
+verdict, and the verdicts are counted for each paper.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from turnwise.reports.verdict import (
 from turnwise.runs.result import Result, read_result
 
 HashOf = Callable[[Job], str]
-"""Returns the current configuration hash of a run. Raises InputError if its configuration cannot be composed."""
+"""The type of a function that returns the configuration hash that a run would have if it were started now. The function
+raises InputError if the configuration of the run cannot be composed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A finished run whose configuration differs from the current one of its row. ``kept`` is the hash of the run's
-    configuration. ``now`` is the hash of the row's configuration, or the reason why there is none.
+    """A finished run whose configuration differs from the current configuration of its row in the sweep file. ``kept``
+    is the hash of the run's configuration. ``now`` is the hash of the row's configuration, or the reason why there is
+    none.
     """
 
     row: str
@@ -49,7 +52,8 @@ class Changed:
 class Entry:
     """A table or figure of a paper, the existing runs of its rows, and the decisions on its claims.
 
-    ``kept`` maps each folder of runs, except the first one, to the rows whose runs were read from it.
+    ``kept`` maps each folder of ``places`` (see :func:`read_entry`), except the first one, to the rows whose runs were
+    read from this folder.
     """
 
     asked: Asked
@@ -73,8 +77,8 @@ class Entry:
     def by_seed(self, row: str, metric: str) -> dict[int, float]:
         """Returns seed -> value of a metric for the runs of a row.
 
-        A number of an untrained policy does not depend on the seed of the training. If it is equal for all seeds, it
-        counts as a single measurement, and only the first seed is returned.
+        A number that was measured on an untrained policy does not depend on the seed of training. If such a number is
+        equal for all seeds, it counts as a single measurement, and only the first seed is returned.
         """
         runs = self.rows[row]
         found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
@@ -83,7 +87,9 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict of the entry. None: the entry has no claims, because it is for example a table of settings."""
+        """The verdict of the entry, or None if the entry has no claims (for example, because it is a table of
+        settings).
+        """
         return entry_verdict(self.decisions) if self.asked.sweep.directions else None
 
     @property
@@ -104,11 +110,11 @@ def read_entry(
 
     Args:
         asked: the sweep, its scale, and the overrides of every row.
-        places: folders that contain runs. The runs of a row are read from the first folder that has any.
+        places: folders that contain runs. The runs of a row are read from the first folder that has a run of the row.
         gates: output of ``scripts/gate_report.py``, for entries whose metrics are paths in it. None: the output is
             computed from the groups that the runs of the sweep recorded.
-        hash_of: function that returns the current configuration hash of a row, with which runs of another configuration
-            are found. None: configurations are not compared.
+        hash_of: function that returns the hash of the current configuration of a row. It is used to find runs that were
+            made with another configuration. If it is None, configurations are not compared.
     """
     sweep = asked.sweep
     notes: list[str] = []
@@ -140,7 +146,7 @@ def read_entry(
                 tested(one, findings) for one in _decisions(asked, rows, cannot, over_seeds, over_tasks, gates)
             ]
             break
-        except Damaged as error:  # raised here because outcomes of single tasks are only read when a claim needs them
+        except Damaged as error:  # a file with outcomes of single tasks is read only if a claim needs it
             notes.append(f"left out: {error}")
             rows = {
                 row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
@@ -158,8 +164,8 @@ def read_entry(
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
-    """Returns the rows whose runs are only evaluated and never trained. If a row refers to a row of another sweep, that
-    sweep decides.
+    """Returns those of ``rows`` whose runs only evaluate a policy and train nothing. If a row refers to a row of
+    another sweep, the row of that sweep decides.
     """
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
     # A row that starts from the policy of another row does not count as untrained, because that policy differs between

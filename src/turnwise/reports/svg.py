@@ -1,12 +1,12 @@
 """Converts matplotlib figures to inline SVG that takes its colours and font from the surrounding HTML page.
 
-Figures are drawn in placeholder colours. Each becomes a CSS variable in the SVG, so that the same drawing works on a
-light and on a dark page. Ids have a prefix, because several drawings are part of one document. The SVG does not refer
-to other files.
+Figures are drawn in placeholder colours. Each placeholder colour becomes a CSS variable in the SVG, so that the same
+drawing works on a light and on a dark page. The ids of SVG elements have a prefix, because several drawings are part of
+one document. The SVG does not refer to other files.
 
-Each mark is covered by an invisible circle with a ``<title>``. A browser shows the title under the mouse pointer;
-``templates/figures.js`` also shows the title on touch and by keyboard. The script can also hide the series to which
-:meth:`Drawing.belongs` assigns parts of a drawing.
+Each data point (mark) is covered by an invisible circle with a ``<title>``. A browser shows this title when the mouse
+pointer is over the circle. The script ``templates/figures.js`` shows the title on touch and by keyboard too. The script
+can also hide a series, which consists of the parts of a drawing that :meth:`Drawing.belongs` assigns to it.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ STYLE: dict[Any, Any] = {
 
 
 NARROW = 3.6  # width of a phone in inches
-MARKS = 200  # largest number of marks of one line that get a title
-REACH = 7  # radius of the invisible circle over a mark, in page units
+MARKS = 200  # largest number of points of one line that get a title
+REACH = 7  # radius of the invisible circle over a data point, in page units
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A drawing for an HTML page: inline SVG, and a text that describes it.
 
-    ``narrow`` is the same drawing in a version for phones. It is empty if ``svg`` is narrow enough for a phone.
+    ``narrow`` is a version of the same drawing for phones. It is empty if ``svg`` is narrow enough for a phone.
     """
 
     title: str
@@ -84,11 +84,12 @@ class Figure:
     alt: str
     wide: bool = False
     narrow: str = ""
-    key: str = ""  # explanation of the dots and lines, shown below the drawing if it is a separate image
+    key: str = ""  # explanation of the dots and lines; it is shown only if the drawing is saved as a separate image
 
 
 class Drawing:
-    """A matplotlib figure that also records titles for its marks, and the series to which its parts belong.
+    """A matplotlib figure that also records titles for its data points (marks), and the series to which its parts
+    belong.
 
     matplotlib is imported by the functions that draw, because importing it takes longer than writing most reports.
     """
@@ -102,7 +103,7 @@ class Drawing:
         return getattr(self.figure, name)
 
     def tell(self, axes: Any, x: float, y: float, text: str, series: str = "") -> None:
-        """Sets the title of the mark at the point (x, y) of ``axes``, in data coordinates."""
+        """Records the title of the data point (x, y) of ``axes``. The browser shows it when the point is selected."""
         if isfinite(x) and isfinite(y):
             self.told.append((axes, float(x), float(y), text, series))
 
@@ -114,8 +115,8 @@ class Drawing:
         said: Callable[[float, float], str],
         series: str = "",
     ) -> None:
-        """Sets the titles of the points of a line. If there are more than ``MARKS`` points, only that many evenly
-        spaced ones get a title, including both ends.
+        """Records the titles of the points of a line. If the line has more than ``MARKS`` points, at most ``MARKS``
+        evenly spaced points and the last point get a title.
         """
         step = max(1, -(-(len(x) - 1) // (MARKS - 1)))
         for i in sorted({*range(0, len(x), step), len(x) - 1}):
@@ -140,7 +141,7 @@ def canvas(width: float = 5.2, height: float = 2.9) -> Iterator[Drawing]:
 
 
 def label(text: str, limit: int = 28) -> str:
-    """Returns a name wrapped into lines that are short enough for an axis."""
+    """Returns a name, broken into lines of at most ``limit`` characters, for use on an axis."""
     return "\n".join(wrap(text, limit)) or text
 
 
@@ -180,8 +181,8 @@ def _series(name: str, colour: str) -> str:
 
 
 def _marks(figure: Drawing, height: float) -> str:
-    """Returns the invisible circles over the marks as SVG. The figure must have been drawn before, because drawing
-    computes the layout.
+    """Returns the invisible circles over the data points as SVG. The figure must have been drawn before the call,
+    because drawing computes the layout.
     """
     circles = []
     for axes, x, y, text, series in figure.told:
@@ -199,8 +200,8 @@ ALONE = (
 
 
 def standalone(figure: Figure) -> str:
-    """Returns a drawing as the text of a separate SVG file in light colours, with the title above it and the key below
-    it.
+    """Returns the text of a separate SVG file that shows a drawing in light colours. The drawing's title is above it,
+    and the explanation of its dots and lines (``key``) is below it.
     """
     head, rest = figure.svg.split(">", 1)
     width, height = (int(size) for size in re.findall(r'viewBox="0 0 (\d+) (\d+)"', head)[0])

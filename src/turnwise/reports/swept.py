@@ -1,5 +1,5 @@
-"""Draws held-out success against a numeric setting of the configuration, with a line per method. A method without the
-setting gets a horizontal line.
+"""Draws held-out success after training against a numeric setting of the configuration, with a line for each method. A
+method that does not have the setting gets a horizontal line.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Seeds = Mapping[int, float]
 
 
 def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, Figure]:
-    """Draws success after training in percent, with intervals. Returns one figure for each environment and scale, by a
-    name such as ``apibank-tiny``.
+    """Draws held-out success after training in percent against the setting ``key``, with intervals. Returns a mapping
+    with one figure for each environment and scale. Its keys are names such as ``apibank-tiny``.
 
     Args:
         key: the dotted name of a setting in ``config.yaml``, such as ``judge.noise``. A method without this setting is
@@ -42,8 +42,9 @@ def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, F
 
 
 def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Seeds]], dict[str, Seeds]]:
-    """Returns two mappings with held-out success by seed. The first is method -> value of the setting ``key`` ->
-    success. The second is method -> success, for methods without a number for the setting.
+    """Returns two mappings that hold the held-out success of each seed after training. The first maps a method and a
+    value of the setting ``key`` to the success. The second maps a method that has no number for the setting to the
+    success.
 
     Raises:
         InputError: a method has two rows with the same value of the setting.
@@ -67,8 +68,8 @@ def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Se
 
 
 def _lines(rows: Sequence[RunRow], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
-    """Returns method -> points ordered by the value of the setting ``key``, and method -> constant value for methods
-    without the setting.
+    """Returns two mappings. The first maps a method to its points (value of the setting ``key``, success), ordered by
+    value. The second maps a method that does not have the setting to its success.
     """
     lines, levels = by_value(rows, key)
     points = {

@@ -38,8 +38,8 @@ class Table:
 
 
 def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, labels: Mapping[str, str]) -> Table:
-    """Returns a table with a row for each configuration. Its columns are success before and after training, the change,
-    the out-of-domain change, and the cost.
+    """Returns a table with a row for each configuration. Its columns are held-out success before and after training,
+    the change of success, the change of out-of-domain scores, and the cost of training.
     """
     table = Table(
         f"{env}, scale {scale}",
@@ -73,8 +73,9 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
 
 
 def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) -> list[Table]:
-    """Returns two tables for each metric of a sweep file. The first has our numbers beside the paper's. The second has
-    the difference of each pair of rows, and says whether its sign is the paper's.
+    """Returns two tables for each metric of a sweep file. The first shows our numbers for the rows and the paper's
+    numbers. The second shows the difference between the two rows of each pair, in our runs and in the paper, and says
+    whether both differences have the same sign.
     """
     ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
     dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())
@@ -108,15 +109,15 @@ def _transposed(table: Table) -> Table:
 
 
 def footer(collection: FinishedRuns, command: str, machine: str | None) -> list[str]:
-    """Returns lines about the origin of the numbers: the command, the commits, the machines, differences between tasks,
-    and runs that were left out.
+    """Returns lines about the origin of the numbers: the command that wrote them, the commits and machines of the runs,
+    differences between the tasks of the runs, and runs that were left out.
     """
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
     return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
 
 
 def provenance(results: Sequence[Result], command: str, machine: str | None = None) -> list[str]:
-    """Returns lines that name the command, and the commits and machines of the runs."""
+    """Returns lines that name the command that wrote the tables, and the commits and machines of the runs."""
     commits = sorted({r.commit[:12] for r in results if r.commit})
     machines = [machine] if machine else sorted({r.machine for r in results if r.machine})
     lines = [f"Written by `{command}`."]
@@ -135,8 +136,8 @@ def plain(value: float) -> str:
 
 
 def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = signed) -> str:
-    """Returns mean and half-width of the interval as text, such as ``12.3 +- 4.5`` or ``0.0179 +- 0.0031``. Without an
-    interval it returns only the mean.
+    """Returns the mean and the half-width of its interval as text, such as ``12.3 +- 4.5`` or ``0.0179 +- 0.0031``. If
+    the estimate has no interval, the text is only the mean.
     """
     if estimate is None:
         return "-"
@@ -158,7 +159,9 @@ def _half(width: float, mean: str) -> str:
 
 
 def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Returns the tables as Markdown. Each has a heading above and its notes below; ``lines`` are at the end."""
+    """Returns the tables as Markdown. Each table has a heading above it and its notes below it. ``lines`` follow at the
+    end.
+    """
     parts = []
     for table in tables:
         grid = [table.headers, ["---"] + ["---:"] * (len(table.headers) - 1), *table.rows]
@@ -168,7 +171,7 @@ def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
 
 
 def to_rich(table: Table) -> RichTable:
-    """Returns the table as a rich table, for output on a terminal."""
+    """Converts the table to a table of the package rich, which prints it on a terminal."""
     rich = RichTable(
         box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold", caption_justify="left"
     )

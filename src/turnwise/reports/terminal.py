@@ -26,8 +26,8 @@ STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow",
 
 
 def summary_lines(result: Result, report: Path | str | None = None) -> list[str]:
-    """Returns the lines of the summary: the headline on the change of success, further results, the cost of training,
-    and the path of the report.
+    """Returns the lines of a run's summary: a headline that says how training changed the success, further results, the
+    cost of training, and the path of the report.
     """
     lines = [
         result_verdict(result).sentence,
@@ -44,7 +44,9 @@ def summary_lines(result: Result, report: Path | str | None = None) -> list[str]
 
 
 def print_summary(result: Result, report: Path | str | None = None, console: Terminal | None = None) -> None:
-    """Prints :func:`summary_lines`. The colour of the headline depends on its verdict."""
+    """Prints :func:`summary_lines`. The colour of the headline says whether success is better, worse or unclear after
+    training.
+    """
     console = console or Terminal()
     first, *rest = summary_lines(result, report)
     console.print(Rule(f"{result.method} on {result.env}, seed {result.seed}", align="left"))

@@ -17,16 +17,17 @@ DIGITS = 9  # number of decimals to which the ends of an interval are rounded, s
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, Measured]  # seed -> run, for the runs of one row
 Paired = Callable[[Outcomes, Outcomes], Estimate]
-"""Computes the mean change over suites from (before, after), such as
+"""The type of a function that takes the outcomes (before, after) and returns the mean change over suites, such as
 ``turnwise.evaluation.stats.paired_mean_difference``. The change is a fraction, not a percentage.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A claim of a paper and its verdict in our runs. A claim says that the metric of one side (``above``) exceeds that
-    of the other (``below``). ``difference`` is above - below in the unit of the metric, and ``low`` and ``high`` are
-    the ends of its interval. The margin of the claim is not subtracted.
+    """A claim of a paper, and the verdict of our runs on it. The claim says that the metric of one row or number
+    (``claim.above``) exceeds the metric of another (``claim.below``). ``difference`` is above - below in the unit of
+    the metric, and ``low`` and ``high`` are the ends of its interval. The margin of the claim is not subtracted from
+    them.
 
     The verdict ``untestable`` means that a precondition of the claim is false at this scale, so that the runs neither
     support nor refute the claim.
@@ -42,14 +43,14 @@ class Decision:
     tasks: int = 0
     why: str = ""
     cannot: bool = False  # whether the claim cannot be run at this scale
-    sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> seeds of the row that have the metric
-    one_seed: bool = False  # whether a trained row has a single seed, so that other seeds might change the verdict
+    sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> seeds whose runs have the metric
+    one_seed: bool = False  # whether a single seed of trained rows was compared, so that other seeds might differ
     by_seed: tuple[float, ...] = ()  # above - below for each seed, in the order of ``seeds``
     task_error: float | None = (
-        None  # standard error of the difference over tasks, computed from the width of its bootstrap interval
+        None  # standard error of the difference as a mean over tasks, computed from the width of the bootstrap interval
     )
-    effect: float | None = None  # the advantage for which power analysis computes numbers of seeds and tasks
-    beside: Decision | None = None  # the decision on the same claim with the other decoding mode
+    effect: float | None = None  # size of the advantage that power analysis wants to detect (``reports.power``)
+    beside: Decision | None = None  # the decision on the same claim for the other decoding mode (greedy or sampled)
 
 
 def decide(
@@ -65,9 +66,10 @@ def decide(
     (:func:`settled`).
 
     Two intervals are used: Student's t over seeds, for the variation between seeds, and a paired bootstrap over tasks,
-    for the variation between tasks. The second needs runs with outcomes of single tasks. The decision uses the smaller
-    of the two lower ends and the larger of the two upper ends. With a single seed there is only the interval over
-    tasks. In that case ``one_seed`` is set, unless all rows are only evaluated and never trained.
+    for the variation between tasks. The interval over tasks needs runs that recorded outcomes of single tasks. The
+    decision uses the smaller of the two lower ends and the larger of the two upper ends. With a single seed, there is
+    only the interval over tasks. In that case ``one_seed`` is set, unless all rows of the claim are ``untrained``,
+    which means that their policy is only evaluated.
 
     Raises:
         Damaged: a file of a run cannot be read.
@@ -150,10 +152,10 @@ def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None
     """Decides a claim from the JSON of ``scripts/gate_report.py``. The metric is a path in the JSON, in which ``{}`` is
     replaced by the name of the row.
 
-    The interval of a difference is computed from the intervals of the two numbers, under the assumption that they come
-    from different groups (``difference``). For differences on the same groups, the report has separate metrics:
-    ``over_base``, ``over_tau``, ``over_d``, ``below_oracle`` and ``over_random``. If a number has no interval, the
-    claim is undecided.
+    The interval of a difference is computed from the intervals of the two numbers, under the assumption that the two
+    numbers come from different groups of rollouts (``difference``). For differences on the same groups, the report has
+    separate metrics: ``over_base``, ``over_tau``, ``over_d``, ``below_oracle`` and ``over_random``. If a number has no
+    interval, the claim is undecided.
     """
     if report is None:
         return Decision(claim, metric, "not_run", why="no groups are recorded")
@@ -174,8 +176,8 @@ def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Boun
 
 
 def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
-    """Returns the number at a path of the gate report, with the ends of its 95 % interval (None, None if it has no
-    interval). Returns None if there is no such number.
+    """Returns the number at a path of the gate report, and the two ends of its 95 % interval, which are None if the
+    report has no interval for it. Returns None if there is no number at this path.
     """
     *heads, last = path.split("/")
     node: Any = report
@@ -204,8 +206,9 @@ def _differences(
 def _over_tasks(
     above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int], paired: Paired
 ) -> Estimate | None:
-    """Returns the mean difference over tasks in percentage points, with its interval. The attempts of all seeds at a
-    task are pooled. Returns None if the runs hold no outcomes of single tasks that can be compared.
+    """Returns the mean difference between the two sides of a claim over tasks, in percentage points, with its interval.
+    The attempts of all seeds at a task are pooled. Returns None if the runs recorded no outcomes of single tasks that
+    can be compared.
     """
     if below is None and not is_change(metric):
         return None
@@ -240,8 +243,8 @@ class _Points:
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
-    """Returns whether the outcomes of both rows before training are equal. They are if the runs started from the same
-    policy and were evaluated on the same tasks.
+    """Returns whether both rows had equal outcomes before training. This is the case if their runs started from the
+    same policy and were evaluated on the same tasks.
     """
     return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
 

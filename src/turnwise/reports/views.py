@@ -16,7 +16,7 @@ from turnwise.runs.result import Comparison, HeldOut, InDomain, Replies, Result
 MESSAGE_LIMIT = 1_600  # largest number of characters of one message
 GOAL_LIMIT = 300
 NODE_LIMIT = 160  # largest number of turns that are shown of one tree
-BUDGET = 900_000  # limit of characters for all trees, and for all transcripts; keeps a report below 3 MB
+BUDGET = 900_000  # largest number of characters of all trees, and of all transcripts, so that a report stays below 3 MB
 
 
 @dataclass(slots=True)
@@ -29,12 +29,12 @@ class ShownTurn:
     advantage: float | None = None
     logprob: float | None = None
     done: bool = False
-    parts: str = ""  # text with the named rewards of a leaf, if there are several
+    parts: str = ""  # the parts of a leaf's reward with their names as text, if there are several
     times: int = 1  # number of equal samples of this action under the same parent
 
     @property
     def sign(self) -> str:
-        """``up``, ``down`` or ``flat``: the direction in which the update changes the action's probability."""
+        """``up``, ``down`` or ``flat``: the update raises, lowers or does not change the probability of the action."""
         if self.advantage is None or abs(self.advantage) < 1e-6:
             return "flat"
         return "up" if self.advantage > 0 else "down"
@@ -66,7 +66,7 @@ class TreeView:
 
     @property
     def actions(self) -> list[ShownTurn]:
-        """The sampled actions of a tree whose rollouts have a single turn. Empty for deeper trees."""
+        """The sampled actions of a tree in which every rollout has a single turn. The list is empty for other trees."""
         local = all(len(branch.steps) == 1 and not branch.branches for branch in self.branches)
         return [branch.steps[0] for branch in self.branches] if local else []
 
@@ -94,8 +94,8 @@ def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
-    """Returns rows (decoding mode, split, comparison). The rows of the headline come first, then the rows of the other
-    decoding modes, each with its splits.
+    """Returns rows (decoding mode, split, comparison). The decoding mode that the report's headline uses comes first,
+    then the other modes. Each mode has a row for all held-out tasks and a row for each split and subset.
     """
     modes = {mode: part for mode in ("greedy", "sampled") if (part := getattr(result, mode)) is not None}
     same = next((m for m, part in modes.items() if (part.base, part.after) == (result.base, result.after)), None)
@@ -111,8 +111,8 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
 
 
 def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
-    """Returns the rows for tasks of an environment. If the headline is about dialogues, they are the rows for tasks
-    that were evaluated in addition.
+    """Returns the rows (:func:`in_domain_rows`) on tasks of an environment. If the report's headline is about held-out
+    dialogues, the rows are about the tasks that were evaluated in addition to the dialogues.
     """
     if result.held_out is None or result.in_domain.by_split:
         return in_domain_rows(result.in_domain)
@@ -120,8 +120,8 @@ def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
 
 
 def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Returns rows (label, held-out replies): first all replies, then the replies by called tool, then by turn of the
-    dialogue.
+    """Returns rows (label, held-out replies). The first row is about all replies. Then follow a row for each tool that
+    the demonstrated replies call, and a row for each turn of the dialogues.
     """
     tools = [
         ("replies in text" if tool == "no_call" else f"calls of {tool}", part)
@@ -132,7 +132,7 @@ def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
 
 
 def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
-    """Returns views of the rollout trees. It stops when the total number of characters exceeds ``BUDGET``."""
+    """Returns views of the first rollout trees: as many as have ``BUDGET`` characters together, but at least one."""
     views: list[TreeView] = []
     spent = 0
     for tree in trees:
@@ -145,7 +145,7 @@ def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
 
 
 def pair_views(pairs: Iterable[Pair]) -> list[PairView]:
-    """Returns views of pairs of transcripts. Messages with which both episodes begin are shown once."""
+    """Returns views of pairs of episodes. The messages with which both episodes of a pair begin are shown only once."""
     views: list[PairView] = []
     spent = 0
     for pair in pairs:
@@ -233,8 +233,8 @@ def _branch(
 
 
 def _step(turn: Mapping[str, Any], rewards: Mapping[str, float] | None) -> ShownTurn:
-    """Returns a turn for display. The reward of a leaf is its total reward. If the leaf has several named rewards, they
-    are listed too.
+    """Returns a turn for display. For a leaf of the tree, the shown reward is the total reward of its rollout. If this
+    total consists of several named rewards, these are listed too.
     """
     paid = _number(turn.get("reward")) if rewards is None else rewards.get("total")
     parts = {name: value for name, value in (rewards or {}).items() if name != "total"}
@@ -254,8 +254,8 @@ def _number(value: object) -> float | None:
 
 
 def _leaf_rewards(tree: Mapping[str, Any], leaves: list[int]) -> dict[int, dict[str, float]]:
-    """Returns leaf -> name of a reward -> value. A list of rewards is ignored if its length is not the number of
-    leaves.
+    """Returns leaf -> name of a reward -> value. The recorded values of a reward are ignored if their number is not the
+    number of leaves.
     """
     named = tree.get("rewards")
     found: dict[int, dict[str, float]] = {}

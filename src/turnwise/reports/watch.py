@@ -51,7 +51,9 @@ def folders_of(paths: Sequence[Path | str]) -> list[Path]:
 def watch(
     folders: Sequence[Path], console: Terminal, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Shows the runs until all have ended, then prints how each run ended. Returns whether every run has a result."""
+    """Shows the state of the runs until all have ended, then prints how each run ended. Returns whether every run has a
+    result.
+    """
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         said: dict[Path, str] = {}
         while True:

@@ -1,9 +1,9 @@
 """Compares the loss and gradients of a packed tree with those of separate forward passes, one for each path.
 
 The packed tree uses tree attention; the separate passes use the model's own attention. This module is for small models:
-it compares the loss and every gradient, and leaves attention windows as configured. It also compares the log-probs that
-the engine returned for its samples with the trainer's log-probs. The probe (``rollouts.probe``) instead compares the
-log-probs of a few tokens of a large model.
+it compares the loss and every gradient, and leaves attention windows as configured. The module also compares the
+log-probs that the engine returned for its samples with the trainer's log-probs. The probe (``rollouts.probe``) instead
+compares the log-probs of a few tokens of a large model.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from turnwise.models.attention import unwrapped
 from turnwise.models.score import score
 from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention, sampled
 
-EXACT, NEAR = 1e-5, 1e-4  # greatest relative difference of loss and gradients; of the engine's log-probs, in nats
+EXACT, NEAR = 1e-5, 1e-4  # limits: EXACT for loss and gradient (relative), NEAR for log-probs of the engine (nats)
 TRUNK = 150  # number of tokens of the prefix that all paths share; the probe's prefix is shorter
 LONG = 3  # each turn has this many times the tokens of the same turn in the probe
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far the numbers of the packed tree and of the engine are from those they are compared with.
+    """The differences between a packed tree and separate forward passes, and between the log-probs of engine and
+    trainer.
 
     Attributes:
         loss: absolute difference between the losses of the packed tree and of the separate paths, divided by the
             absolute loss of the paths or by 1, whichever is greater.
-        gradient: largest absolute difference between two gradient entries, divided by the largest absolute entry of the
-            paths' gradient or by 1, whichever is greater.
+        gradient: largest absolute difference between corresponding entries of the two gradients, divided by the largest
+            absolute entry of the paths' gradient or by 1, whichever is greater.
         sampled: largest difference between the engine's log-prob of a token and the trainer's, in nats.
     """
 
@@ -47,7 +48,7 @@ class Distance:
 
 
 def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
-    """Returns the distances for a small causal LM with tree attention, in float32.
+    """Returns the distances for a small causal LM that uses tree attention and has float32 weights.
 
     The gradients are those of the parameters that are trained.
 

@@ -1,7 +1,8 @@
 """Runs the steps of environments: in this thread, or in further threads if the environment waits for other processes.
 
-An environment that uses commands, servers or worker processes takes milliseconds to seconds for an answer. In a
-separate thread, its step begins as soon as the action is complete, while the policy is still sampling other actions.
+An environment that uses commands, servers or worker processes takes milliseconds to seconds for an answer. If its steps
+run in separate threads, a step begins as soon as the action is complete, while the policy is still sampling other
+actions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from turnwise.rollouts.guard import guarded
 
 @dataclass(slots=True, eq=False)
 class Begun:
-    """A step that was handed to the threads.
+    """An environment step that :meth:`Answers.begin` handed to the threads.
 
     ``since`` is the monotonic time at which a thread began the step, or None while the step is still queued.
     """
@@ -81,7 +82,7 @@ class Answers:
                 raise EnvironmentFault(f"no answer within {self.seconds:g} s")
 
     def close(self) -> None:
-        """Cancels the queued steps, and closes the episodes of queued and running steps if they have ``close``."""
+        """Cancels the queued steps, and closes the episodes of queued and running steps."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         for begun in list(self._under_way):

@@ -14,20 +14,20 @@ class Branch:
     """A running rollout. It starts at its *anchor*, which is a turn of the tree, or the root (-1)."""
 
     tree: RolloutTree
-    number: int  # its place in the order in which the rollouts of a call begin
+    number: int  # the place of this rollout in the order in which the rollouts of a call begin
     anchor: int  # the turn after which the rollout starts; part of the seed of its draws
     branch: int  # a number that is unique among the branches that start at this anchor
     origin: int  # the engine's node (a stored prefix) at the anchor
     actions: tuple[str, ...]  # all actions from the start of the task up to the anchor
     tokens: int  # the number of tokens up to the anchor
     attempt: int = 0  # how often the rollout was restarted because its environment failed
-    parent: int = -1  # index of the turn after which it continues now; -1 is the root
+    parent: int = -1  # index of the last turn that the rollout has taken, or -1 (the root)
     node: int = -1  # the engine's node for the rollout's history
     session: Session | None = None  # the environment's episode; None if single actions are judged without a step
-    turns: list[int] = field(default_factory=list)  # indices of the turns it has written, including failed attempts
+    turns: list[int] = field(default_factory=list)  # indices of the rollout's turns, including failed attempts
     depth: int = 0  # the number of turns since the root
     reached: int = 0  # the number of turns since the root that the environment has answered
-    length: int = 0  # the number of tokens of its history
+    length: int = 0  # the number of tokens of the history of this rollout
 
     def seed(self, key: object) -> int:
         """Returns the seed with which the next action is drawn; ``key`` names the collection."""

@@ -1,4 +1,4 @@
-"""Collects the experience of one iteration, with the same loop for every method.
+"""Collects the experience (rollouts, rewards, credit) of one iteration, with the same loop for every method.
 
     states    = select(iteration)               the states at which the policy acts
     trees     = play(states)                    samples rollouts, decides where to branch and when to stop
@@ -20,7 +20,7 @@ from turnwise.algo.rewards.reward import Reward
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, Rewards, RolloutTree, State
 
-REFILLS = 1_000_000  # number with which refills ask ``select`` for states; greater than the number of any iteration
+REFILLS = 1_000_000  # refills pass numbers from here on to ``select``; no iteration has such a great number
 
 Select = Callable[[int], list[State]]
 """A function that takes the number of an iteration or of a refill and returns its states."""
@@ -60,14 +60,14 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Collects experiences with the parts of a method.
+    """Collects experiences, and packs them into updates.
 
     Args:
-        select, play, reward, advantage: the parts of the method.
+        select, play, reward, advantage: the functions that define the method (see the start of this module).
         row_tokens, batch_tokens: limits of the packed rows and micro-batches; see :func:`turnwise.rollouts.pack.pack`.
         steps: the number of optimiser steps into which the trees of an iteration are divided.
-        max_refills: how often further states are drawn at most, if the advantage rule asks for a full batch (DAPO's
-            dynamic sampling).
+        max_refills: the greatest number of refills in an iteration. A refill samples rollouts from further states in
+            place of trees without a learning signal, if the advantage rule asks for this (DAPO's dynamic sampling).
         gather: exchanges trees between processes. Each process computes the rewards of its own trees. Afterwards all
             processes have all trees, so that refills and advantages are the same as in a single process.
     """
@@ -109,8 +109,9 @@ class Collector:
     def updates(self, experience: Experience) -> list[Update]:
         """Returns one packed update for each optimiser step.
 
-        The trees are divided in their order into parts whose sizes differ by at most one tree. All rollouts of a group
-        are in one tree and stay together. The credit was computed before, over the trees of all parts.
+        The trees of ``experience`` are divided in their order into parts whose sizes differ by at most one tree. All
+        rollouts of a group are in one tree and stay together. The credit is not computed again: it was computed before,
+        from the trees of all parts together.
         """
         trees, credits = experience.trees, experience.credits
         ends = [part * len(trees) // self.steps for part in range(self.steps + 1)]
@@ -119,7 +120,7 @@ class Collector:
         ]
 
     def _extend(self, experience: Experience, states: Sequence[State], key: object, memory: Memory) -> None:
-        """Samples from further states and computes the credit of all trees again.
+        """Samples rollouts from ``states``, adds them to ``experience`` and computes the credit of all its trees again.
 
         The credit of the earlier trees may change, because an advantage rule may compare trees with each other.
         """

@@ -1,4 +1,6 @@
-"""Judges replies in a dialogue by comparing them with the demonstrated reply, if no environment can judge them."""
+"""Judges the policy's replies in a dialogue by comparing them with the demonstrated reply, if no environment can judge
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ Kind = Literal["strict", "calls", "similarity", "arguments"]
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """Compares a reply with the demonstrated reply and returns two verdicts, ``functional`` and ``strict``.
+    """Compares a reply of the policy with the demonstrated reply and returns two verdicts, ``functional`` and
+    ``strict``.
 
-    PivotRL names these verifiers in addition to those of an environment (arXiv:2603.21383, section 3, App. A.2).
+    PivotRL describes such verifiers in addition to the verifiers of an environment (arXiv:2603.21383, section 3, App.
+    A.2).
 
     A reply is ``strict`` if it has the same calls in the same order, or the same text up to whitespace. The rule for
     ``functional`` depends on the demonstrated reply. If that reply has calls, the calls of the judged reply must match

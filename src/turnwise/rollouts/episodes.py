@@ -13,7 +13,8 @@ from turnwise.types import Task
 class Episodes:
     """Returns episodes at given states of a task, from a cache of sessions with the task and the actions as its key.
 
-    An episode that is not in the cache is made from the cached session with the longest matching list of first actions.
+    If an episode is not in the cache, the cached session that has taken most of its first actions is copied, and the
+    remaining actions are taken in the copy.
     """
 
     environment: Environment
@@ -43,7 +44,8 @@ class Episodes:
     def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
         """Returns the cached episode after these actions.
 
-        If there is none, the cached episode with the longest matching list of first actions is continued.
+        If there is none, a copy of the cached episode that has taken most of these actions (from the first on) is
+        continued.
         """
         done = 0
         session = None

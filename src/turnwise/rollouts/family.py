@@ -1,7 +1,8 @@
 """Classifies a model architecture as exact, refused or wrong.
 
-A refused architecture is one that the project does not train. A wrong one is accepted by the probe, although its packed
-trees give other numbers than separate forward passes over their paths.
+An exact architecture is one whose packed trees give the same loss, gradients and log-probs as separate forward passes
+over their paths (within rounding). A refused architecture is one that the project does not train. A wrong one is
+accepted by the probe, although its packed trees give other numbers than the separate passes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RANK, ALPHA = 4, 8
 
 @dataclass(frozen=True, slots=True)
 class FamilyVerdict:
-    """One row of the table of architectures.
+    """The verdict on one architecture, which is one row of the table of architectures.
 
     Attributes:
         family: the model type, and whether its layers were given an attention window.
@@ -63,7 +64,8 @@ def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict:
-    """Builds a small random model, probes it as a run would, and compares packed trees with separate paths.
+    """Returns the verdict on a model type: builds a small random model, probes it as a run would, and compares packed
+    trees with separate paths.
 
     The comparison is made without LoRA and then with LoRA.
     """
@@ -95,8 +97,8 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict
     try:
         both = against_paths(adapted, copy=True)
         if not both.exact and (live := against_paths(adapted, copy=False)).exact:
-            # If a layer's forward pass does not use its weight, its adapter is never trained. Merging the adapter of a
-            # run then changes nothing there.
+            # If the forward pass of a layer does not use the layer's weight, the adapter of this layer is never
+            # trained. Merging the adapter of a run then does not change this layer.
             return _of(
                 name, "exact", "refused", "LoRA: a merged copy applies an adapter that the model does not", plain, live
             )

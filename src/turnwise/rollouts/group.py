@@ -27,7 +27,7 @@ class Group:
         number: the group's number in the order of the groups of one call.
         tree: the tree, which grows while the group runs.
         count: the number of rollouts that start at the root.
-        gate: decides after each step of these first rollouts whether the group is stopped.
+        gate: decides after each step of the rollouts from the root whether the group is stopped.
         schedule: decides when the engine samples.
         start: function that starts rollouts.
         roll_out: function that runs one rollout to its end.
@@ -51,10 +51,12 @@ class Group:
     past: int = 0  # the last step at which ``Gate.early`` decided to continue, so that no rollout waits there
     _held: dict[Branch, asyncio.Future[None]] = field(default_factory=dict)
     _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
-    _first: bool = True  # whether the first rollouts are running; a gate compares only these
+    _first: bool = True  # whether the first rollouts are running; a gate compares only the first rollouts
 
     async def run(self) -> None:
-        """Samples the first rollouts and then the branches, until all have ended or the gate stops the group."""
+        """Samples the first rollouts and then the further rollouts that branch from them, until all have ended or the
+        gate stops the group.
+        """
         async with self.room.of(self.count, self):
             first = self.start(self.tree, -1, self.count)
             await self._all(first)
@@ -70,7 +72,7 @@ class Group:
         self.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:
-        """Waits until the gate has decided at the current step of ``branch``.
+        """Waits until the gate has decided at the step that ``branch`` has reached, if the gate decides there.
 
         Returns whether the rollout may take another turn.
         """
@@ -82,7 +84,11 @@ class Group:
         return not self.tree.stopped
 
     def _look(self, branch: Branch) -> None:
-        """Asks the gate if the slowest rollout has reached a new step. Called when ``branch`` took a turn or ended."""
+        """Asks the gate for its decision when the slowest rollout has reached a new step, and wakes or cancels
+        rollouts.
+
+        This method is called when ``branch`` has taken a turn or has ended.
+        """
         if not self._first or self.tree.stopped:
             return
         reached = [other.reached for other in self._going]

@@ -22,7 +22,9 @@ _told: set[str] = set()  # places in the code from which a fault has already bee
 
 
 class _Late(BaseException):
-    """Raised when the time limit is over. It is a BaseException, so that no ``except Exception`` catches it."""
+    """Is raised when the time limit is over. It is a BaseException, so that no ``except Exception`` of an environment
+    catches it.
+    """
 
 
 class guarded:  # noqa: N801 - the name of a context manager is lower case

@@ -1,4 +1,6 @@
-"""Asks a judge to score every rollout in addition to its reward, while other rollouts are still running."""
+"""Asks a judge (such as a language model) to score every rollout, while other rollouts are still running. The score is
+added to the rewards of the rollout.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ class Judged:
     """A reward that adds a judge's scores, under the name ``reasoning``, to the rewards of ``reward``.
 
     The reward ``total`` is not changed. :meth:`ask` submits the question about one reply and returns at once. Calling
-    the object with a finished tree submits the questions that are still missing, and waits for all answers about the
-    tree. Equal replies at one state share one question. The call then forgets the questions about the tree's state, so
-    that no answer is used in a later collection.
+    the object with a finished tree submits the questions that were not submitted before, and waits for all answers
+    about the replies of the tree. Equal replies at one state share one question. The call then forgets the questions
+    about the tree's state, so that no answer is used in a later collection.
 
     Args:
         reward: the outcome reward, for trees whose rollouts consist of one action.
@@ -93,10 +95,10 @@ class Judged:
 def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
     """Returns the question to a judge about the reply ``text`` at a demonstrated turn.
 
-    The judge compares the thinking and the text of the reply with a reference. The reference is the demonstrated
-    reasoning if there is one, else the text of the demonstration without its calls. If the reply cannot be parsed, the
-    question has no calls, and the thinking is the part of the reply that can be recognised as thinking, or else the
-    whole reply.
+    The judge compares the thinking and the text of the reply with a reference. The reference is the rationale of the
+    demonstrated turn if it has one, else the text of the demonstrated reply without its calls. If the reply cannot be
+    parsed, the question has no calls, and the thinking is the part of the reply that can be recognised as thinking, or
+    else the whole reply.
 
     Raises:
         InputError: the demonstration contains its calls as text, and they are not in the format ``form``.

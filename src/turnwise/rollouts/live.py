@@ -101,7 +101,9 @@ class Live:
         return turn
 
     async def act(self, group: Group, branches: Sequence[Branch]) -> None:
-        """Samples the single actions of a group. They are judged without a step of the environment (PivotRL)."""
+        """Samples the actions of a group whose rollouts consist of one action each. The actions are judged without a
+        step of the environment (PivotRL).
+        """
         left = list(branches)
         while left:
             requests = [Request(b.number, b.node, b.seed(self.key), self._begin_of(b)) for b in left]
@@ -126,7 +128,7 @@ class Live:
             return not self.begin(branch, again=True)
 
     async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
-        """Waits for the environment's answer and returns whether the rollout may take another turn."""
+        """Waits for the environment's answer to a turn, and returns whether the rollout may take another turn."""
         player, session = self.player, branch.session
         assert session is not None
         turn.info["won"] = False  # remains if a gate stops the group before the environment answers
@@ -183,9 +185,10 @@ class Live:
         return branches
 
     def begin(self, branch: Branch, again: bool = False) -> bool:
-        """Puts a rollout at its anchor: forks the environment's episode and the engine's node there.
+        """Puts a rollout at its anchor, the turn (or root) at which it starts: forks the environment's episode and the
+        engine's node at this turn.
 
-        With ``again`` this is a restart. Returns False if the environment failed and no retry is left.
+        If ``again`` is True, the rollout is restarted. Returns False if the environment failed and no retry is left.
         """
         while True:
             if again and branch.attempt == self.player.retries:
@@ -208,7 +211,7 @@ class Live:
     async def expand(self, group: Group) -> Mapping[int, int]:
         """Asks the allocator where a group branches after its first rollouts.
 
-        Returns a map from turn to the number of rollouts that start there.
+        Returns a map from the index of a turn to the number of rollouts that start after this turn.
         """
         branches: asyncio.Future[Mapping[int, int]] = asyncio.get_running_loop().create_future()
         self._ended.append((group, branches))

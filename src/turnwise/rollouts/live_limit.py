@@ -28,7 +28,9 @@ class Room:
 
     @asynccontextmanager
     async def of(self, count: int, member: object) -> AsyncIterator[None]:
-        """Waits until ``count`` rollouts of the group ``member`` are admitted. They count as live within the block."""
+        """Waits until ``count`` rollouts of the group ``member`` are admitted. The rollouts count as live within the
+        ``async with`` block.
+        """
         if self._waiting or not self._fits(count):
             entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((count, member, entered))

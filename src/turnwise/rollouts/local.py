@@ -15,8 +15,8 @@ from turnwise.types import State, Turn
 class Verdict(NamedTuple):
     """The two verdicts on one action."""
 
-    functional: bool  # the action is as good as the demonstrated one (PivotRL Eq. 6)
-    strict: bool  # the action equals the demonstrated one (PivotRL Eq. 2)
+    functional: bool  # the action is as good as the demonstrated action (PivotRL Eq. 6)
+    strict: bool  # the action equals the demonstrated action (PivotRL Eq. 2)
 
 
 class Verifier(Protocol):
@@ -36,7 +36,7 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByEnvironment:
-    """Judges an action with the environment's two verifiers, after the environment was brought to the action's state.
+    """Judges an action with the environment's two verifiers (``accepts`` and ``same``), at the state of the action.
 
     A truncated action is neither functional nor strict.
 

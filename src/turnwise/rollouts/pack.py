@@ -64,7 +64,7 @@ class Packed:
 class Update:
     """All micro-batches of one optimiser step.
 
-    Each turn and each sequence lies within one micro-batch, so that a mean over it needs no other micro-batch.
+    Each turn and each sequence lies within one micro-batch. So a mean over its tokens needs no other micro-batch.
     """
 
     batches: list[Packed]
@@ -76,7 +76,7 @@ class Update:
         """Returns the micro-batches of process ``rank`` of ``world``. The counts remain those of the whole update.
 
         All processes get the same number of micro-batches, because processes that average gradients or shard weights
-        must run the same number of passes. If one is missing, a copy of another with all weights 0 is used.
+        must run the same number of passes. A process with one too few gets a copy of another, with weights 0.
         """
         mine = self.batches[rank::world]
         if len(mine) * world < len(self.batches):
@@ -190,7 +190,7 @@ def _place(
 ) -> tuple[_Row, int]:
     """Returns the row for a path, and the node at which the path's state ends in it.
 
-    The row is the last of ``rows`` if the path shares a long enough prefix with it and fits into it, else a new row.
+    The row is the last row of ``rows`` if the path shares a long enough prefix with it and fits in, else a new row.
 
     Args:
         segments: the path's tokens after the state, as one list for each conversation.
@@ -212,7 +212,7 @@ def _place(
 
 
 def row_limit(shared: float, row_tokens: float) -> float:
-    """Returns the greatest length of a row after a path has joined it; ``shared`` tokens of the path were there before.
+    """Returns the greatest length of a row after a path has joined it; ``shared`` tokens of the path were in it before.
 
     The limit is ``row_tokens`` for a short shared prefix. For a long one it is twice the prefix, but at most the prefix
     plus ``row_tokens``. The reason is the cost: one row of 2 s tokens has fewer tokens and fewer attention pairs

@@ -1,8 +1,9 @@
-"""Samples rollout trees from states, and counts the costs.
+"""Samples rollout trees from states, and counts their costs (turns, tokens, failures).
 
 The rollouts are coroutines (``rollouts.live``). A schedule (``engines.schedule``) decides when the engine samples their
-actions. Histories are stored as token ids. The ids that the policy wrote are stored with the log-probs under which they
-were drawn. The environment's answer is tokenised once and appended, so that no text is tokenised twice.
+actions. Histories are stored as token ids. The ids that the policy wrote are stored with the log-probs with which they
+were sampled. The environment's answer is tokenised once and appended to the history, so that no text is tokenised
+twice.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Player:
         if len({state.id for state in states}) != len(states):
             raise ValueError("two states of one collection have the same id: their groups would be mixed up")
         trees = [RolloutTree(state, version=self.engine.version) for state in states]
-        # States with the longest history come first, so that shorter ones of the same trajectory can share their row.
+        # Longest histories first, so that shorter ones of the same trajectory can share the row that the engine stores.
         order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))
         counts = allocator(states)
         live = Live(self, allocator, gate, key, on_turns, on_reply)

@@ -1,16 +1,16 @@
 """Checks that the engine, the packed forward pass and a model's own forward pass give the same log-probs.
 
-The engine samples a small tree: a shared prefix (the *trunk*), two turns with an observation after each, and second
-turns that branch there. The tree is packed as for an update and scored. Each path from the root to a leaf also goes
-through the model's own forward pass, with its own head and its reference attention (``eager``). The log-probs of the
-sampled tokens at temperature 1 must agree.
+The engine samples a small tree: a shared prefix (the *trunk*), two first turns, each followed by an observation, and
+three second turns. The tree is packed as for an update and scored. Each path from the root to a leaf also goes through
+the model's own forward pass, with its own head and its reference attention (``eager``). The log-probs of the sampled
+tokens at temperature 1 must agree.
 
-The probe takes little more time than loading, even for billions of parameters. It reduces attention windows to
-``WINDOW`` tokens, uses only as many of the lowest layers as include every kind of layer, and cuts the vocabulary to its
-first tokens (``models.shortened``). The rest of the vocabulary is compared once, after one token. A model that differs
-with the cut vocabulary is measured again with the whole one. The model stays in the mode in which it was loaded, so
-that random noise of a training mode is found. In reduced precision, a difference above the limit is measured again in
-float32 on a copy of those layers, because rounding alone can exceed the limit.
+The probe takes little more time than loading the model, even for billions of parameters. It reduces attention windows
+to ``WINDOW`` tokens, uses only as many of the lowest layers as include every kind of layer, and cuts the vocabulary to
+its first tokens (``models.shortened``). The whole vocabulary is compared once, after one token. If log-probs differ
+with the cut vocabulary, they are measured again with the whole one. The model stays in the mode in which it was loaded,
+so that random noise of a training mode is found. If the weights are less precise than float32, a difference above the
+limit is measured again in float32 on a copy of these layers, because rounding can exceed the limit.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ WINDOW = 2  # length of attention windows in tokens; windows then end inside tur
 TRUNK, CHUNK = 16, 64  # tokens of the shared prefix: TRUNK usually, CHUNK for models with a gated delta rule
 VOCABULARY = 4096  # size of the cut vocabulary
 WRITTEN, SEEN, LAST = 3, 7, 2  # numbers of tokens of a first turn, of the observation after it, and of a second turn
-LIMIT, REDUCED = 1e-3, 5e-2  # greatest allowed differences in nats: in float32, and in reduced precision
+LIMIT, REDUCED = 1e-3, 5e-2  # greatest allowed differences in nats: in float32, and in less precise data types
 PARENTS = (-1, -1, 0, 0, 1)  # for each of the five turns the index of its parent; -1 is the root
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where log-probs differ (``attention``, ``head``, ``position`` or ``engine``), and a description in words."""
+    """The part whose log-probs differ (``attention``, ``head``, ``position`` or ``engine``), and a description."""
 
     where: str
     why: str
@@ -59,7 +59,7 @@ def probe(model: Any) -> Difference | None:
 
 
 def probe_backbone(model: Any) -> Difference | None:
-    """Probes a transformer without a head by its last hidden states, relative to the largest of their entries."""
+    """Probes a transformer without a head: compares its last hidden states, relative to their largest entry."""
     return _judged(model, _hidden_difference, lambda _: None)
 
 
@@ -67,7 +67,7 @@ Measure = Callable[[Any], Difference | None]
 
 
 def _judged(model: Any, measure: Measure, whole: Measure) -> Difference | None:
-    """Measures with a cut vocabulary, then the whole one: by ``measure`` if a difference was found, else ``whole``."""
+    """Calls ``measure`` with a cut vocabulary, then ``measure`` (after a difference) or ``whole`` with all tokens."""
     with cut(model, WINDOW), torch.no_grad():
         with narrowed(model, VOCABULARY) as fewer:
             found = _twice(model, measure)
@@ -138,7 +138,7 @@ class Example:
 
 
 def _tokens(config: Any) -> Tokens:
-    """Returns token ids, none of them of special tokens, for the shared prefix and for the two observations."""
+    """Returns the token ids (without special tokens) of the shared prefix and of the two observations."""
     named = {v for k, v in config.to_dict().items() if k.endswith("_token_id") and isinstance(v, int)}
     vocabulary = min(config.vocab_size, VOCABULARY)
     free = [token for token in range(vocabulary // 8, vocabulary) if token not in named]
@@ -212,7 +212,7 @@ def _own(model: Any, example: Example) -> Tensor:
 
 
 def _plainly(model: Any, paths: Tensor, **more: Any) -> Any:
-    """Runs the model's own forward pass over whole paths (a batch of token ids), with its reference attention."""
+    """Runs the model's own forward pass over token ids (paths, tokens), with the model's reference attention."""
     with own_attention(model):
         return model(input_ids=paths, use_cache=False, **more)
 

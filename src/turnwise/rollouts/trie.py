@@ -20,9 +20,10 @@ class Trie:
         return len(self.tokens)
 
     def shared(self, ids: Sequence[int], at: int = -1) -> tuple[int, int]:
-        """Returns how many of the first ``ids`` exist as a path below node ``at``, and the last node of the path.
+        """Returns how many of ``ids``, from the first on, already exist as a path below node ``at``, and the last node
+        of this path.
 
-        If none exists, the node is ``at``.
+        If the first id does not exist there, the result is (0, ``at``).
         """
         for count, token in enumerate(ids):
             node = self._children.get((at, token))
@@ -48,7 +49,8 @@ class Trie:
     def layout(self) -> Layout:
         """Returns the trie as one sequence of tokens in depth-first order.
 
-        The descendants of a node follow it directly, so two comparisons of places tell whether it is an ancestor.
+        The descendants of a node follow it directly, so two comparisons of places tell whether one node is an ancestor
+        of another.
         """
         count = len(self.tokens)
         size, depth, place, cursor = [1] * count, [0] * count, [0] * count, [0] * count

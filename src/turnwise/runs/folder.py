@@ -27,7 +27,7 @@ from turnwise.runs.record import RECORD, RESULT, differences, fault_of_result, r
 logger = logging.getLogger(__name__)
 
 _ENDED = ".ended_early"  # empty file that marks a folder whose run ended before its first checkpoint
-_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # files that every start writes again
+_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # files and folders made at every start
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     """Yields the run's folder, locked against other processes until the block ends.
 
     The first claim writes the resolved configuration to the folder. With ``fresh=true``, the folder of an existing run
-    is first renamed to ``<folder>.old-<n>``; a job that Slurm requeued is not renamed but resumes.
+    is first renamed to ``<folder>.old-<n>``. If Slurm requeued the job, the folder keeps its name and the run resumes.
 
     If the block fails before the run's first checkpoint, the folder is emptied, so that a corrected command can use it.
-    A folder with files worth keeping is marked instead: the same command resumes there, and a command with another
-    configuration renames the folder. If the process is killed, the folder stays as it is. In a distributed run, only
-    the first rank locks the folder.
+    If the folder has files worth keeping, it is not emptied but marked by a file. The same command then resumes there,
+    and a command with another configuration renames the folder. If the process is killed, the folder stays as it is.
+    In a distributed run, only the first rank locks the folder.
 
     Raises:
         ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another
@@ -113,9 +113,10 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
 
 
 def _give_back(path: Path) -> None:
-    """Empties the folder of a run that ended without a checkpoint. A folder with files worth keeping is marked instead.
+    """Empties the folder of a run that ended without a checkpoint, unless the folder has files worth keeping.
 
-    Files worth keeping are all those that are not written again at every start.
+    Files worth keeping are all those that are not written again at every start. A folder with such files is not
+    emptied but gets the empty file ``.ended_early``.
     """
     with suppress(OSError):
         if (path / RESULT).exists() or any((path / "checkpoints").glob("*.ckpt")):
@@ -140,7 +141,7 @@ def _refuse_removed(path: Path, error: BaseException | None = None) -> None:
 
 @contextmanager
 def _writable(path: Path) -> Iterator[None]:
-    """Converts file system errors of the block to a ``ConfigError`` about the run's folder, unless the disk is full."""
+    """Converts file system errors in the ``with`` block to a ``ConfigError`` about ``path``, except for a full disk."""
     try:
         yield
     except OSError as error:
@@ -152,9 +153,9 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 def _anew(cfg: DictConfig) -> bool:
-    """Returns whether the run starts from the beginning (``fresh=true``).
+    """Returns whether the run starts from the beginning, because its command contains ``fresh=true``.
 
-    A Slurm job that was requeued resumes although its command contains ``fresh=true``.
+    A Slurm job that was requeued still resumes, although its command contains ``fresh=true``.
     """
     return bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
 
@@ -230,7 +231,7 @@ def _put_aside(path: Path) -> Path:
 
 
 def is_first() -> bool:
-    """Returns whether this process is the first or only one of its run, according to its launcher's variables."""
+    """Returns whether this is the first or only process of its run. The launcher's environment variables tell this."""
     return not rank().strip("0.")
 
 

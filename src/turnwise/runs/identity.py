@@ -40,8 +40,8 @@ _SHOWN_ONLY = (
     # several processes together compute the same result as one process (docs/scaling.md)
     *(f"trainer.{name}" for name in ("devices", "num_nodes", "strategy")),
 )
-# Keys that were added after the first results. A run that has the value below gets the same hash as a run whose
-# configuration lacks the key, so the hashes of older results stay valid.
+# Keys that were added to the configuration after the first results, each with the value that means the older behaviour.
+# A run with this value gets the same hash as a run whose configuration lacks the key. So older hashes stay valid.
 _AS_BEFORE = {
     "rollout.staleness": 0,
     "engine.schedule": "rounds",
@@ -68,7 +68,7 @@ def config_hash(cfg: DictConfig) -> str:
 
 
 def hash_of(record: Mapping[str, Any]) -> str:
-    """Returns the hash (12 hex digits) of the settings that :func:`recorded` returned."""
+    """Returns the hash (12 hex digits) of ``record``, which holds the settings that :func:`recorded` returned."""
     text = json.dumps(record, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -97,7 +97,7 @@ def _record(cfg: DictConfig) -> dict[str, Any]:
 
 
 def shown_only(key: str) -> bool:
-    """Returns whether an override of this key only names, places or displays a run.
+    """Returns whether the setting ``key`` only names, places or displays a run, so that it does not enter the hash.
 
     The key may be written in Hydra's syntax for overrides, with ``+``, ``~``, ``/`` or ``@``.
     """

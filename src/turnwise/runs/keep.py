@@ -1,6 +1,6 @@
-"""Copies finished runs in a compressed form for the repository. Tables and figures can be computed from the copies.
+"""Writes compressed copies of finished runs for the repository. Tables and figures can be computed from the copies.
 
-A kept run is a folder with the same name as the run::
+The copy of a run, called a kept run, is a folder with the same name as the run::
 
     results/pivotrl/tab1/pivotrl/seed0/
         result.json              unchanged
@@ -39,10 +39,10 @@ def finished(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def keep(run: Path, place: Path) -> int:
-    """Writes the kept form of ``run`` to ``place`` and returns its size in bytes.
+    """Writes a compressed copy of the run's folder ``run`` to the folder ``place``, and returns its size in bytes.
 
     ``result.json`` is written last, so that an incomplete copy does not count as a run. Equal contents give equal
-    bytes, so that keeping the same run again changes no file.
+    bytes, so that a second copy of the same run changes no file.
 
     Raises:
         ResultError: the result cannot be read.
@@ -79,7 +79,7 @@ def _recorded_all(run: Path) -> bool:
 
 
 def _groups(path: Path) -> Iterator[str]:
-    """Yields each recorded tree as a JSON line, with a checksum in place of every text.
+    """Yields each tree of rollouts in a file as a JSON line, with a checksum in place of every text.
 
     Different actions or observations still have different checksums.
     """

@@ -23,9 +23,9 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def json_object(line: str | bytes) -> dict[str, Any] | None:
-    """Returns the JSON object in ``line``, or None if the line holds none.
+    """Returns the JSON object in ``line``, or None if the line is not a complete JSON object.
 
-    The last line of a killed run may be incomplete.
+    If a run was killed, the last line of its file may be incomplete.
     """
     try:
         row = json.loads(line)
@@ -35,13 +35,14 @@ def json_object(line: str | bytes) -> dict[str, Any] | None:
 
 
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a file. Damaged lines are skipped with one warning for all of them.
+    """Yields the records of a JSON-lines file. Damaged lines are skipped, and one warning counts them.
 
-    A killed run may leave an incomplete last line, so a damaged last line gets no warning.
+    A line is damaged if it is not a JSON object or lacks the key ``iteration``. A damaged last line gets no warning,
+    because a killed run may leave its last line incomplete.
     """
     if not path.exists():
         return
-    damaged, first, at_end = 0, 0, False  # number of damaged lines, the first of them, whether the file ends in one
+    damaged, first, at_end = 0, 0, False  # count of damaged lines, number of the first, whether the last one is damaged
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             row = json_object(line)
@@ -82,7 +83,7 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields a pair for each line of a JSON-lines file: its place as ``file:line``, and its record.
+    """Yields a pair for each line of a JSON-lines file: the line's place as ``file:line``, and the line's record.
 
     Blank lines are skipped. The file may be compressed (:func:`text_lines`).
 
@@ -98,9 +99,9 @@ def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def checked_rows(path: Path) -> list[dict[str, Any]]:
-    """Returns the same records as :func:`checked_lines`, but decodes the whole file at once.
+    """Returns the records of a JSON-lines file, which :func:`checked_lines` yields one by one.
 
-    This is faster, but the file must fit into memory.
+    This function decodes the whole file at once. It is faster, but the file must fit into memory.
 
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object.
@@ -121,7 +122,7 @@ def checked_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Removes from a file the records for which ``keep`` returns False, and all damaged lines."""
+    """Removes from the JSON-lines file ``path`` the records for which ``keep`` returns False, and all damaged lines."""
     if not path.exists():
         return
     with atomic_write(path) as part, part.open("w", encoding="utf-8") as stream:

@@ -17,14 +17,14 @@ from turnwise.files import atomic_write
 from turnwise.runs.identity import flat, recorded
 
 RECORD, RESULT = "config.yaml", "result.json"
-_MOST = 2**20  # greatest size of the file in bytes; a complete configuration has about ten thousand
+_MOST = 2**20  # greatest size of config.yaml in bytes; a complete configuration has about ten thousand bytes
 _OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result.py)
 _ABSENT = "nothing"
 _SHOWN = 30  # greatest number of differences that a message lists
 
 
 def write_record(cfg: DictConfig, folder: Path) -> None:
-    """Writes the resolved configuration to the folder.
+    """Writes the resolved configuration ``cfg`` to ``config.yaml`` in the run's folder.
 
     Raises:
         OSError: the file cannot be written.
@@ -34,7 +34,9 @@ def write_record(cfg: DictConfig, folder: Path) -> None:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Reads the settings that decide what the folder's run computes (:func:`turnwise.runs.identity.recorded`).
+    """Reads ``config.yaml`` in ``folder`` and returns the settings that decide what the run in this folder computes.
+
+    :func:`turnwise.runs.identity.recorded` selects these settings.
 
     Raises:
         ConfigError: the file is damaged or is not a configuration. The message names the file and the remedy.
@@ -72,7 +74,11 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Returns one line for each key whose values differ, such as ``loss.clip_high: 0.2 there, 0.3 here``."""
+    """Compares the settings of two runs and returns one line for each key whose values differ.
+
+    In a line such as ``loss.clip_high: 0.2 there, 0.3 here``, the value in ``old`` comes first and that in ``new``
+    second. If there are more than 30 such lines, a last line gives the number of the others.
+    """
     there, here = flat(old), flat(new)
     lines = [
         f"{key}: {there.get(key, _ABSENT)} there, {here.get(key, _ABSENT)} here"
@@ -83,7 +89,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def fault_of_result(folder: Path) -> str | None:
-    """Checks ``result.json`` and returns a description of what is wrong with the file.
+    """Checks ``result.json`` in a run's folder and returns a description of what is wrong with this file.
 
     Returns None if the file holds a result, and an empty text if there is no such file.
     """

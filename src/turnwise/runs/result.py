@@ -29,7 +29,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class ResultError(InputError):
-    """Raised if a result is missing, unreadable or does not follow the schema.
+    """The error that is raised if a run's result is missing, unreadable or does not follow the schema.
 
     The message names the file, the key and the remedy.
     """
@@ -40,7 +40,10 @@ class _Part(BaseModel):
 
 
 class Comparison(_Part):
-    """Success on the same tasks before and after training; ``after`` and ``delta`` are None in an unfinished run."""
+    """Success on the same tasks before training (``base``) and after training (``after``), and the change ``delta``.
+
+    In an unfinished run, ``after`` and ``delta`` are None.
+    """
 
     base: Points | None = None
     after: Points | None = None
@@ -97,10 +100,10 @@ class Replies(_Part):
 
 
 class HeldOut(Replies):
-    """Figures for the held-out dialogues of a file, which have no environment.
+    """Figures for the held-out dialogues of a user's file. These dialogues belong to no environment.
 
-    The inherited fields are about all replies. ``by_tool`` groups the replies by the tool that they call, and
-    ``by_turn`` by the number of the turn (from 1).
+    The inherited fields are about all replies of these dialogues. ``by_tool`` groups the replies by the tool that they
+    call, and ``by_turn`` groups them by the number of their turn (from 1).
     """
 
     dialogues: Count
@@ -124,7 +127,10 @@ class OutOfDomain(_Part):
         return list(dict.fromkeys([*self.base, *self.after]))
 
     def change(self, suite: str) -> float | None:
-        """Returns the change of a suite's score in percentage points, or None if either score is missing."""
+        """Returns the change of a suite's score by training, in percentage points.
+
+        The result is None if the score before or after training is missing.
+        """
         if suite not in self.base or suite not in self.after:
             return None
         return self.after[suite] - self.base[suite]
@@ -140,22 +146,22 @@ class Result(_Part):
     in_domain: InDomain
     ood: OutOfDomain = OutOfDomain()
     held_out: HeldOut | None = None  # only after training on dialogues without an environment
-    environment: InDomain | None = None  # tasks of the environment, if ``in_domain`` is about dialogues
+    environment: InDomain | None = None  # result on tasks of the environment, if ``in_domain`` is about dialogues
     rollout_turns: Count = 0
     rollout_tokens: Count = 0
     cpu_seconds: Annotated[float, Field(ge=0)] | None = None  # CPU time of training; None in results of older versions
-    # costs of all profiles of the run; None if there was no profile, or if an older version did not record the value
+    # costs of sampling the run's profiles; None if there was no profile, or if an older version did not record it
     profile_turns: Count | None = None
     profile_tokens: Count | None = None
     profile_cpu_seconds: Annotated[float, Field(ge=0)] | None = None
     faults: dict[str, Count] = {}  # failures of the environment: ``lost`` rollouts and ``retries``
     seconds: dict[str, Annotated[float, Field(ge=0)]] = {}  # time of each phase
-    wall_seconds: Annotated[float, Field(ge=0)] | None = None  # over all starts of the run; None in older results
+    wall_seconds: Annotated[float, Field(ge=0)] | None = None  # time of all starts of the run; None in older results
     judge: dict[str, float] = {}  # report of the judge (docs/judges.md); empty without a judge
-    gate: dict[str, float] = {}  # stopped groups and estimated savings; empty without a gate
+    gate: dict[str, float] = {}  # number of stopped groups, and the estimated savings; empty without a gate
     warnings: list[str] = []  # problems during training, with the likely cause
     verifier: dict[str, dict[str, Any]] = {}  # domain -> counts of the verifier's verdicts; empty without a verifier
-    pivots: dict[str, int | float] = {}  # facts of the first profile (docs/metrics.md); else empty
+    pivots: dict[str, int | float] = {}  # facts about the first profile (docs/metrics.md); empty without a profile
     config_hash: str = ""
     commit: str = ""
     versions: dict[str, str] = {}

@@ -63,11 +63,11 @@ class Ahead:
     begun: int = -1  # the last iteration whose collection was started
     last: Future[Gathered] | None = None  # the result of that collection, if it runs in a thread
     overlap: Overlap[Gathered] = field(default_factory=Overlap)
-    _now: Work | None = None  # a collection that this thread runs when it is taken
+    _now: Work | None = None  # a collection that :meth:`take` runs in the calling thread
     _loading: threading.Lock = field(default_factory=threading.Lock)  # held while a collection loads weights
 
     def start(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts this iteration's collection if it was not started before, and others that can run at the same time.
+        """Starts this iteration's collection if it was not started before. With ``beside``, later ones are started too.
 
         ``memory`` is the advantage rule's memory after the previous iteration.
         """

@@ -53,8 +53,8 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
 def branches(tree: RolloutTree) -> list[tuple[int, float]]:
     """Returns a pair of numbers for each continuation: its depth and its relative position.
 
-    The depth is the number of turns before it. The relative position is the depth divided by the number of turns of the
-    original rollout.
+    The depth is the number of turns before the continuation. The relative position is the depth divided by the number
+    of turns of the original rollout.
     """
     children = tree.children()
     placed = []
@@ -71,8 +71,8 @@ def branches(tree: RolloutTree) -> list[tuple[int, float]]:
 def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
     """Returns two counts of the leaves below branch points (TRACE Eq. 20).
 
-    The first count is of all these leaves, and the second of those below branch points with mixed outcomes. A leaf is
-    counted once for each branch point above it.
+    The first count includes all these leaves. The second count includes those below a branch point at which the leaves'
+    rewards differ. A leaf is counted once for each branch point above it.
     """
     children = tree.children()
     below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}

@@ -21,7 +21,7 @@ def call_format(given: Format | None, environment: Any, from_file: bool, of_poli
 
     The configured format (``reward.format``) is used if there is one. Otherwise the format is that of the environment
     if the environment's experts wrote the demonstrations, or that of the policy's chat template if the demonstrations
-    come from a file.
+    come from a file. If this format is unknown, it is ``hermes``.
 
     Args:
         given: the configured format, or None if the user set none.

@@ -47,7 +47,10 @@ class Candidates:
 
     @property
     def headline(self) -> str | None:
-        """Returns the name of the user's file if the headline result is about it, or None if about the environment."""
+        """Returns the name of the user's file if the headline result is about its dialogues.
+
+        The result is None if the headline result is about tasks of the environment.
+        """
         return self.own if self.held_out or not self.plays else None
 
     def messages(self, state: State) -> Sequence[Message]:

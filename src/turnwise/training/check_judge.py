@@ -23,7 +23,7 @@ class Proof(Callback):
         judged: the reward that contains the judge, or None if the run has no judge.
         candidates: the candidate states of the run. The question is about the first one.
         distributed: the processes of the run.
-        log: is called with a message for the user if there is one.
+        log: is called with a message for the user, if the check returns one.
     """
 
     def __init__(

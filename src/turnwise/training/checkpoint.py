@@ -53,7 +53,7 @@ def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
 
     Args:
         folder: the run's ``checkpoints`` folder.
-        log: is called with one line if a checkpoint is damaged. The line names it and the one that is used instead.
+        log: is called with one line if the newest checkpoint is damaged. The line also names the one that is used.
 
     Raises:
         InputError: all checkpoints are damaged.
@@ -91,7 +91,10 @@ def damage(path: Path) -> str | None:
 
 
 def seal(folder: Path, rank: int, world: int) -> None:
-    """Writes checksums of the files in a checkpoint's folder. Each of ``world`` processes handles some of the files."""
+    """Computes checksums of files in the folder of a checkpoint, and writes them to this process's checksum file there.
+
+    Each of the ``world`` processes calls this function with its own ``rank`` and handles a different part of the files.
+    """
     with atomic_write(folder / f"{rank}{SUMS}") as part:
         part.write_text("".join(f"{_sum(folder / name)}  {name}\n" for name in _files(folder)[rank::world]))
 
@@ -134,7 +137,7 @@ def sealed(buffer: io.BytesIO) -> memoryview:
 
 
 def _keep(path: Path) -> None:
-    """Keeps the checkpoint at ``path`` also under the name ``before.ckpt``, in place of the older checkpoint there."""
+    """Gives the checkpoint at ``path`` a second name, ``before.ckpt``. The older checkpoint of this name is removed."""
     if path.name != LAST or not path.is_file():
         return
     before = path.with_name(BEFORE)

@@ -27,7 +27,7 @@ class Chosen(NamedTuple):
     """The states that were chosen before training, with facts about the profile.
 
     Attributes:
-        states: the states that the run trains on first.
+        states: the states that were chosen. The run trains on them until ``reprofile`` chooses others.
         verdicts: counts of the verifiers' verdicts in the profile, by domain. Empty without a profile.
         reprofile: chooses new states during training. None if the rule chooses only once.
         pivots: the entries ``pivots.*`` of the run's result. Empty without a profile.
@@ -63,7 +63,7 @@ class Choice:
     phases: Phases
 
     def first(self) -> Chosen:
-        """Chooses the states before training. If the rule needs a profile, the base policy is profiled first."""
+        """Returns the states chosen before training. If the rule needs a profile, the base policy is profiled first."""
         rule, settings = self.parts.states, self.settings
         if not rule.k:
             return Chosen(rule.select(self.candidates, {}))
@@ -83,9 +83,9 @@ class Choice:
         return self.profiled(number)[1]
 
     def profiled(self, number: int = 0) -> tuple[Profiles, Sequence[State]]:
-        """Returns profile ``number`` and the states that the rule keeps.
+        """Profiles the candidates under the current policy. Returns the profiles and the states that the rule keeps.
 
-        Samples that an earlier start of the run stored are read from the files.
+        Samples that an earlier start of the run stored are read from the files of profile ``number``.
         """
         rule, seed, distributed = self.parts.states, self.settings.seed, self.module.distributed
         name = f"profile-{number}" if number else "profile"

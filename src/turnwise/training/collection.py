@@ -1,4 +1,4 @@
-"""Collects the rollouts of each iteration, sampled from the current policy or from an earlier one."""
+"""Collects the rollouts of each iteration. They are sampled from the current policy or from an earlier one."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """An allocator that returns numbers of rollouts that were decided before, for the states of all processes together.
+    """An allocator for the states of one process. It returns numbers of rollouts that ``allocator`` decided before.
 
     ``counts`` maps a state id to its number of rollouts. The class is needed because each process samples only for some
-    of the states, but ``allocator`` divides its budget among all of them.
+    of the states, but ``allocator`` divides its budget among the states of all processes.
     """
 
     allocator: Allocator
@@ -56,7 +56,7 @@ class Allocated:
 
 
 def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> dict[str, float]:
-    """Returns metrics of sampling.
+    """Returns metrics of how an iteration was sampled: the engine's counts, the staleness and the waiting time.
 
     Args:
         engine: the engine's report.
@@ -143,7 +143,7 @@ class Collection:
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states
-        self.memory: dict[str, float] = {}  # memory of the advantage; saved in the checkpoint (training/stream.py)
+        self.memory: dict[str, float] = {}  # memory of the advantage rule; saved in the checkpoint (training/stream.py)
         self.collector = Collector(
             select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
             play=frozen or (partial(self._roll_out, player) if self.sampled else self._demonstrate),
@@ -212,7 +212,7 @@ class Collection:
         return dict(mine) if self.handed else self.distributed.add(mine, largest)
 
     def _stale(self, experience: Experience) -> int:
-        """Returns by how many updates the policy that sampled the oldest rollouts is behind the current policy.
+        """Returns the number of updates between the policy that sampled the oldest rollouts and the current policy.
 
         Raises:
             RuntimeError: rollouts are older than allowed, or newer than the policy.

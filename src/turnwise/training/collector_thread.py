@@ -1,4 +1,7 @@
-"""Runs functions in threads and keeps their results, so that later iterations are collected during training."""
+"""Runs functions in threads and keeps their results.
+
+In this way, rollouts of later iterations are collected while the policy is trained.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ T = TypeVar("T")
 
 
 class Overlap(Generic[T]):
-    """Runs functions in threads and keeps their results until they are taken, in the order of their start.
+    """Runs functions in threads and keeps their results, which must be taken in the order of the functions' start.
 
     The threads are daemons, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at
     once. Time limits that need signals (:mod:`turnwise.rollouts.guard`) have no effect in these threads.

@@ -1,6 +1,6 @@
-"""Computes the costs of a run: turns, tokens, CPU seconds, seconds and faults.
+"""Computes the costs of a run: turns, tokens, CPU seconds, seconds of each phase, and faults of the environment.
 
-The files (shards) of a profile contain their own costs, so that a resumed run still knows them.
+The files (shards) of a profile contain their own costs, so that a resumed run still knows these costs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEY = b"turnwise"  # key of the costs in the metadata of a shard's Parquet sche
 
 
 def with_facts(table: pa.Table, **facts: float) -> pa.Table:
-    """Returns the table with ``facts`` about its creation, such as costs, added as metadata."""
+    """Returns ``table`` with ``facts`` added as metadata, for example the costs of the samples in the table."""
     return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
 
 

@@ -24,7 +24,7 @@ from turnwise.errors import InputError, Stopped
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=12)  # how long to wait for the slowest process; the launcher notices dead ones
+PATIENCE = timedelta(hours=12)  # how long a process waits for the slowest one; the launcher notices dead processes
 POLL = 0.005  # seconds between two checks whether all processes have reached a barrier
 LAUNCHER = "lightning.fabric.strategies.launchers.subprocess_script"
 # parts of the error messages of gloo and NCCL after another process has ended
@@ -72,7 +72,7 @@ class DistributedContext:
         return list(items[len(items) * self.rank // self.world : len(items) * (self.rank + 1) // self.world])
 
     def gather(self, mine: list[T]) -> list[T]:
-        """Concatenates the lists of all processes in the order of their ranks."""
+        """Returns the concatenation of all processes' lists, in the order of their ranks, in every process."""
         if self.world == 1:
             return mine
         self.barrier()
@@ -81,7 +81,7 @@ class DistributedContext:
         return [item for part in every for item in part]
 
     def add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Sums the values of each name over the processes. For names in ``largest``, the maximum is taken instead.
+        """Returns the sum of each name's values over all processes, or the maximum for the names in ``largest``.
 
         A name may be missing in some processes.
         """
@@ -186,7 +186,7 @@ def _in_multirun() -> bool:
 
 
 def label_of(name: str, seed: int) -> str:
-    """Returns a label for the lines that this run prints if several runs share the terminal, else an empty text."""
+    """Returns a label that starts each line of this run, or an empty text unless several runs share the terminal."""
     if not _in_multirun() or "basic_launcher" in str(
         HydraConfig.get().launcher._target_
     ):  # the basic launcher runs one run after the other

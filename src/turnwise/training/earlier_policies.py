@@ -25,7 +25,10 @@ def remembered(module: Versioned) -> dict[str, Any]:
 
 @contextmanager
 def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
-    """Replaces the policy's weights and version by ``earlier`` ones within the block. None changes nothing."""
+    """Gives ``module`` the weights and the version of the policy ``earlier`` within the ``with`` block.
+
+    Afterwards the module has its own weights and version again. If ``earlier`` is None, nothing changes.
+    """
     if earlier is None:
         yield
         return

@@ -38,7 +38,10 @@ def check_policy(model: Any, named: str, cache: Path) -> None:
 
 
 def check_backbone(model: Any, named: str, cache: Path) -> None:
-    """Checks a transformer without a head as :func:`check_policy` checks a causal LM, by its last hidden states."""
+    """Checks that packed trees give the last hidden states of a headless transformer's own forward pass.
+
+    The arguments, the cache and the error are those of :func:`check_policy`.
+    """
     _check(model, named, cache, probe_backbone)
 
 

@@ -16,9 +16,9 @@ from turnwise.training.sharding import Whole, is_sharded
 def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, writes: bool) -> None:
     """Writes the trained policy and its tokenizer to a subfolder of the run's folder.
 
-    The subfolder is ``adapter`` if only a LoRA adapter is written, or ``model`` if all weights are. A run with
-    ``policy.start`` writes all weights, because its adapter belongs to weights into which another adapter was merged,
-    and not to the published model. If the model is sharded, all processes must call this function.
+    The subfolder is ``adapter`` if only a LoRA adapter is written, or ``model`` if all weights are written. A run with
+    ``policy.start`` writes all weights. Its adapter alone would not fit the published model, because another adapter
+    was merged into the weights before training. If the model is sharded, all processes must call this function.
 
     Args:
         model: the trained model.

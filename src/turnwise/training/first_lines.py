@@ -14,9 +14,9 @@ from turnwise.training.durations import duration_line
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
-    """Returns log lines about the method, environment, policy, amount of training and evaluations of a run.
+    """Returns the first log lines of a run. They give its method, environment, policy, iterations and evaluations.
 
-    A further line is a warning if ``data.file`` is set although the method does not read it.
+    If ``data.file`` is set although the method does not read it, one more line is a warning.
     """
     iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
     file = OmegaConf.select(cfg, "data.file")
@@ -74,7 +74,7 @@ def _iteration(cfg: DictConfig, environment: Any) -> str:
 
 
 def _rollouts(allocator: Mapping[str, Any], states: int) -> float | None:
-    """Returns the number of rollouts of one iteration, in which a continuation counts 1/2.
+    """Returns the number of rollouts of one iteration. A continuation, which starts after a turn, counts 1/2.
 
     Returns None if the allocator decides the number only during the run.
     """

@@ -11,9 +11,9 @@ from turnwise.errors import Stopped
 
 
 class StillThere(Callback):
-    """Ends the run at the next iteration if its folder was removed or replaced.
+    """Ends the run before its next update if its folder was removed or replaced.
 
-    Otherwise the folder would in the end contain only a part of the run.
+    Without this check, the run would continue, and its folder would in the end contain only a part of the run's files.
 
     Args:
         folder: the run's folder.

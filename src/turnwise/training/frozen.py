@@ -2,7 +2,8 @@
 
 This is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). Training does not change the rollouts of
 later updates, so runs with and without a gate differ only in which groups enter an update. The gate makes its decisions
-while the groups are sampled, but it stops none. A group that it would have stopped is sampled to its end and marked.
+while the groups are sampled, but it stops no group. A group that the gate would have stopped is sampled to its end and
+marked as stopped.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ class Shadow(Gate):
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """The sampled buffer. Calling it with some of its states returns their trees, in place of sampling new ones.
+    """The sampled buffer. A call with some of its states returns the stored trees of these states; nothing is sampled.
 
-    It can be used as :data:`turnwise.rollouts.collect.Play`. A tree that the gate would have stopped is complete but
-    has ``stopped`` set, so that updates leave it out. The stored log-probs are those of the base policy, so the loss's
-    probability ratios are relative to the base policy at every update.
+    The buffer can be used as :data:`turnwise.rollouts.collect.Play`. A tree that the gate would have stopped is
+    complete but has ``stopped`` set, so that updates leave it out. The stored log-probs are those of the base policy,
+    so the loss's probability ratios are relative to the base policy at every update.
 
     Attributes:
         trees: map from state id to tree, in the order in which the trees were sampled.
@@ -87,7 +88,7 @@ class _Shard:
 
 
 def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
-    """Draws the ``count`` states of a buffer. The same seed gives the same states at every start of a run.
+    """Draws ``count`` of ``states`` for the buffer. The same seed gives the same states at every start of a run.
 
     Raises:
         InputError: there are fewer than ``count`` states.
@@ -102,7 +103,7 @@ def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Samples the groups of a buffer and stores them in files (shards).
+    """Samples the groups of rollouts of a frozen buffer and stores them in files (shards).
 
     Attributes:
         player: samples the rollouts.
@@ -124,10 +125,10 @@ class Recording:
     distributed: DistributedContext = field(default_factory=DistributedContext)
 
     def __call__(self, states: Sequence[State], on_done: Callable[[int], None] = lambda steps: None) -> Frozen:
-        """Samples the groups that are not in the files yet, and reads all groups from the files.
+        """Samples the groups that are not in the files yet, and returns all groups as they are read from the files.
 
-        Every start of a run thus trains on what the files contain. If the process is killed, only the groups of the
-        file that was not written yet are lost.
+        So every start of a run trains on what the files contain. If the process is killed, only the groups of the file
+        that was not written yet are lost.
 
         Args:
             states: the states of the buffer, in the same order at every start.

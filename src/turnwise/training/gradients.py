@@ -17,6 +17,8 @@ from turnwise.training.module import PolicyModule
 class GradientCosine(Callback):
     """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58).
 
+    g_out is the gradient for the outcome reward, and g_mix is the gradient for the mixed reward.
+
     The cosine is computed exactly, over the whole update and all trained parameters, before the optimiser step. If an
     iteration has several optimiser steps, only the first is measured. Both gradients are of the run's loss without its
     KL and entropy terms, with two other sets of advantages in place of the trained ones. These sets are the *views* of
@@ -52,7 +54,7 @@ class GradientCosine(Callback):
 
 
 def gradient_cosine(module: PolicyModule, update: Update, first: str, second: str) -> float | None:
-    """Returns the cosine between the gradients for two views of an update.
+    """Returns the cosine between two gradients of the loss, one with the advantages of each of two views of an update.
 
     Returns None if the update lacks a view or if a gradient is zero.
     """
@@ -66,7 +68,8 @@ def gradient_cosine(module: PolicyModule, update: Update, first: str, second: st
 def view_gradients(module: PolicyModule, update: Update, views: tuple[str, ...]) -> list[list[Tensor]]:
     """Returns for each view a list of gradients, one tensor for each trained parameter.
 
-    They are gradients of the loss with the advantages of the view, without the KL and entropy terms.
+    A view is a set of advantages that replaces the trained ones (:class:`turnwise.types.Credit`). The gradients of a
+    view are those of the loss with these advantages, without the KL and entropy terms.
     """
     parameters = [p for p in module.model.parameters() if p.requires_grad]
     totals = [[torch.zeros_like(p) for p in parameters] for _ in views]

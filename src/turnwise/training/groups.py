@@ -1,4 +1,4 @@
-"""Computes metrics of one iteration's groups: mean and spread of rewards, readable replies and lengths."""
+"""Computes metrics of one iteration's groups: mean and spread of rewards, share of readable replies, and lengths."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from turnwise.training.verdicts import domain_of
 
 
 def totals_of(experience: Experience) -> list[list[float]]:
-    """Returns one list of total rewards for each group. Groups that a gate stopped are left out.
+    """Returns a list of the rollouts' total rewards for each group. Groups that a gate stopped are left out.
 
-    Rollouts whose environment failed are left out of the lists, and groups without any other rollout are left out too.
+    Rollouts whose environment failed are left out of the lists. Groups in which every rollout failed are left out too.
     """
     return _totals(zip(experience.trees, experience.rewards, strict=True))
 
@@ -72,7 +72,10 @@ def reward_metrics(experience: Experience, most: float | None = None) -> dict[st
 
 
 def _by_domain(experience: Experience) -> dict[str, float]:
-    """Returns the mean reward over the groups of each domain (environment). Empty if there is only one domain."""
+    """Returns the mean reward over the groups of each domain (environment), as metrics.
+
+    The result is empty if the iteration's groups belong to only one domain.
+    """
     means: dict[str, list[float]] = {}
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
         paid = [reward for reward in rewards.get("total", ()) if reward == reward]

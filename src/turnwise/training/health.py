@@ -1,4 +1,4 @@
-"""Warns about updates from which the policy learns nothing, and ends the run after several without any sample.
+"""Warns about updates from which the policy learns nothing. Several updates in a row without a sample end the run.
 
 The user is warned once about each kind of problem, with the likely cause.
 """
@@ -18,7 +18,7 @@ from turnwise.training.gate_savings import gate_result
 from turnwise.training.recorder import Recorder
 
 FILE = "warnings.jsonl"  # in the run's folder; each line is {"iteration", "kind", "text"}
-IN_A_ROW = 3  # so many updates without a sample in a row end the run; so many problems in a row cause a warning
+IN_A_ROW = 3  # number of consecutive updates without a sample that end the run, or with a problem that give a warning
 
 _KINDS = ("empty", "spread", "format", "truncated", "unpaid")
 
@@ -107,7 +107,7 @@ class Health(Callback):
             )
 
     def closing(self, gate: Any) -> dict[str, Any]:
-        """Returns the entries ``gate`` and ``warnings`` of the run's result, each only if the run has such data."""
+        """Returns the entries ``gate`` and ``warnings`` of the run's result. An empty entry is left out."""
         stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
         return stopped | ({"warnings": list(self.warnings)} if self.warnings else {})
 

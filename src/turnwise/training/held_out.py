@@ -53,8 +53,8 @@ class HeldOut:
     ) -> list[Reply]:
         """Samples the policy's replies at ``states``, judges them, and returns one record for each state.
 
-        A reply may have as many tokens as the longest demonstrated reply, or as in training if that is more. The
-        limit is lower if the player's ``max_length`` leaves less room after the longest history of the batch.
+        The token limit of a reply is the limit of training, or the length of the longest demonstrated reply if that is
+        larger. The limit is lower if the player's ``max_length`` leaves less room after the longest history of a batch.
 
         Args:
             player: samples the replies. Its engine holds the policy's weights, and its sampling settings are those of
@@ -179,7 +179,7 @@ def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Returns the measures of one evaluation on held-out dialogues as metrics."""
+    """Returns the metrics ``eval/held_out/...`` of one evaluation on held-out dialogues."""
     replies = evaluation.replies
     if not replies:
         return {}

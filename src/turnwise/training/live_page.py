@@ -17,9 +17,9 @@ from turnwise.runs.status import NAME, Status, read_status, spent, write_status
 logger = logging.getLogger(__name__)
 
 SECONDS = 5.0  # least time in seconds between two pages of a phase
-SHARE = 50  # least time between two pages of a phase, in multiples of the time to draw one: 2 % of the time at most
-# least time between a page and that of a phase that begins, in multiples of the time to draw one; without it, a run of a few
-# seconds would spend most of its time on pages
+SHARE = 50  # least pause between two pages of a phase, in multiples of the time to draw a page
+# Least pause between the last page and the page at the start of a new phase, in multiples of the time to draw a page.
+# Without this pause, a run of a few seconds would spend most of its time on pages.
 PHASE_SHARE = 10
 
 
@@ -43,8 +43,8 @@ class Live:
         now = time.time()
         last = read_status(folder) if writes else None
         self.status = Status(command=command, before=spent(last) if last else 0.0, began=now, written=now)
-        self._next_status = 0.0  # on the clock of time.monotonic(), as the next one
-        self._drawn, self._took = -inf, 0.0  # when the last page was finished, and the seconds that it took
+        self._next_status = 0.0  # earliest time of the next write of the status, on the clock of time.monotonic()
+        self._drawn, self._took = -inf, 0.0  # when the last page was finished (same clock), and the seconds it took
         self._warned = False
 
     @property

@@ -38,7 +38,7 @@ class Wandb(WandbLogger):
         rollouts: greatest number of rows (leaves of recorded trees) in the table ``rollouts``. 0: no table.
 
     Raises:
-        InputError: the mode is online, but there is no key, the server refuses the key, or it does not answer.
+        InputError: the mode is online, but there is no API key, the server refuses the key, or it does not answer.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Wandb(WandbLogger):
         offline: bool = True,
         rollouts: int = 200,
     ) -> None:
-        import wandb  # loading it takes 0.8 s, which a run without this logger is spared
+        import wandb  # imported here because the import takes 0.8 s, and a run without this logger does not need it
 
         if rollouts < 0:
             raise ValueError(f"rollouts must be at least 0 (the number of leaves in a table), got {rollouts}")

@@ -76,7 +76,7 @@ def run(cfg: DictConfig) -> None:
             candidates = read_candidates(settings, parts, policy.chat, phases)
         parts = parts.asking(candidates.steps, policy.chat)
         proof = Proof(parts.judged, candidates.states, distributed, phases.log)
-        if not any((settings.folder / "checkpoints").glob("*.ckpt")):  # a resumed run asks when training begins
+        if not any((settings.folder / "checkpoints").glob("*.ckpt")):  # a resumed run asks its judge in ``trainer.fit``
             proof.ask()
         for line in () if candidates.own else untrained_lines(settings.policy.model, parts.env):
             phases.log(line)
@@ -136,9 +136,9 @@ def run(cfg: DictConfig) -> None:
 def frozen_groups(
     settings: Settings, parts: Parts, states: Sequence[State], player: Player, module: PolicyModule, phases: Phases
 ) -> Frozen | None:
-    """Samples the frozen buffer of ``rollout.frozen`` states from the base policy and returns it.
+    """Samples groups of rollouts from the base policy at ``rollout.frozen`` states, and returns this frozen buffer.
 
-    Returns None if ``rollout.frozen`` is not set, so that every iteration samples its own groups.
+    Returns None if ``rollout.frozen`` is not set. Every iteration then samples its own groups.
     """
     if (count := settings.rollout.frozen) is None:
         return None

@@ -65,7 +65,7 @@ class Measure:
         found = Evaluation()
         if held_out is not None:
             mine = self.distributed.share(held_out.states)
-            scored = held_out.states if is_sharded(self.module) else mine  # sharded processes compute together
+            scored = held_out.states if is_sharded(self.module) else mine  # with sharded weights, all compute together
             nats = negative_log_likelihood(self.module.model, scored)
             replies = held_out.measure(self.player, mine, nats, settings.attempts, advance)
             found.replies = self.distributed.gather(replies)
@@ -96,7 +96,7 @@ class Measure:
         return found
 
     def named(self, name: str) -> Evaluation:
-        """Returns the evaluation with this name. It is read from its file if an earlier start has finished it."""
+        """Returns the evaluation with this name. If an earlier start of the run has finished it, its file is read."""
         settings, held_out = self.settings.eval, self.candidates.held_out
         path = self.settings.folder / "evaluation" / f"{name}.jsonl"
         before = self.distributed.broadcast(read_evaluation(path) if self.distributed.first else None)
@@ -154,9 +154,9 @@ class EvaluateBetween:
 def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
     """Returns the key under which the base policy's evaluation is cached.
 
-    The key is a hash of everything that decides the evaluation: weights, environment, engine, suites, sampling settings
-    and commit. If the code has uncommitted changes, the key is None and the cache is not used, because nothing would
-    show whether a cached evaluation is still valid.
+    The key is a hash of the policy's weights and settings, the environment, engine, evaluation settings, sampling
+    settings, held-out dialogues and commit. If the code has uncommitted changes, the key is None and the cache is not
+    used, because nothing would show whether a cached evaluation is still valid.
 
     Args:
         cfg: the configuration.

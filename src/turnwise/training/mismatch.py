@@ -42,7 +42,7 @@ class MismatchAlarm(Callback):
         wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN counts as wrong too
         self.alarms += wrong
         metrics["mismatch_alarms"] = float(self.alarms)
-        if wrong and not self._warned and trainer.is_global_zero:  # again only after an update below the threshold
+        if wrong and not self._warned and trainer.is_global_zero:  # one warning while the mean stays too large
             logger.warning(
                 "iteration %d: the engine's log-probs differ from the trainer's by %.3g nats a token on average (at most %.3g), "
                 "above callbacks.mismatch.threshold=%g; check that both sides have the same weights, dtype and temperature. "

@@ -1,7 +1,7 @@
 """Defines the policy and its optimiser steps as a ``LightningModule``.
 
-The optimisation is manual in Lightning's sense, because the sizes of micro-batches follow from a token budget. The loss
-of a micro-batch is divided by counts of the whole update (``algo.losses.loss.Counts``), so the gradients of all
+The module uses Lightning's manual optimisation, because a token budget decides the sizes of micro-batches. The loss of
+a micro-batch is divided by counts of the whole update (``algo.losses.loss.Counts``), so the gradients of all
 micro-batches are summed.
 """
 
@@ -79,7 +79,7 @@ class PolicyModule(Scoring):
         self.staleness = 0  # number of updates by which the policy that sampled is behind this one
         self.earlier: list[
             dict[str, Any]
-        ] = []  # policies that sample for later iterations (training/earlier_policies.py); saved in the checkpoint
+        ] = []  # earlier policies that sample for later iterations (training/earlier_policies.py); in the checkpoint
         self.last_metrics: dict[str, float] = {}  # metrics of the last iteration's updates
         self.evaluate: Callable[[int], None] | None = None  # set by the run; needs engine and environment
         self._parts: list[list[dict[str, Mean | Max]]] = []  # metrics of each step on the current collection
@@ -107,10 +107,10 @@ class PolicyModule(Scoring):
         return [optimizer], [schedule]
 
     def rate(self, step: int) -> float:
-        """Returns the factor (0 to 1) of the learning rate at an optimiser step.
+        """Returns the factor (0 to 1) by which the learning rate is multiplied at optimiser step ``step``.
 
-        It rises linearly over the first ``warmup`` steps, and falls linearly to 0 over the last fraction ``decay`` of
-        all steps.
+        The factor rises linearly over the first ``warmup`` steps, and falls linearly to 0 over the last fraction
+        ``decay`` of all steps.
         """
         rising = (step + 1) / (self.settings.warmup + 1)
         last = self.settings.decay * self.steps
@@ -140,7 +140,8 @@ class PolicyModule(Scoring):
     def _metrics(self) -> dict[str, float]:
         """Merges the metrics of all optimiser steps of an iteration.
 
-        The mismatch metrics are those of the first step, because the weights have not changed before it.
+        The mismatch metrics compare the log-probs of engine and trainer. They are taken from the first step, because
+        the weights have not changed before it.
         """
         merged = merge_metrics(chain.from_iterable(self._parts))
         merged |= {
@@ -150,7 +151,10 @@ class PolicyModule(Scoring):
         return {name: metric.value for name, metric in merged.items()} | counted
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Returns the update without moving it, because it may not fit. Its micro-batches are moved one at a time."""
+        """Returns the update without moving it to the device, where the whole update may not fit.
+
+        The micro-batches of the update are moved one at a time.
+        """
         return batch
 
     def _add_gradients(self, update: Update) -> list[dict[str, Mean | Max]]:
@@ -168,7 +172,7 @@ class PolicyModule(Scoring):
                 self._split(update, error)
 
     def _split(self, update: Update, error: BaseException) -> None:
-        alone = self.distributed.world == 1  # other ranks would wait for a rank that starts the update again
+        alone = self.distributed.world == 1  # if one of several ranks started the update again, the others would wait
         if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
             raise Stopped(
                 f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or "
@@ -231,7 +235,7 @@ class PolicyModule(Scoring):
     def _check_weights(self) -> None:
         """Stops the run if an optimiser step made weights that are not finite, before a checkpoint contains them."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        # one number for all weights, because a device must finish its work before the processor reads a number
+        # A single number is read for all weights, because each read waits until the device has finished its work.
         if not math.isfinite(_number(torch.nn.utils.get_total_norm(trained, float("inf")))):
             raise Stopped(
                 f"some weights are not finite after update {self.version}; lower update.learning_rate (now "
@@ -258,5 +262,7 @@ class PolicyModule(Scoring):
 
 
 def _number(norm: Tensor) -> float:
-    """Returns a norm as a number. Of sharded tensors, it is that of all shards; every process must call this together."""
+    """Returns a norm as a Python float. For sharded tensors, it is the norm over all shards. Every process must then
+    call this function at the same point.
+    """
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

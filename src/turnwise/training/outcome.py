@@ -34,12 +34,12 @@ LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-co
 
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
-    """Compares success before and after training on the tasks of both evaluations, with a paired 95 % interval."""
+    """Compares success before and after training on the tasks of both evaluations. The 95 % interval is paired."""
     return _compared(base.success(mode, split), after.success(mode, split))
 
 
 def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
-    """Compares success for each subset of the tasks and for the unweighted mean of subsets; empty without subsets."""
+    """Compares success before and after training, by subset and as their unweighted mean. Empty without subsets."""
     sides = base.by_subset(mode), after.by_subset(mode)
     both = {name: sides[0][name].keys() & sides[1][name].keys() for name in sides[0] if name in sides[1]}
     before, since = (
@@ -75,7 +75,7 @@ def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]
 
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Compares success with sampled attempts (the headline if there are any) and with greedy decoding."""
+    """Compares success before and after training, for sampled attempts (the headline if any) and for greedy ones."""
     modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
     modes = {mode: found for mode, found in modes.items() if found}
     headline = next(iter(modes), "sampled")
@@ -91,7 +91,7 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
-    """Returns the entry ``in_domain`` and, if held-out dialogues were evaluated, the entry ``held_out``.
+    """Returns the entries ``in_domain`` and, if held-out dialogues were evaluated, ``held_out`` of ``result.json``.
 
     Args:
         base, after: the evaluations before and after training.
@@ -127,7 +127,7 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
-    """Returns both sides with only the items that both have. Items may be missing where an environment failed."""
+    """Returns the scores of those items that both sides contain. A side lacks an item if its environment failed."""
     common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
     sides = [
         {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)
@@ -178,7 +178,7 @@ def provenance() -> dict[str, Any]:
 
 
 def command(resumes: bool = False) -> str:
-    """Returns this process's command line as typed. With ``resumes``, ``fresh=`` is left out so that it resumes."""
+    """Returns this process's command line as typed. With ``resumes``, it lacks ``fresh=`` and so resumes the run."""
     given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
     return shlex.join(["python", sys.argv[0], *given])
 
@@ -221,7 +221,7 @@ def save_evaluation(path: Path, evaluation: Evaluation) -> None:
 
 
 def read_evaluation(path: Path) -> Evaluation | None:
-    """Reads the evaluation at ``path``. Returns None if there is no file, or with a warning if it is damaged."""
+    """Reads the evaluation at ``path``. Returns None if the file is missing or, after a warning, if it is damaged."""
     try:
         return load_evaluation(path)
     except FileNotFoundError:
@@ -246,7 +246,7 @@ def load_evaluation(path: Path) -> Evaluation:
 
 
 def summary(evaluation: Evaluation) -> dict[str, float]:
-    """Returns the metrics of an evaluation."""
+    """Returns the metrics ``eval/...`` of one evaluation."""
     metrics: dict[str, float] = {}
     for mode in ("sampled", "greedy"):
         for split in sorted({episode.split for episode in evaluation.episodes}):
@@ -285,7 +285,7 @@ def _points(share: float) -> float:
 
 
 def _interval(estimate: Estimate) -> list[float] | None:
-    """Returns the interval in percentage points, or None if there were too few tasks for an interval."""
+    """Returns the confidence interval of ``estimate`` in percentage points, or None if there were too few tasks."""
     if estimate.low is None or estimate.high is None:
         return None
     return [_points(estimate.low), _points(estimate.high)]

@@ -161,7 +161,7 @@ def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
 
 
 def base_policy(settings: Settings) -> BasePolicy:
-    """Loads the policy of ``settings.policy``, and checks that packed trees give its exact log-probs.
+    """Loads the policy of ``settings.policy``, and checks that packed trees give the log-probs of its own forward pass.
 
     Raises:
         InputError: there is no such model, or the log-probs differ.

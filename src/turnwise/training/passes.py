@@ -1,8 +1,8 @@
 """Runs forward and backward passes over micro-batches. On a CPU, several passes run at once, with one thread each.
 
 On a small packed row, two threads for each operation are hardly faster than one, because the operations are short. Two
-rows at the same time take about half as long. The gradients are added in the order of the micro-batches, so that the
-same number of threads gives the same weights, bit for bit.
+rows at the same time, with one thread each, take about half as long as one row after the other. The gradients are added
+in the order of the micro-batches, so that the same number of threads gives the same weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class Passes:
-    """Runs passes on ``threads`` worker threads (by default, PyTorch's number). They start when first needed."""
+    """Runs passes on ``threads`` worker threads (by default, PyTorch's number). The threads start when first needed."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or torch.get_num_threads()

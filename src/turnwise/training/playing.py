@@ -50,9 +50,9 @@ def spooled(
 ) -> Iterator[Player]:
     """Yields a player that also stores its samples on disk, so that a killed run can reuse them after a restart.
 
-    The files are removed when the block ends without an error. With a server or ``engine.schedule=free``, stored
-    samples are used as they are. Their log-probs depend on what else was in the batch, so they cannot be repeated
-    exactly.
+    The files are removed when the block ends without an error. With a server or ``engine.schedule=free``, a stored
+    sample is used as it is and not sampled a second time. Its log-probs depend on which other requests were in the same
+    batch, so the engine could not repeat them exactly.
     """
     if cfg.rollout.spool is None:
         yield player

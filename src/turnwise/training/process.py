@@ -30,7 +30,7 @@ def prepare(seed: int) -> None:
 
 
 def give_back() -> None:
-    """Frees the memory that an earlier run of this process left, and returns free pages to the operating system.
+    """Frees the memory that an earlier run in this process still holds, and returns free pages to the operating system.
 
     A trainer, its module and the figures of a report refer to each other in cycles. Python searches for old cycles only
     after the number of objects has grown by a quarter, but a run with gigabytes of tensors has few objects. Without

@@ -112,7 +112,7 @@ def profile(
         player.forget()  # a trajectory's states are neighbours, so no later shard needs these episodes
         if on_done is not None:
             on_done(len(part))
-    distributed.barrier()  # the others read the last shard that the first has written
+    distributed.barrier()  # the other processes read the last shard after the first process has written it
     return profiles
 
 
@@ -183,7 +183,7 @@ class Profiles(Mapping[str, Profile]):
         self._index(path, [row["state_id"] for row in rows])
 
     def write(self, path: Path, kept: Sequence[State]) -> None:
-        """Writes all profiles to one Parquet file, for reports and the next run. The column ``kept`` marks ``kept``."""
+        """Writes all profiles to one Parquet file. Its column ``kept`` is true for the states in ``kept``."""
         kept_S = np.zeros(len(self.states), bool)
         for name in ids_of(kept):
             kept_S[self._place(name)] = True

@@ -1,8 +1,8 @@
 """Draws a progress bar for the phases of a run, with the remaining time in words.
 
 The remaining time of the running phase is estimated from its time per step so far. The time of a later phase is taken
-from an earlier phase that takes equally long: the evaluation after training takes as long as the one before. If there
-is no such measurement for a later phase, the total is a lower bound.
+from an earlier phase that takes equally long. For example, the evaluation after training takes as long as the one
+before. If no time is known for a later phase, the estimated time of the run is a lower bound.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class Phases:
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
         """Shows the progress of a phase of ``total`` steps while the block runs.
 
-        The block gets a function ``advance(steps, note="", already=False)``, which it calls after finished steps.
-        ``already`` means that an earlier start of the run did these steps. The time of the block is added to
-        ``seconds[name]``.
+        The ``with`` statement yields a function ``advance(steps, note="", already=False)``, which the block calls after
+        finished steps. ``already`` means that an earlier start of the run did these steps. The time of the block is
+        added to ``seconds[name]``.
         """
         task = self._bar.add_task(plain(name), total=total, left="", note="")
         began, done = time.monotonic(), 0.0

@@ -27,7 +27,7 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
 
 @contextmanager
 def recomputing(layers: Sequence[Any]) -> Iterator[None]:
-    """Sets the layers to training mode within the block, because the library recomputes only in this mode.
+    """Sets the layers to training mode within the ``with`` block, because transformers recomputes only in this mode.
 
     Outside of such blocks, a policy is never in training mode. The modules inside a layer keep their mode, so that
     nothing else changes.

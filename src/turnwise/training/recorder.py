@@ -134,7 +134,7 @@ class Recorder(Callback):
     # -- records of an iteration ---------------------------------------------------------------------------------------
 
     def paid(self, cost: Mapping[str, float]) -> None:
-        """Counts the cost of samples from before the first iteration. A resumed run has it in its checkpoint."""
+        """Counts the cost of samples from before the first iteration. A checkpoint's counters already contain it."""
         self._add(cost)
 
     def _add(self, counts: Mapping[str, float]) -> None:
@@ -154,7 +154,7 @@ class Recorder(Callback):
 
         Args:
             gathered: the rollouts of all processes, and their cost.
-            updates: the packed updates that were made of them.
+            updates: the packed updates that were made of these rollouts.
             learned: metrics of sampling, of reprofiling and of other models that were trained on the rollouts.
             cpu_began: the process's CPU time (``time.process_time``) when the iteration began. None: now.
             waited: seconds in which the iteration waited for the rollouts. None: as long as their collection took.

@@ -24,10 +24,10 @@ from turnwise.types import State
 class Reprofile(Callback):
     """Returns the states of each iteration, from the set that was chosen by the last profile.
 
-    The class is a callback, so that the checkpoint stores its data: the fractions of mixed groups since the last
-    profile, and the places of the chosen states among the candidates. The profile on disk would not suffice: if it were
-    damaged, it could not be computed again, because the policy of that time no longer exists. Every process of a run
-    has this callback, and all of them choose the same states.
+    The class is a callback, so that the checkpoint stores its data: for each iteration since the last profile, the
+    fraction of groups whose rewards differ, and the places of the chosen states among the candidates. The profile on
+    disk would not suffice. If it were damaged, it could not be computed again, because the policy of that time no
+    longer exists. Every process of a run has this callback, and all of them choose the same states.
 
     Args:
         refresh: the rule that decides when to profile again.
@@ -64,7 +64,10 @@ class Reprofile(Callback):
         return self.batches(iteration)
 
     def prepare(self, iteration: int) -> None:
-        """Profiles the candidates and chooses again if this is due. All processes must call it before an iteration."""
+        """Profiles the candidates and chooses states again, if the rule ``refresh`` decides so for this iteration.
+
+        All processes must call this method before an iteration.
+        """
         self.seconds = 0.0
         if not self.refresh.due(self.history, self.profiles):
             return

@@ -37,9 +37,10 @@ class Scoring(LightningModule):
 
     @torch.no_grad()
     def references(self, update: Update) -> list[Tensor | None]:
-        """Returns for each micro-batch the log-probs (U,) under the base policy pi_0, or None if the loss needs none.
+        """Returns for each micro-batch the log-probs of its U predicted tokens under the base policy pi_0, shape (U,).
 
-        All log-probs are computed before any gradient, because switching the adapter off affects all threads.
+        The entries are None if the loss does not need them. All log-probs are computed before any gradient, because the
+        adapter is switched off meanwhile, and this affects all threads.
         """
         if not self.loss.needs_reference or not update.batches:
             return [None] * len(update.batches)
@@ -50,7 +51,7 @@ class Scoring(LightningModule):
     def with_near(self, updates: Sequence[Update]) -> list[Update]:
         """Returns the updates with the current policy's log-probs added to their items, if the loss needs them.
 
-        They are needed only if the iteration has several optimiser steps, and are computed before the first.
+        The loss needs them only if the iteration has several optimiser steps. They are computed before the first step.
         """
         if self.settings.steps == 1 or not getattr(self.loss, "needs_near", False):
             return list(updates)

@@ -141,7 +141,7 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
     """
     try:
         dcp.save(tensors, checkpoint_id=folder)
-    except dcp.api.CheckpointException as error:  # no subclass of Exception; its message does not name a full disk
+    except dcp.api.CheckpointException as error:  # a BaseException, whose message does not name a full disk
         with writing(path), tempfile.TemporaryFile(dir=folder) as asked:
             asked.write(bytes(_PROBE))
             asked.flush()
@@ -150,9 +150,9 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
 
 
 class Whole:
-    """A sharded model with its trained weights gathered in the CPU memory of the first process, for saving.
+    """A sharded model whose trained weights are gathered in the CPU memory of the first process, to be saved there.
 
-    All processes must create this object. Only the first may use it.
+    All processes must create this object. Only the first process may use it.
     """
 
     def __init__(self, model: Any) -> None:

@@ -76,7 +76,7 @@ def read_experts(
 class Turns(LazyStates):
     """A sequence of states, one for every assistant turn of every trajectory (PivotRL Eq. 3).
 
-    The states are built when they are needed, those of one trajectory together.
+    The states are built when they are needed. All states of a trajectory are built together.
     """
 
     def __init__(self, demonstrations: Demonstrations) -> None:
@@ -109,7 +109,7 @@ class Turns(LazyStates):
         return begin + int(turn) if int(turn) < end - begin else None
 
     def of(self, numbers: Iterable[int]) -> Sequence[State]:
-        """Returns the states of the trajectories with these numbers. If these are all, ``self`` is returned."""
+        """Returns the states of the trajectories with these numbers, or ``self`` if these are all trajectories."""
         starts, wanted = self.demonstrations.starts, sorted(numbers)
         if len(wanted) == len(self.demonstrations):
             return self
@@ -164,7 +164,7 @@ def hold_out(
     Args:
         own: the reader of the user's file.
         turns: the states of all demonstrated turns.
-        steps: the demonstrated turns by state id.
+        steps: map from state id to the demonstrated turn.
         most: greatest number of held-out dialogues that are evaluated. None of the held-out dialogues is trained on.
         rollout: the settings of rollouts.
         sampled: whether the run learns from sampled replies. The user is then told if a demonstrated reply is longer
@@ -244,5 +244,5 @@ def _within(
 
 
 def starts_of(environment: Any, count: int, seed: int, opening: Callable[[Task], list[int]]) -> list[State]:
-    """Returns the first states of ``count`` train tasks."""
+    """Returns the first state of each of ``count`` train tasks. ``opening`` gives the token ids of this state."""
     return task_starts(environment.tasks("train", count, seed), opening)

@@ -21,10 +21,10 @@ class Remembering(Protocol):
 
 
 class Iteration(IterableDataset[Update]):
-    """The dataset of one iteration: its ``steps`` updates. They are collected when the first is requested.
+    """The dataset of one iteration: its ``steps`` updates. They are collected when the first one is requested.
 
-    The dataset has a length, because Lightning would otherwise fetch one batch ahead. Each update would then be
-    trained on rollouts from the policy before the last update.
+    The dataset has a length, because Lightning would otherwise fetch one batch in advance. The rollouts of an update
+    would then be sampled before the previous update has changed the policy.
     """
 
     def __init__(self, collect: Collect, iteration: int, steps: int) -> None:
@@ -38,7 +38,7 @@ class Iteration(IterableDataset[Update]):
 
 
 class Rollouts(LightningDataModule):
-    """Provides the updates of a run to Lightning's trainer, as batches of training.
+    """Provides the updates of a run to Lightning's trainer, as training batches.
 
     A validation batch is only the number of the iteration after which the policy is evaluated.
 

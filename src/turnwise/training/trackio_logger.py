@@ -60,7 +60,7 @@ class Trackio(Logger):
             )
         resume = "allow" if any((Path(save_dir) / "checkpoints").glob("*.ckpt")) else "never"
         try:
-            with redirect_stdout(io.StringIO()):  # because Trackio would print between the lines of the run
+            with redirect_stdout(io.StringIO()):  # otherwise Trackio would print between the lines of the run
                 self.run = trackio.init(
                     project=project, name=name, group=group, space_id=space, resume=resume, embed=False,
                     auto_log_cpu=system, auto_log_gpu=system,

@@ -25,8 +25,8 @@ from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.types import Trajectory
 
-FLOOR, PART = 8, 4  # at least FLOOR dialogues are held out, but of a small file only 1 / PART
-_PLAYED = 2.0  # in ``draws``, marks a trajectory of an environment; a dialogue has a number in [0, 1)
+FLOOR, PART = 8, 4  # at least FLOOR dialogues are held out; if the file is small, 1 / PART of its dialogues
+_PLAYED = 2.0  # value in ``draws`` for a trajectory of an environment; a dialogue has a value in [0, 1) there
 
 
 def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
@@ -47,7 +47,7 @@ def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format 
 
 @dataclass(slots=True)
 class OwnFile:
-    """Takes the trajectories of a user's file one at a time, and decides which are held out.
+    """Takes the trajectories of a user's file one at a time, and decides which of its dialogues are held out.
 
     Args:
         demonstrations: the store to which the trajectories are added.
@@ -68,7 +68,7 @@ class OwnFile:
     strange: Counter[str] = field(default_factory=Counter)  # environments in the file that the run does not have
     folded: int = 0  # dialogues whose system message is merged into the first user message
     as_text: int = 0  # dialogues whose tools and calls are written as text
-    silenced: int = 0  # dialogues in which the template drops the text beside calls
+    silenced: int = 0  # dialogues in which the chat template drops the text that a reply has beside its calls
     pivots: int = 0  # dialogues in which only the last reply is a candidate
     rated: int = 0  # pivot dialogues that have a pass rate
 
@@ -126,7 +126,7 @@ class OwnFile:
     # -- facts about the file after reading ----------------------------------------------------------------------------
 
     def lines(self) -> list[str]:
-        """Returns log lines that tell the user how the dialogues are rendered and judged."""
+        """Returns log lines that tell the user how the dialogues of the file are rendered and judged."""
         count = self.dialogues
         if not count:
             return []
@@ -192,6 +192,8 @@ class OwnFile:
 
     def held_out(self) -> list[int]:
         """Returns the numbers of the held-out dialogues, which are never trained on, in the order of their hashes.
+
+        The number of a dialogue is its position among all trajectories of the file, from 0.
 
         Raises:
             InputError: no dialogue would be left to train on, because the file has only one or only copies of one.

@@ -1,4 +1,4 @@
-"""Counts the verdicts on single actions by domain.
+"""Counts the verifiers' verdicts on single actions, for each domain.
 
 A domain is the name of an environment, or ``dialogues`` for dialogues without one. An action is accepted if its verdict
 ``functional`` is 1. The miss rate is the fraction of accepted actions that an exact comparison would reject,
@@ -29,8 +29,8 @@ def count_verdicts(experience: Experience) -> Counter[str]:
     """Counts the verdicts in the trees of an iteration.
 
     The keys are ``<domain>/judged``, ``<domain>/accepted``, ``<domain>/exact``, ``<domain>/missed`` (accepted but not
-    exact) and ``<domain>/truncated``. Actions without both verdicts, and leaves whose environment failed, are not
-    counted. A truncated action is counted as judged and is never accepted.
+    exact) and ``<domain>/truncated``. An action is not counted if it lacks the verdict ``functional`` or ``strict``, or
+    if its environment failed. A truncated action is counted as judged and is never accepted.
     """
     counts: Counter[str] = Counter()
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
@@ -70,9 +70,10 @@ def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def verifier_result(sampled: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Returns for each domain the counts of verdicts and the miss rate on the run's rollouts.
+    """Returns for each domain the counts of verdicts and the miss rate on the run's rollouts (``sampled``).
 
-    The entry ``profile`` of a domain has the same for the actions of the profile.
+    The entry ``profile`` of a domain has the same figures for the actions that were sampled for the profile
+    (``profiled``).
     """
     domains = sorted({key.partition("/")[0] for key in (*sampled, *profiled)})
     result: dict[str, dict[str, Any]] = {}

@@ -20,7 +20,7 @@ class _Group:
 
     mean: float  # mean outcome
     spread: float  # s_out, the std of the outcome
-    ratio: float | None  # rho; None if the judge gave no score for one of the leaves
+    ratio: float | None  # rho (Eq. 20); None if the judge gave no score for one of the leaves
     a_out: _Leaves
     a_mix: _Leaves | None  # None if the judge gave no score for one of the leaves
     agreement: float | None  # correlation of outcome and reasoning; None if one of them does not vary
@@ -32,14 +32,14 @@ class Awpo:
     18-24). A leaf is valid if its environment did not fail.
 
     The rule reads the rewards ``outcome`` (``total`` if there is no ``outcome``) and ``reasoning``. R_mix is their sum.
-    A_out and A_mix are normalised by the population std as in :class:`turnwise.algo.advantages.group.GroupAdvantage`: a
-    std of at most ``tolerance`` gives advantage exactly 0.
+    A_out and A_mix are the outcome and R_mix, each minus its mean over the tree and divided by its population std as in
+    :class:`turnwise.algo.advantages.group.GroupAdvantage`: a std of at most ``tolerance`` gives advantage exactly 0.
 
-    - rho = s_mix / (s_out + s_mix + eps) (Eq. 20);
-    - w = 1[mean_out < R_max] 1[rho < epsilon_mix] rho (Eq. 21). R_max is the running maximum of the groups' mean
-      outcomes over the whole run, including this batch (kept in the rule's memory). A mean within ``tolerance`` of
-      R_max counts as equal;
-    - d = alpha_base + (alpha_prio - alpha_base) 1[tau_low < mean_out < tau_high] (Eq. 22);
+    - rho = s_mix / (s_out + s_mix + eps) (Eq. 20), where s_out and s_mix are the stds of the outcome and of R_mix;
+    - the mixing weight is w = 1[mean_out < R_max] 1[rho < epsilon_mix] rho (Eq. 21). R_max is the running maximum of
+      the groups' mean outcomes over the whole run, including this batch (kept in the rule's memory). A mean within
+      ``tolerance`` of R_max counts as equal;
+    - the difficulty factor is d = alpha_base + (alpha_prio - alpha_base) 1[tau_low < mean_out < tau_high] (Eq. 22);
     - clip radius = clip_min + (1 - mean w) (clip_max - clip_min) (Eq. 24), with the mean over all groups of the update
       (Algorithm 1). A tree does not count as a group if it has fewer than two valid leaves, if a gate stopped it, or if
       another tree replaces it (``zero_variance=refill``).
@@ -59,7 +59,7 @@ class Awpo:
         difficulty: whether to compute d by Eq. 22; if False, d = 1.
         dynamic_clip: whether to use the radius of Eq. 24; if False, the loss keeps its own clip range.
         mean_over: the groups over which Eq. 24 takes its mean. ``trained`` leaves out groups that have weight 0 in the
-            loss. The w of such groups is mostly 0, which would keep the radius wide even if the trained groups rely on
+            loss. Such groups mostly have w = 0, so they would keep the radius wide even if the trained groups rely on
             the judge.
         epsilon_mix, tau_low, tau_high: thresholds of Eqs. 21 and 22. The paper does not give their values. tau_low and
             tau_high are in units of the outcome.
@@ -151,7 +151,9 @@ class Awpo:
         return Credited(credits, {**memory, PEAK: peak}, metrics)
 
     def _group(self, tree: RolloutTree, rewards: Rewards) -> _Group | None:
-        """Returns the statistics of a tree, or None if a gate stopped it or it has fewer than two valid leaves."""
+        """Returns the statistics of a tree (Eqs. 18-20), or None if a gate stopped it or it has fewer than two valid
+        leaves.
+        """
         if tree.stopped:
             return None
         outcome = finite_rewards(tree, rewards, "outcome" if "outcome" in rewards else "total")

@@ -58,9 +58,10 @@ def credit_all(
 def spread(tree: RolloutTree, leaf_advantage: Mapping[int, float]) -> Credit:
     """Returns the credit of every turn, given the advantages of some leaves (turn index -> advantage).
 
-    A turn receives the sum over the leaves below it. So on a flat tree every turn of a path has its leaf's advantage,
-    and a turn that several paths share gets the sum of the gradients that a separate copy in each path would get. The
-    weight of a turn is 1 if ``leaf_advantage`` has a leaf below it, else 0.
+    A turn receives the sum of the advantages of the leaves below it. So in a tree that branches only at its root, every
+    turn of a path has the advantage of the path's leaf. In other trees, a turn that several paths share gets the sum of
+    the gradients that a separate copy in each path would get. The weight of a turn is 1 if ``leaf_advantage`` has a
+    leaf below it, else 0.
     """
     return spread_turns(tree, {leaf: [value] * len(tree.path(leaf)) for leaf, value in leaf_advantage.items()})
 
@@ -113,7 +114,7 @@ def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, 
 
 
 def mean(values: Collection[float]) -> float:
-    """Returns the arithmetic mean, with an exactly rounded sum."""
+    """Returns the arithmetic mean; the sum is rounded only once (``math.fsum``)."""
     return math.fsum(values) / len(values)
 
 

@@ -1,4 +1,4 @@
-"""GiGPO (arXiv:2505.10978): compares a rollout with its group, and a step with other steps taken in the same state."""
+"""GiGPO (arXiv:2505.10978): compares a rollout with its group, and a step with steps taken in the same state."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _Key = TypeVar("_Key", bound=Hashable)
 class GiGPO:
     """Computes A_t = A_E + omega A_S (Eq. 8), the sum of an episode-relative and a step-relative advantage.
 
-    Each advantage is (value - mean) / F_norm within its own group.
+    Each of the two is (value - mean) / F_norm. The mean and the normalisation factor F_norm are those of the group of
+    values that are compared.
 
-    A_E is the group advantage of a rollout's total among the tree's valid leaves. A_S compares the discounted returns
-    R_t = sum over k >= t of gamma^(k-t) r_k of all steps of the tree that stand at the same anchor state, whichever
-    rollout and turn they belong to. The rewards r_k of a path add up to its total
+    A_E compares the total rewards of the tree's valid leaves (the leaves whose environment did not fail). A_S compares
+    the discounted returns R_t = sum over k >= t of gamma^(k-t) r_k of all steps of the tree that stand at the same
+    anchor state, whichever rollout and turn they belong to. The rewards r_k of a path add up to its total
     (:func:`turnwise.algo.advantages.turn_rewards.payments`).
 
     The anchor state of a turn is what the environment showed before the turn. All turns that begin at the root share
@@ -32,14 +33,14 @@ class GiGPO:
     ``anchor=history`` therefore requires the same observations in the same order since the root. An observation that
     repeats the opening does not match the root's anchor, because a tree keeps the opening as tokens only.
 
-    F_norm is the population std plus ``eps``, or 1. A_S is 0 for a step that is alone at its anchor or whose anchor's
-    returns are all equal. A turn that several leaves share is one step. Its return is the mean over those leaves, and
-    it receives the sum of the leaves' advantages as in :func:`turnwise.algo.advantages.credit.spread`. A tree whose
-    advantages are all 0 is handled as ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves
-    whose environment failed are in no group.
+    F_norm is the population std of the group plus ``eps``, or 1 if ``scale`` is False. A_S is 0 for a step that is
+    alone at its anchor or whose anchor's returns are all equal. A turn that several leaves share is one step. The
+    return of this step is the mean over those leaves, and the step receives the sum of the leaves' advantages as in
+    :func:`turnwise.algo.advantages.credit.spread`. A tree whose advantages are all 0 is handled as ``zero_variance``
+    says. A tree that a gate stopped is never trained on. Leaves whose environment failed are in no group.
 
     Attributes:
-        omega: weight of A_S; with 0 only the group advantage A_E is left.
+        omega: weight of the step-relative advantage A_S; with 0 only the episode-relative advantage A_E is left.
         gamma: discount per turn.
         scale: whether F_norm is std + eps. If False, F_norm is 1, which is the paper's other choice.
         anchor: what two turns must have in common to be compared.
@@ -86,7 +87,9 @@ class GiGPO:
         return spread(tree, {})
 
     def _relative(self, values: dict[_Key, float]) -> dict[_Key, float]:
-        """Returns (value - mean) / F_norm within one group; 0 if it has one member or its values are equal."""
+        """Returns (value - mean) / F_norm for each value of a group, or 0 if the group has only one value or equal
+        values.
+        """
         spread_of = std(values.values()) if values else 0.0
         if spread_of <= self.tolerance:
             return dict.fromkeys(values, 0.0)
@@ -104,10 +107,10 @@ class GiGPO:
         return {turn: mean(rests) for turn, rests in below.items()}
 
     def _relative_by_anchor(self, tree: RolloutTree, returns: dict[int, float]) -> dict[int, float]:
-        """Returns A_S of every turn that has a return (Eqs. 6-7)."""
+        """Returns A_S, the step-relative advantage (Eqs. 6-7), of every turn in ``returns``."""
         shown: dict[int, tuple[str, ...]] = {
             -1: ()
-        }  # turn -> the observations that its children are compared by; () only for the root
+        }  # turn -> the observations by which the children of this turn are compared; () only for the root
         for number, turn in enumerate(tree.turns):
             history = shown[turn.parent] if self.anchor == "history" else ()
             shown[number] = (*history, turn.observation)

@@ -15,14 +15,14 @@ class GroupAdvantage:
     """Computes A_i = (r_i - baseline) / (std + eps) for each valid leaf i of a tree, with the population std.
 
     This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). The advantage is exactly 0 in a group
-    whose std is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed are left
-    out of all statistics and never trained on. A tree that a gate stopped is left out in the same way. Turns receive
-    the sum of their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
+    whose std is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed (the
+    leaves that are not valid) and trees that a gate stopped are left out of all statistics and are never trained on.
+    Turns receive the sum of their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
 
     Attributes:
         eps: added to the std.
         tolerance: rewards count as equal if their std is at most this, because float rewards are never exactly equal.
-        scale: whether to divide by the std; False is Dr.GRPO (arXiv:2503.20783).
+        scale: whether to divide by std + eps. Dr.GRPO (arXiv:2503.20783) does not.
         baseline: ``mean`` is the mean of the whole group. ``leave_one_out`` is the mean of the other leaves (RLOO,
             arXiv:2402.14740).
         zero_variance: what to do with a group whose advantages are all 0. ``keep`` gives it advantage 0 (it still

@@ -1,6 +1,6 @@
-"""Monte Carlo advantages in a rollout tree: a turn's advantage is the change in value that it causes.
+"""Monte Carlo advantages in a rollout tree: a turn's advantage is the change in expected reward that the turn causes.
 
-The idea is that of VinePPO (arXiv:2410.01679).
+The idea comes from VinePPO (arXiv:2410.01679).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class MonteCarlo:
     :class:`turnwise.algo.advantages.treerpo.TreeRPO`. (VinePPO starts new rollouts at every step, so each step has its
     own value, as in a tree that branches at every turn.) The advantages of the steps of a path add up to its total
     minus the root's mean. The advantages of siblings, weighted by their numbers of leaves, add up to 0. On a tree that
-    branches only at its root this is the group advantage, without scaling if ``scale`` is False.
+    branches only at its root, the advantage of every turn is the group advantage of its leaf (not divided by a std if
+    ``scale`` is False).
 
     There are two differences from TreeRPO: a node's value weighs all leaves equally, not all children, and siblings are
-    not normalised among themselves. A branch point whose children have equal values has no signal and is handled as
-    ``zero_variance`` says, and so is a root with one child. Turns without a valid leaf below them are left out of all
-    means and have weight 0. In a tree that a gate stopped, every turn has weight 0.
+    not normalised among themselves. A branch point whose children have equal values gives no learning signal and is
+    handled as ``zero_variance`` says. A root with one child is handled in the same way. Turns without a valid leaf
+    below them are left out of all means and have weight 0. In a tree that a gate stopped, every turn has weight 0.
 
     Attributes:
         scale: whether to divide by the population std of the totals of all valid leaves, one number for the whole tree.
@@ -81,7 +82,9 @@ class MonteCarlo:
 
 
 def leaf_means(tree: RolloutTree, total: dict[int, float]) -> dict[int, float]:
-    """Returns V of the root (-1) and of every turn above a leaf of ``total``: the mean total of the leaves below it."""
+    """Returns V, the mean total reward of the leaves below, for the root (key -1) and every turn on a path to a leaf of
+    ``total``. A leaf's V is its own total.
+    """
     below: dict[int, list[float]] = defaultdict(list)
     for leaf, value in total.items():
         for turn in (-1, *tree.path(leaf)):

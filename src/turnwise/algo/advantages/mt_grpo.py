@@ -21,24 +21,24 @@ class MTGRPO:
     """Computes advantages from the rewards of turns and the outcome, in one of two forms.
 
     ``naive`` is the published form: A_k = A^T_k + lambda A^O before the last turn of a rollout, and lambda A^O at the
-    last turn. A^T_k is the turn's own reward, normalised (mean and population std) over all valid rollouts of the tree
-    that go on after their turn k. A^O is the outcome (the run's ``total``), normalised over all valid rollouts. The
-    paper writes this for two turns. With more turns, the usual form has separate statistics for each turn index. The
-    baseline is biased if the policy decides when to end (verl issue 7244), because a rollout's own action at turn k
+    last turn. A^T_k is the reward of turn k alone, normalised (mean and population std) over all valid rollouts of the
+    tree that go on after their turn k. A^O is the outcome (the run's ``total``), normalised over all valid rollouts.
+    The paper writes this for two turns. With more turns, the usual form has separate statistics for each turn index.
+    The baseline is biased if the policy decides when to end (verl issue 7244), because a rollout's own action at turn k
     decides whether it enters the statistics of turn k.
 
-    ``unbiased`` is our own form, derived for this reason: A_k = G_k - b_k, where G_k = r_k + ... + r_(K-1) + lambda R
-    is the reward that the rollout still receives from turn k on. b_k is the mean of G over the other rollouts, each at
-    its turn k, or at its last turn if it has ended by then. No rollout is in its own baseline or decides how many terms
-    the baseline has, and nothing is divided by a std. So the baseline changes no expectation if rollouts are
-    independent and the loss sums over turns (``loss.aggregation=constant``, ``zero_variance=keep``). A mean over the
-    tokens of each rollout weighs short and long rollouts differently, which makes the gradient biased again. Rollouts
-    that share a turn are left out of each other's baseline at that turn, and a turn that all rollouts share has
-    advantage 0. Without rewards of turns, this form is lambda times the leave-one-out group advantage.
+    ``unbiased`` is our own form, which avoids this bias: A_k = G_k - b_k, where G_k = r_k + ... + r_(K-1) + lambda R is
+    the reward that the rollout still receives from turn k on (r_k is the reward of turn k, K the number of turns and R
+    the outcome). b_k is the mean of G over the other rollouts, each at its turn k, or at its last turn if it has ended
+    by then. No rollout is in its own baseline or decides how many terms the baseline has, and nothing is divided by a
+    std. So the baseline does not change the expected gradient if rollouts are independent and the loss sums over turns
+    (``loss.aggregation=constant``, ``zero_variance=keep``). A mean over the tokens of each rollout weighs short and
+    long rollouts differently, which makes the gradient biased again. Rollouts that share a turn are left out of each
+    other's baseline at that turn, and a turn that all rollouts share has advantage 0.
 
     Only the turns before a rollout's last turn have rewards of turns, because the result of the last turn is the
-    outcome. If no turn has a reward, ``naive`` is lambda times the group advantage and ``unbiased`` is as above. The
-    metric ``train/turns_paid`` is then 0, and the run warns.
+    outcome. If no turn has a reward, ``naive`` is lambda times the group advantage, and ``unbiased`` is lambda times
+    the leave-one-out group advantage. The metric ``train/turns_paid`` is then 0, and the run warns.
 
     Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree whose
     advantages are all 0 is handled as ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves
@@ -50,8 +50,8 @@ class MTGRPO:
         turn_reward: ``reward`` is the environment's reward for a turn. Any other value is a key of the turn's info,
             such as ``admissible`` (whether the environment could execute the action; the paper rewards calls that ran).
         turn_offset: added to each of these rewards. With ``admissible`` and -1, a turn that could not be executed costs
-            1 and any other turn 0. With 0, ``unbiased`` rewards every additional turn. ``naive`` does not depend on the
-            offset.
+            1 and any other turn 0. With ``admissible`` and 0, ``unbiased`` would reward a rollout for every additional
+            turn that could be executed. ``naive`` does not depend on the offset.
         eps: added to the std.
         tolerance: std at or below which rewards count as equal.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
@@ -80,8 +80,8 @@ class MTGRPO:
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of rollouts that have turn
-        rewards.
+        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of rollouts in which a turn
+        before the last was rewarded.
         """
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
@@ -131,6 +131,8 @@ class MTGRPO:
         }
 
     def _against(self, others: list[float], value: float) -> float:
-        """Returns ``value`` minus the others' mean; 0 without others or if the difference is within ``tolerance``."""
+        """Returns ``value`` minus the mean of ``others``, or 0 if ``others`` is empty or the difference is within
+        ``tolerance``.
+        """
         difference = value - mean(others) if others else 0.0
         return difference if abs(difference) > self.tolerance else 0.0

@@ -15,15 +15,15 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class TreeGRPO:
-    """Computes A_i = A_intra + A_inter. Each part is (r_i - mean) / (std + eps) within its group, with the population
-    std.
+    """Computes A_i = A_intra + A_inter for each valid leaf i with total reward r_i. Each part is (r_i - mean) / (std +
+    eps), with the mean and the population std of one of two groups that contain the leaf.
 
-    Either part is 0 where its group's rewards are equal. The inter-tree group consists of all valid leaves of the
-    prompt. The intra-tree group consists of the leaves that share a prefix: with ``siblings``, the leaves below the
-    last turn at which the leaf's path branches; with ``tree``, the leaves of one root rollout and of all rollouts that
-    branched from it. A leaf that is alone in its group has no intra-tree part. Turns receive the sum of their leaves'
-    advantages. A tree whose rewards are all equal is handled as ``zero_variance`` says. A tree that a gate stopped is
-    never trained on.
+    Either part is 0 where its group's rewards are equal. The inter-tree group (for A_inter) consists of all valid
+    leaves of the prompt. The intra-tree group (for A_intra) consists of the leaves that share a prefix: with
+    ``siblings``, the leaves below the last turn at which the leaf's path branches; with ``tree``, the leaves of one
+    root rollout and of all rollouts that branched from it. A leaf that is alone in its intra-tree group has A_intra =
+    0. Turns receive the sum of their leaves' advantages. A tree whose rewards are all equal is handled as
+    ``zero_variance`` says. A tree that a gate stopped is never trained on.
 
     Attributes:
         eps: added to the std.
@@ -66,7 +66,7 @@ class TreeGRPO:
         return spread(tree, advantage)
 
     def _groups(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, list[int]]:
-        """Returns the intra-tree group of each leaf that has one."""
+        """Returns the intra-tree group (a list of leaves) of each leaf that has such a group."""
         below: dict[int, list[int]] = defaultdict(list)
         for leaf in total:
             for turn in tree.path(leaf):

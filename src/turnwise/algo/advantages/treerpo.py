@@ -11,14 +11,16 @@ from turnwise.types import Credit, Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class TreeRPO:
-    """Computes A_c = (R_c - mean) / (std + eps) among the children of one parent, with the population std.
+    """Computes A_c = (R_c - mean) / (std + eps) for each child c of a node. R_c is the child's value. The mean and the
+    population std are those of the values of all children of that node.
 
-    The value R of a node is the plain mean of its children's values, regardless of how many leaves each child has. A
-    branch is a child and all turns after it up to the next branch point. All turns of a branch have the same advantage,
-    and each branch is one sample of the loss (the edges of Eq. 47). On a tree that branches only at its root this is
-    the group advantage. A branch point whose children have equal values has no signal and is handled as
-    ``zero_variance`` says, and so is a root with one child. Children without a valid leaf are left out of all means and
-    have weight 0. In a tree that a gate stopped, every turn has weight 0.
+    The value R of a leaf is its total reward. The value of any other node is the plain mean of its children's values,
+    regardless of how many leaves each child has. A branch is a child and all turns after it up to the next branch
+    point. All turns of a branch have the same advantage, and each branch is one sample of the loss (the edges of Eq.
+    47). On a tree that branches only at its root, the advantage of every turn is the group advantage of its leaf. A
+    branch point whose children have equal values gives no learning signal and is handled as ``zero_variance`` says. A
+    root with one child is handled in the same way. Children without a valid leaf are left out of all means and have
+    weight 0. In a tree that a gate stopped, every turn has weight 0.
 
     Attributes:
         eps: added to the std.
@@ -68,7 +70,9 @@ class TreeRPO:
 
 
 def backed_up(children: dict[int, list[int]], total: dict[int, float]) -> dict[int, float]:
-    """Returns R of every turn above a valid leaf (Eq. 45): a leaf's total, or the mean over a turn's children."""
+    """Returns the value R (Eq. 45) of every turn on a path to a leaf of ``total``. R of a leaf is its total reward. R
+    of any other turn is the mean of its children's R.
+    """
     value = dict(total)
     for turn in sorted(children, reverse=True):
         below = [value[child] for child in children[turn] if child in value]

@@ -27,14 +27,16 @@ _Paths = dict[int, list[float]]  # leaf -> a number for each turn of its path
 class TurnCredit:
     """Computes advantages from the rewards of single turns, in one of two forms.
 
-    ``smeared`` (prime-rl pull request 3282) is A_t = (R - mean) + beta (c_t - c_mean) over a tree's valid leaves. The
-    reward of turn t is divided over turn t and the turns before it, with weights proportional to gamma^d at distance d
-    that sum to 1. c_t is the sum of the parts that turn t receives. c_mean is the mean of c over the tokens of the
+    ``smeared`` (prime-rl pull request 3282) is A_t = (R - mean) + beta (c_t - c_mean), where R is the total reward of a
+    rollout and ``mean`` its mean over the tree's valid leaves. The reward of a turn is divided over this turn and the
+    turns before it. The weight of the turn that is d turns earlier is proportional to gamma^d, and the weights sum to
+    1. c_t is the sum of the parts that turn t receives from all rewards. c_mean is the mean of c over the tokens of the
     rollout's actions, so the second term moves credit between the turns of one rollout and does not change their sum
-    over tokens. There is no division by a std. In prime-rl, the reward of a turn is its progress, the difference
-    between the scores of two states, and R contains the net progress. Here the rewards of the turns before the last are
-    the progress, and R is only the rollout's total reward. A rollout in which no turn before the last was rewarded has
-    its group advantage R - mean, as in the original. The metric ``train/turns_paid`` is then 0, and the run warns.
+    over tokens. There is no division by a std. In prime-rl, the reward of a turn is its progress (the difference
+    between the scores of the states after and before the turn), and R contains the net progress. Here the rewards of
+    all turns but the last take the place of the progress, and R is only the rollout's total reward. A rollout in which
+    no turn before the last was rewarded has its group advantage R - mean, as in the original. The metric
+    ``train/turns_paid`` is then 0, and the run warns.
 
     ``to_go`` is A_t = (G_t - mean) / (std + eps), where G_t is the discounted sum of the rewards of turn t and the
     turns after it. The rewards of a rollout's turns add up to its total
@@ -50,7 +52,7 @@ class TurnCredit:
     Attributes:
         form: ``smeared`` or ``to_go``, as described above.
         gamma: discount of the weights (``smeared``) or of the sum (``to_go``).
-        beta: how much credit moves between turns; not used by ``to_go``.
+        beta: factor of the term that moves credit between the turns of a rollout; not used by ``to_go``.
         turn_reward: ``reward`` is the environment's reward for a turn. With ``smeared``, it may also be a key of the
             turn's info, such as ``admissible`` (whether the environment could execute the action).
         turn_offset: added to each of these rewards before the last turn (``smeared``). It must be 0 if the rewards are
@@ -92,8 +94,8 @@ class TurnCredit:
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of rollouts that have turn
-        rewards.
+        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of rollouts in which a turn
+        before the last was rewarded.
         """
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
@@ -134,7 +136,8 @@ class TurnCredit:
 
 
 def smeared(progress: Sequence[float], gamma: float) -> list[float]:
-    """Returns c_t = sum over k >= t of progress_k gamma^(k-t) / Z_k, where Z_k = 1 + gamma + ... + gamma^(k-1).
+    """Returns the credit c_t of every turn t: the sum over k >= t of progress_k gamma^(k-t) / Z_k, where Z_k = 1 +
+    gamma + ... + gamma^(k-1).
 
     Both ``progress`` and the result have shape (K).
 

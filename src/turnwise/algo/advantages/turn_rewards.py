@@ -9,12 +9,12 @@ from turnwise.algo.advantages.credit import Credited, mean
 from turnwise.errors import InputError
 from turnwise.types import Credit, Rewards, RolloutTree
 
-PAID = "reward"  # the environment's reward, Turn.reward; any other name is a key of Turn.info, such as admissible
+PAID = "reward"  # names the environment's reward (Turn.reward); other names are keys of Turn.info, e.g. admissible
 METRIC = "turns_paid"
 
 
 def paid(tree: RolloutTree, leaf: int, of: str) -> list[float]:
-    """Returns the reward named ``of`` for each turn of a path except the last turn; shape (K - 1).
+    """Returns the reward named ``of`` for each turn of the path to ``leaf`` except the last turn; shape (K - 1).
 
     The last turn is left out because its result is the outcome, which the run's reward measures.
 
@@ -26,8 +26,8 @@ def paid(tree: RolloutTree, leaf: int, of: str) -> list[float]:
 
 
 def payments(tree: RolloutTree, leaf: int, total: float) -> list[float]:
-    """Returns a reward for each turn of a path, shape (K). The last turn gets ``total`` minus the rewards of the
-    earlier turns.
+    """Returns a reward for each turn of the path to ``leaf``, shape (K). The last turn gets ``total`` minus the rewards
+    of the earlier turns.
 
     So the rewards always add up to ``total``, whether or not ``total`` is the sum of the environment's rewards. If the
     environment gives no reward before the end, the last turn has all of the total.
@@ -56,7 +56,7 @@ def credit_and_tell(
     """Returns the credit of each tree, computed by ``rule`` from that tree alone, and the metric ``turns_paid``.
 
     The metric is the fraction of valid rollouts in which a turn before the last had a reward other than 0 after
-    ``offset`` was added. If the metric is 0, only the outcome was credited.
+    ``offset`` was added. If the metric is 0, the credit comes from the outcomes alone.
     """
     credits = [rule(tree, rewarded) for tree, rewarded in zip(trees, rewards, strict=True)]
     leaves = [(tree, leaf) for tree in trees if not tree.stopped for leaf in tree.leaves() if leaf not in tree.invalid]

@@ -18,10 +18,10 @@ class Allocator(Protocol):
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
         """Returns how many further rollouts to start in each tree, as a mapping from turn index to count. Index -1 is
-        the root. The rollouts from the roots have just ended.
+        the root. The method is called when the rollouts from the roots have ended.
 
-        One call can pass several trees, and each tree is passed once in a run of the allocator. The result for a tree must
-        not depend on the other trees of the same call.
+        One call can pass several trees. Each tree is passed in only one call. The result for a tree must not depend on
+        the other trees of the same call.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Distributes a budget of units over items.
+"""Distributes a budget of units (rollouts) over items (prompts or prefixes).
 
-Each further unit that an item receives gains less than the unit before. Therefore the greedy choice is optimal. Its
-cost is nearly linear in the number of items and in the budget.
+Each further unit that an item receives gains less than the unit before. Therefore the greedy choice is optimal. The
+cost of this choice is nearly linear in the number of items and in the budget.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Gain(Protocol):
     def __call__(self, items: Counts, start: int, stop: int) -> Array:
         """Returns the gains of units number ``start + 1`` to ``stop`` of each item, shape (items, stop - start).
 
-        Gains are at least 0 and never rise along a row.
+        Gains are at least 0. The gain of a unit is never greater than that of an earlier unit of the same item.
         """
         ...
 
@@ -29,8 +29,8 @@ def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
 
     Only units with a gain above 0 are taken. The best ``budget`` units are those whose gain is above a threshold
     (``price``). Gains are computed in growing blocks, and only for items whose last unit so far was above the
-    threshold. So the gains of only few other units are computed. Units whose gain equals the threshold go to the items
-    in order, and each item is filled before the next.
+    threshold. So few gains of units that are not taken are computed. Units whose gain equals the threshold go to the
+    items in order, and each item is filled before the next.
 
     Args:
         gain: returns the gains of a block of units.

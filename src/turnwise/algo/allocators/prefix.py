@@ -10,12 +10,13 @@ from turnwise.algo.allocators.concave import Array, Counts, even, greedy, probab
 
 
 def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
-    """Returns the number k of continuations of each prefix, shape (A,), so that the sum of 1 - q^k is largest (Eqs.
-    15-16).
+    """Returns the number k of continuations of each prefix, shape (A,), so that the sum over prefixes of 1 - q^k is
+    largest (Eqs. 15-16). 1 - q^k is the probability that at least one of k continuations ends with another outcome than
+    the original rollout.
 
     The numbers sum to ``budget``. The gain of one more continuation is q^(k - 1) (1 - q), which falls with k, so the
-    greedy choice is optimal. Once every gain is 0 (each q is 1, or is 0 and has been taken), the rest of the budget is
-    spread evenly.
+    greedy choice is optimal. Once every gain is 0 (every prefix has q = 1, or has q = 0 and one continuation), the rest
+    of the budget is spread evenly.
 
     Args:
         same: q of each prefix: the probability that a continuation ends with the same outcome as the original rollout.

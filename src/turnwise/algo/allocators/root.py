@@ -10,14 +10,16 @@ from turnwise.algo.allocators.concave import Array, Counts, even, greedy, probab
 
 
 def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
-    """Returns the number m of rollouts of each prompt, shape (B,), so that the sum of Eq. 12 is largest.
+    """Returns the number m of rollouts of each prompt, shape (B,), so that the sum of f(m) over prompts is largest.
+    f(m) is the predicted probability that m rollouts of a prompt contain both a success and a failure (Eq. 12).
 
-    Each m is in {0, 2, 3, ...}, and all m sum to ``budget``. The gain of one more rollout is f(m) - f(m - 1), where
-    f(m) = 1 - v^m - (1 - v)^m. The first two rollouts together gain f(2), which is v (1 - v) for each of them. The
-    third gains the same, and later ones gain less. So f equals its concave hull except at m = 1, which is not allowed.
-    The greedy choice on the hull is optimal unless it leaves one prompt with a single rollout. In that case, by the
-    duality of the hull, the optimum is one unit away: either that rollout goes to the best next unit of another prompt,
-    or the worst unit of another prompt is moved to it.
+    Each m is in {0, 2, 3, ...}, and all m sum to ``budget``. The gain of the m-th rollout is f(m) - f(m - 1), where
+    f(m) = 1 - v^m - (1 - v)^m and v is the predicted success. The first two rollouts together gain f(2), which is v (1
+    - v) for each of them. The third gains the same, and later ones gain less. So f equals its concave hull except at m
+    = 1, which is not allowed. The greedy choice on the hull is optimal unless it leaves one prompt with a single
+    rollout. In that case, by the duality of the hull, one rollout must be moved: either the single rollout is given to
+    the prompt that gains most from one more, or the prompt with the single rollout gets a second one from the prompt
+    that loses least.
 
     Args:
         values: predicted success v of each prompt.
@@ -63,7 +65,9 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
 
 
 def _complete(counts_B: Counts, lone: int, pair_B: Array, high_B: Array, low_B: Array) -> None:
-    """Removes the single rollout of prompt ``lone`` or gives the prompt a second one, whichever loses less."""
+    """Removes the single rollout of prompt ``lone``, or gives this prompt a second rollout, whichever loses less. The
+    total number of rollouts stays the same.
+    """
     others = np.flatnonzero(counts_B >= 2)
     m, high, low, pair = (x[others] for x in (counts_B, high_B, low_B, pair_B))
     following = np.where(m < 3, pair, low * high**m + high * low**m)

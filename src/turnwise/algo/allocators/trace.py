@@ -16,12 +16,12 @@ from turnwise.types import Judge, RolloutTree, State, Value
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Distributes ``budget`` rollouts over the states by predicted success (Eq. 13), then continues rollouts at chosen
-    turns (Eq. 16).
+    """Distributes ``budget`` rollouts over the states by their predicted success (Eq. 13), then continues rollouts at
+    chosen turns (Eq. 16).
 
-    There is one round of expansion, separately for each prompt. If no rollout of a prompt has a turn to branch at, the
-    prompt gets the same number of further rollouts from its root instead. A rollout whose environment failed gets no
-    continuations.
+    Continuations are started once, after the rollouts from the root have ended, and separately for each prompt. If no
+    rollout of a prompt has a turn to branch at, the prompt gets the same number of further rollouts from its root
+    instead. A rollout whose environment failed gets no continuations.
 
     Attributes:
         value: predicts the success of histories.
@@ -29,10 +29,10 @@ class Trace:
         budget: M, the number of rollouts from the roots of all states of an update. None means twice the number of
             states, which is the paper's ratio.
         expansion: N, the number of continuations per root rollout.
-        root: ``predicted``, or ``uniform``, which gives ``group_size`` rollouts each to as many states as the budget
-            allows.
-        prefix: ``predicted``, or ``random``, which starts each continuation at a turn drawn uniformly. The combinations
-            of ``root`` and ``prefix`` are the rows of the paper's Table 1.
+        root: ``predicted`` (Eq. 13), or ``uniform``, which gives ``group_size`` rollouts each to as many states as the
+            budget allows.
+        prefix: ``predicted`` (Eq. 16), or ``random``, which starts each continuation at a turn drawn uniformly. The
+            combinations of ``root`` and ``prefix`` are the rows of the paper's Table 1.
         group_size: number of rollouts per state with ``root=uniform``.
         seed: seed of the random choice of turns, and of the order in which equally good turns are chosen.
     """
@@ -88,6 +88,6 @@ class Trace:
             return counted(rng.choice(turns) for _ in range(budget))
         totals = [r for leaf, r in zip(tree.leaves(), self.reward(tree)["total"]) if leaf not in tree.invalid]
         places = [(turn, total) for path, total in zip(rollouts, totals, strict=True) for turn in path]
-        rng.shuffle(places)  # so that among equally good turns the first rollout's are not always preferred
+        rng.shuffle(places)  # so that ties between equally good turns do not always favour the first rollout
         same = same_outcome([value[turn + 1] for turn, _ in places], [total for _, total in places])
         return {turn: int(k) for (turn, _), k in zip(places, prefix_allocation(same, budget), strict=True) if k}

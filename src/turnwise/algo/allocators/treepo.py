@@ -14,9 +14,9 @@ from turnwise.types import RolloutTree, State
 class TreePO:
     """Starts ``roots`` rollouts per state, then one continuation at each of ``branches`` random turns of every rollout.
 
-    The turns of a rollout are all different if it has enough of them. If no rollout of a prompt has a turn to branch
-    at, the prompt gets the same number of further rollouts from its root. If only some rollouts have no such turn,
-    their branches go to the other rollouts.
+    The random turns of a rollout are all different if the rollout has enough turns. If no rollout of a prompt has a
+    turn to branch at, the prompt gets the same number of further rollouts from its root. If only some rollouts have no
+    such turn, their branches go to the other rollouts.
     """
 
     roots: int = 4

@@ -10,9 +10,9 @@ from turnwise.types import RolloutTree, State
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Starts ``group_size`` rollouts at each state, all from the root (G of GRPO).
+    """Starts ``group_size`` rollouts (GRPO's G) at each state, all from the root.
 
-    A group of one rollout has no baseline and learns nothing.
+    A group of one rollout has no baseline, so the policy learns nothing from it.
     """
 
     group_size: int = 8

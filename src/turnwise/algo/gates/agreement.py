@@ -1,7 +1,10 @@
-"""Bounds on the distance d_K (arXiv:2605.05802, Eq. 1) while some rollouts are still within their first K turns.
+"""Computes bounds on d_K (arXiv:2605.05802, Eq. 1) while some rollouts are still within their first K turns.
 
-With such bounds a gate can decide early. The other rollouts of a group need not wait for the slowest rollout if its
-actions cannot change the decision, and a group that will be stopped in any case need not finish its actions.
+d_K is the mean edit distance between the first K actions of two rollouts of a group.
+
+With such bounds a gate can decide early. If the actions of the slowest rollout cannot change the decision, the other
+rollouts of the group need not wait for it. If the group will be stopped in any case, its rollouts need not finish their
+current actions.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ class Taken(NamedTuple):
 
 
 def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: float) -> bool | None:
-    """Returns whether d_K will be below the threshold, or None if that still depends on the unfinished rollouts in
-    ``behind``.
+    """Returns whether d_K (mean edit distance of the first K actions) will be below the threshold, or None if this
+    still depends on the unfinished rollouts in ``behind``. K is ``step``.
 
-    The arguments are those of :meth:`turnwise.algo.gates.gate.Gate.early`. If a tree is stopped, the recorded decision
-    holds the greatest d_K that the tree could still reach.
+    The arguments are those of :meth:`turnwise.algo.gates.gate.Gate.early`. If the result is True, the decision is
+    recorded in ``tree.looks`` with the greatest d_K that the tree could still reach.
     """
     last = [turn for turn in behind if turn >= 0]
     done = [leaf for leaf in tree.leaves() if leaf not in last and leaf not in tree.invalid]
@@ -52,7 +55,8 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
 
 
 def distance_bounds(one: Taken, other: Taken, step: int) -> tuple[float, float]:
-    """Returns the least and the greatest Levenshtein distance that two rollouts can have after ``step`` turns.
+    """Returns the least and the greatest Levenshtein distance that the action sequences of two rollouts can have after
+    ``step`` turns.
 
     Distances are divided by the length of the longer sequence. The least distance follows from the known actions: any
     alignment of the two sequences reaches the end of the known actions of one of them, and its cost up to there is a

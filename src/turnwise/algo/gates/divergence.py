@@ -14,10 +14,11 @@ from turnwise.types import GateDecision, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Divergence(AtStep):
-    """Stops a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2), because its rewards will then likely all be equal.
+    """Stops a tree at step K if d_K < d_L (arXiv:2605.05802, Eq. 2). d_K is the mean edit distance between the first K
+    actions of two rollouts. If it is small, the rewards of the tree will likely all be equal.
 
     None of the turns of a stopped tree are trained on, and no other rollouts replace the tree. A group whose rollouts
-    have all ended by step K is kept unless ``over`` is set, because there is nothing left to save and its rewards are
+    have all ended by step K is kept unless ``over`` is set, because stopping it would save nothing and its rewards are
     known.
 
     Attributes:

@@ -47,11 +47,12 @@ class Gate:
 
 
 class AtStep(Gate):
-    """A gate that decides from the rollouts' first turns, after ``k`` of them unless :meth:`looks_at` is overridden.
+    """A gate that decides after ``k`` turns, from these first turns of the rollouts. A subclass that overrides
+    :meth:`looks_at` can decide at other steps.
 
-    ``over`` says whether the gate also decides on a group whose rollouts have all ended by then. There is nothing left
-    to stop in such a group, but it can still be left out of the update. The second tier of arXiv:2605.05802 does so: it
-    computes d_K from a buffer of finished rollouts.
+    ``over`` says whether the gate also decides on a group whose rollouts have all ended by then. No rollout of such a
+    group is left to stop, but the group can still be left out of the update. The second tier of arXiv:2605.05802 does
+    this: it computes d_K from a buffer of finished rollouts.
     """
 
     __slots__ = ()

@@ -17,8 +17,9 @@ class Oracle(AtStep):
     """Stops the trees of the given states at step K, because their rollouts are known to end with equal rewards
     (arXiv:2605.05802, App. E.1).
 
-    The random seeds of sampling follow from names, so an earlier run without a gate and with the same seeds shows which
-    groups these are. The oracle measures how much a gate of this form can save at most. It is not meant for training.
+    An earlier run without a gate shows which groups these are. Both runs must have the same seeds, because the seed of
+    each sampled action follows from the run seed and from names (such as the state id). The oracle measures the
+    greatest saving that a gate at step K can reach. It is not meant for training.
 
     Attributes:
         zero_variance: ids of the states whose groups end with equal rewards.

@@ -17,10 +17,10 @@ MIXED = "mixed_probability"
 class Predicted(AtStep):
     """Stops a tree at step K if its rollouts are unlikely to contain both a success and a failure.
 
-    TRACE's predictor takes the place of Selective Rollout's divergence (arXiv:2605.05802, Eq. 2), because both estimate
-    whether a group will contain successes and failures. The probability is that of arXiv:2606.11119, Eq. 12, but each
-    rollout has its own probability of success: its reward if it has ended, else the predicted value of its history
-    before its last action.
+    The gate uses TRACE's success predictor where Selective Rollout uses the distance between rollouts
+    (arXiv:2605.05802, Eq. 2). Both estimate whether a group will contain successes and failures. The probability that
+    both occur is that of arXiv:2606.11119, Eq. 12, but with a separate probability of success for each rollout. For a
+    rollout that has ended this is its reward, otherwise the predicted value of its history before its action at step K.
 
     Attributes:
         value: predicts the success of histories.

@@ -14,13 +14,13 @@ ENDED = ""  # replaces the action and observation of a rollout that has ended; n
 class Prefixes:
     """The actions and observations of a group of rollouts after ``step`` turns. Each tuple has one entry per rollout.
 
-    A rollout that has ended keeps the actions that it took, so its prefix may be shorter. Its last action and
-    observation are then ``ENDED``, whatever they were. Only with this convention do the results agree with the released
-    table of arXiv:2605.05802.
+    A rollout that has ended keeps the actions that it took, so its entry in ``actions`` may have fewer than ``step``
+    actions. The entries of this rollout in ``last_actions`` and ``last_observations`` are ``ENDED``, whatever its last
+    turn was. The results agree with the released table of arXiv:2605.05802 only with this convention.
     """
 
     step: int
-    actions: tuple[tuple[str, ...], ...]  # for each rollout, its first ``step`` actions as symbols
+    actions: tuple[tuple[str, ...], ...]  # for each rollout, its first ``step`` actions (texts of ``symbol``)
     last_actions: tuple[str, ...]  # the actions at step ``step`` itself
     last_observations: tuple[str, ...]
     ended: tuple[bool, ...]
@@ -56,14 +56,14 @@ def group_at(tree: RolloutTree, step: int, over: bool = False) -> Prefixes | Non
     """Returns the prefixes of the rollouts of ``tree`` after ``step`` turns, or None if the gate has nothing to decide.
 
     All valid rollouts of the tree must have taken that many turns or ended before; some may have taken more. The result
-    is None if no rollout is left to stop (unless ``over``), if fewer than two are valid, or if rollouts branched below
-    the root. Such rollouts share a prefix by construction, so their agreement shows nothing.
+    is None if all rollouts have ended and ``over`` is False, if fewer than two rollouts are valid, or if rollouts
+    branched below the root. Rollouts that branched share a prefix by construction, so their agreement shows nothing.
     """
     every = [tree.path(leaf) for leaf in tree.leaves()]
     if sum(map(len, every)) != len(tree.turns):
         return None
     paths = [[tree.turns[i] for i in path] for path in every if path[-1] not in tree.invalid]
-    # The observation's tokens are appended only where a rollout goes on.
+    # A turn has the tokens of its observation only if its rollout goes on.
     ended = [len(path) <= step and not path[-1].observation_ids for path in paths]
     if len(paths) < 2 or (all(ended) and not over):
         return None

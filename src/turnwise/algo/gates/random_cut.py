@@ -14,11 +14,12 @@ from turnwise.types import GateDecision, RolloutTree
 class RandomCut(AtStep):
     """Stops a tree at step K with a fixed probability (arXiv:2605.05802, App. E.1), whatever its rollouts do.
 
-    The random draw depends only on the seed, the state and the policy version. So a run stops the same groups
-    regardless of batch sizes and of interruptions.
+    The random draw depends only on the seed, the state and the policy version. So a run stops the same groups whatever
+    its batch sizes are, and also after an interruption.
 
     Attributes:
-        share: the probability that a tree is stopped. The gate d_10 < 0.12 stops about 20 % of the trees.
+        share: the probability that a tree is stopped. The default stops about as many trees (20 %) as the divergence
+            gate with d_10 < 0.12.
         k: K, the number of turns after which the gate decides.
         seed: seed of the random draws.
     """

@@ -19,8 +19,8 @@ class Signal(AtStep):
         signal: a name of ``turnwise.algo.gates.signals.SIGNALS`` (arXiv:2605.05802, App. B).
         k: K, the number of turns after which the gate decides.
         threshold: the value in [0, 1] with which the signal is compared.
-        below: True stops at values below the threshold (agreement); False stops at values at or above the threshold
-            (``termination_fraction``).
+        below: True stops the tree if the signal is below the threshold, for signals that are low if the rollouts agree.
+            False stops it if the signal is at or above the threshold, for ``termination_fraction``.
     """
 
     signal: str

@@ -1,10 +1,10 @@
 """The seven signals of Selective Rollout (arXiv:2605.05802, App. B): they measure how much the rollouts of a group
 disagree so far.
 
-Each signal lies in [0, 1]. For all but ``termination_fraction``, 0 means that the rollouts are alike. The names are
-those of the authors' released table. Where the paper leaves a choice open, the code follows that table: the entropy is
-divided by log G (G is the number of rollouts), and all rollouts that have ended count as having the same action and
-observation in the signals of a single step (``turnwise.algo.gates.prefixes``).
+Each signal lies in [0, 1]. For all signals but ``termination_fraction``, 0 means that the rollouts are alike. The names
+of the signals are those of the authors' released table. Where the paper leaves a choice open, the code follows that
+table: the entropy is divided by log G (G is the number of rollouts), and all rollouts that have ended count as having
+the same action and observation in the signals of a single step (``turnwise.algo.gates.prefixes``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def prefix_edit_distance(group: Prefixes) -> float:
-    """Returns d_K: the Levenshtein distance between the action prefixes of two rollouts, divided by the longer length
+    """Returns d_K: the Levenshtein distance between the first K actions of two rollouts, divided by the longer length
     and averaged over all pairs of rollouts.
     """
     return _mean_over_pairs(group.actions, Levenshtein.normalized_distance)

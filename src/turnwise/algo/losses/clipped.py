@@ -24,29 +24,34 @@ _LOG_RATIO_LIMIT = 20.0
 class Clipped:
     """Loss = -min(w A, clip(w, 1 - e_low, 1 + e_high) A) + beta KL(pi || pi_0) - c H, aggregated over tokens.
 
+    w is the importance ratio and A the advantage. e_low and e_high are ``clip_low`` and ``clip_high``, beta is
+    ``kl_beta``, pi_0 the reference policy, c ``entropy_coef`` and H the entropy of the policy pi. pi_old is the policy
+    that sampled the rollouts.
+
     ``ratio`` chooses the importance ratio w:
         - ``token``: pi(y_t | ...) / pi_old(y_t | ...) (GRPO; AWPO, arXiv:2512.19126, Eq. 25);
         - ``sequence``: the geometric mean of the token ratios over the sequence (GSPO, arXiv:2507.18071);
         - ``action``: pi(a|s) / pi_old(a|s), the product over the turn's tokens (PivotRL, arXiv:2603.21383, Eq. 8). The
-          KL is then computed per action too, as the sum of its tokens' estimates. With ``turn_mean_token_mean`` this is
-          exactly Eq. 7.
+          KL is then computed per action too, as the sum of the estimates of the action's tokens. With
+          ``aggregation=turn_mean_token_mean`` the loss is exactly PivotRL's Eq. 7.
 
     ``aggregation``: see :func:`turnwise.algo.losses.loss.token_scale`; ``constant`` needs ``constant_length``.
 
     ``kl_estimator``, with x = log pi_0 - log pi of the sampled token: k1 = -x, k2 = x^2 / 2, k3 = e^x - x - 1. If they
     are differentiated directly on samples of pi, only k2 has the gradient of KL(pi || pi_0). The gradient of k1 is zero
     in expectation, and that of k3 is the gradient of KL(pi_0 || pi). ``kl_importance`` (the default) multiplies the
-    estimate by w, which stays in the graph. Then k1 and k3 have the gradient of KL(pi || pi_0), also on samples of
-    pi_old. Set ``kl_importance`` to False with k2: the expectation of k2 is not the KL, so the factor adds bias.
+    estimate by w with its gradient (for ``sequence``, by the ratio of the single token). Then k1 and k3 have the
+    gradient of KL(pi || pi_0), also on samples of pi_old. Set ``kl_importance`` to False with k2: the expectation of k2
+    is not the KL, so the factor adds bias.
 
     ``correction``: with None, w is the ratio of pi to the sampling policy, as above. Otherwise w is the ratio of pi to
     the near policy: the trainer's own policy before its first optimizer step on the batch of rollouts. The ratio of the
     near policy to the sampling policy is then a constant weight of the token's loss. ``near_logprobs_K`` holds the
-    log-probs of the near policy. Without ``near_logprobs_K`` the current log-probs are used, which are the same if
-    there is only one step. The correction's ``level`` should equal ``ratio``.
+    log-probs of the near policy. Without ``near_logprobs_K`` the current log-probs are used. Both are the same if there
+    is only one optimizer step. The correction's ``level`` should equal ``ratio``.
 
-    Metrics over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose gradient is
-    clipped), ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and
+    The metrics are taken over tokens: ``clip_fraction``, ``clip_fraction_low``, ``clip_fraction_high`` (tokens whose
+    gradient is clipped), ``ratio_mean``, ``ratio_max``, ``kl_sampler`` (k3 of KL(pi_old || pi)), ``mismatch_mean`` and
     ``mismatch_max`` (of |log pi - log pi_old|), ``kl_ref`` (k3 of KL(pi || pi_0)) if there are reference log-probs,
     ``entropy`` if it was computed; with a correction also ``correction_weight``, ``correction_capped`` and
     ``correction_masked``.

@@ -1,10 +1,11 @@
 """Corrects for samples that were drawn from another policy, by truncated importance weights and by masking sequences.
 
-A sampling engine computes slightly different log-probs than the trainer for the same weights, and a stale sampling
-policy has other weights. In both cases the samples are off-policy with the ratio pi(y) / pi_sampler(y). Without a
-correction, :class:`turnwise.algo.losses.clipped.Clipped` clips this ratio. With a correction, it clips the ratio of pi
-to the trainer's own policy before its first optimizer step on the samples. The ratio of that policy to the sampling
-policy is then a constant weight of the loss (decoupled PPO, arXiv:2110.00641).
+A sampling engine computes slightly different log-probs than the trainer for the same weights. A stale sampling policy
+has other weights than the trainer. In both cases a sample y is off-policy with the ratio pi(y) / pi_sampler(y) of its
+probabilities under the trained and under the sampling policy. Without a correction,
+:class:`turnwise.algo.losses.clipped.Clipped` clips this ratio. With a correction, the loss clips the ratio of pi to the
+near policy, which is the trainer's own policy before its first optimizer step on the samples. The ratio of the near
+policy to the sampling policy is then a constant weight of the loss (decoupled PPO, arXiv:2110.00641).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LOG_LIMIT = 20.0  # limit of a log ratio, because a product over a long action 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Constant weights of the tokens of a micro-batch. Each tensor has shape (K,)."""
+    """Weights of the tokens of a micro-batch, without gradient. Each tensor has shape (K,)."""
 
     weight_K: Tensor  # at most the cap; 1 if there is no cap
     kept_K: Tensor  # bool; False for the tokens of a masked sequence
@@ -34,18 +35,18 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Truncated importance sampling and sequence masking.
+    """Computes the weights of truncated importance sampling, and masks samples that are too far off-policy.
 
-    The weight is min(pi(y) / pi_sampler(y), ``cap``), where the ratio is that of each token, or its product over the
-    turn (``action``) or over the sample (``sequence``).
+    The weight of a token is min(pi(y) / pi_sampler(y), ``cap``), where the ratio is that of each token, or its product
+    over the turn (``action``) or over the sample (``sequence``).
 
     The truncation is that of Ionides, "Truncated importance sampling" (2008). verl, SkyRL and TRL use it at the token
     level with a cap of 2, against the mismatch between the log-probs of engine and trainer.
 
     The mask keeps a sample only if the geometric mean of its token ratios lies in [``mask_low``, ``mask_high``]. The
     defaults are SkyRL's 0.99 and 1.01; verl suggests 0.999 and 1.001 for long outputs. A masked sample has no gradient
-    but still counts in the denominators of the loss (as in DeepSeek-V3.2, arXiv:2512.02556, section 3.1). A cap of None
-    switches the weight off, and a mask limit of None switches that limit off.
+    but still counts in the denominators of the loss (as in DeepSeek-V3.2, arXiv:2512.02556, section 3.1). With
+    ``cap=None`` every weight is 1. With ``mask_low=None`` or ``mask_high=None`` that limit of the mask does not apply.
     """
 
     cap: float | None = 2.0

@@ -39,12 +39,12 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
     """The trained tokens of one micro-batch. Every tensor has shape (K,), where K is the number of these tokens. The
-    policy (or the expert) wrote them; tokens of observations are left out.
+    policy (or the expert) wrote these tokens. Tokens of observations are left out.
 
     Turn and sequence ids are unique within the whole update, and no turn or sequence is split over two micro-batches.
-    In a flat tree a sequence is a leaf's path. In a branching tree every token is stored once. A turn that several
-    leaves share counts in the sequence of the first leaf below it, unless its credit names another sample
-    (``Credit.sample``). A turn's advantage already includes the contributions of all its branches.
+    In a tree that branches only at its root, a sequence is the path to one leaf. In every tree each token is stored
+    once. A turn that several leaves share counts in the sequence of the first leaf below it, unless its credit names
+    another sample (``Credit.sample``). A turn's advantage already includes the contributions of all its branches.
     """
 
     logprobs_K: Tensor  # log pi, with gradient, at the sampling temperature
@@ -57,7 +57,7 @@ class LossInputs:
     old_logprobs_K: Tensor | None = None  # log-probs of the policy that sampled
     near_logprobs_K: Tensor | None = None  # log-probs of the trainer's policy before its first step on these rollouts
     ref_logprobs_K: Tensor | None = None  # log-probs of the reference policy pi_0
-    entropy_K: Tensor | None = None  # entropy of pi at the position that wrote the token, with gradient, in nats
+    entropy_K: Tensor | None = None  # entropy of the distribution pi that predicts the token, with gradient, in nats
     clip_low_K: Tensor | None = None  # overrides the loss's own clip range; NaN if a token has no override
     clip_high_K: Tensor | None = None
 
@@ -119,8 +119,8 @@ def merge_metrics(parts: Iterable[Metrics]) -> dict[str, Mean | Max]:
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """What one micro-batch contributes to the loss of the update, and its metrics. The contributions must be summed,
-    not averaged.
+    """The contribution of one micro-batch to the loss of the update, and the micro-batch's metrics. The contributions
+    of all micro-batches must be summed, not averaged.
     """
 
     loss: Tensor
@@ -145,11 +145,13 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
     """Returns the factor by which each token's loss is multiplied before the sum over tokens, shape (K,). ``batch``
     holds trained tokens only.
 
-    - ``seq_mean_token_mean``: mean over the tokens of each sequence, then over the sequences of the update (GRPO);
+    - ``seq_mean_token_mean``: the mean over the tokens of each sequence, then the mean over all sequences of the update
+      (GRPO);
     - ``tree_mean_seq_mean_token_mean``: the same mean within each tree, then the mean over trees, so that a prompt with
       ten samples weighs as much as one with two (TRACE Eqs. 43 and 47). This aggregation reads ``share_K``, 1 / (trees
       x samples of the token's tree);
-    - ``turn_mean_token_mean``: mean over the tokens of each turn, then over the turns of the update (PivotRL Eq. 7);
+    - ``turn_mean_token_mean``: the mean over the tokens of each turn, then the mean over all turns of the update
+      (PivotRL Eq. 7);
     - ``token_mean``: mean over all tokens of the update (DAPO);
     - ``constant``: sum over tokens divided by (sequences x ``constant_length``), free of length bias (Dr.GRPO).
 

@@ -11,8 +11,8 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Returns the reward ``strict``: 1[a = a*(s)] (PivotRL Eq. 2). The value was recorded in ``turn.info["strict"]``
-    when the action was sampled.
+    """Returns the reward ``strict``: 1 if the action a is exactly the demonstrated action a*(s) of the state s, else 0
+    (PivotRL Eq. 2). The value was recorded in ``turn.info["strict"]`` when the action was sampled.
     """
 
     most: ClassVar[float] = 1.0

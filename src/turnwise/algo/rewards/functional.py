@@ -11,8 +11,8 @@ from turnwise.types import Rewards, RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class Functional:
-    """Returns the reward ``functional``: 1[a in M(s)] (PivotRL Eq. 6). The value was recorded in
-    ``turn.info["functional"]`` when the action was sampled.
+    """Returns the reward ``functional``: 1 if the action a is in M(s), the set of acceptable actions in the state s,
+    else 0 (PivotRL Eq. 6). The value was recorded in ``turn.info["functional"]`` when the action was sampled.
     """
 
     most: ClassVar[float] = 1.0

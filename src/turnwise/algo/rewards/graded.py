@@ -1,4 +1,6 @@
-"""The graded reward of a step with tool calls: checks its format and compares its calls with the demonstrated ones."""
+"""The graded reward of a step with tool calls: checks the action's format and compares its calls with the
+demonstration.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """Computes R_out = S_format + S_exec in [0, 2] (AWPO, arXiv:2512.19126, Eqs. 11-16).
+    """Computes R_out = S_format + S_exec in [0, 2], the outcome reward of an action (AWPO, arXiv:2512.19126, Eqs.
+    11-16).
 
     The action is compared with the demonstrated one.
 
-    ``format`` is 1 if the action can be parsed in its format and was not cut off. ``exec`` is the
-    :func:`execution_score` of its calls. An action that cannot be parsed executes nothing, so its ``exec`` is 0 even if
-    no call was expected. ``outcome`` and ``total`` are the sum of both.
+    The reward ``format`` (S_format) is 1 if the action can be parsed and was not cut off, else 0. The reward ``exec``
+    (S_exec) is the :func:`execution_score` of the calls in the action. An action that cannot be parsed executes
+    nothing, so its ``exec`` is 0 even if no call was expected. The rewards ``outcome`` and ``total`` are both R_out,
+    the sum of ``format`` and ``exec``.
 
     Attributes:
         format: the text format of tool calls, in the policy's actions and in the demonstrations. With None, the run
@@ -90,9 +94,10 @@ def execution_score(expected: Sequence[ToolCall], made: Sequence[ToolCall]) -> f
 
     divided by 1 + number of expected calls + number of their parameters.
 
-    A call can only match an expected call of the same tool, and each call is matched at most once. The matching
-    maximises r_para + r_value (the paper has one call per tool). If no call is expected, the score is 1 if no call was
-    made, else 0. As in the paper, one call too many of an expected tool does not lower the score.
+    A call can only match an expected call of the same tool, and each call is matched at most once. Among all such
+    matchings, the one with the greatest r_para + r_value is used. (The paper assumes one call per tool.) If no call is
+    expected, the score is 1 if no call was made, else 0. As in the paper, additional calls of an expected tool do not
+    lower the score.
     """
     if not expected and not made:
         return 1.0

@@ -1,5 +1,5 @@
-"""The interface of a reward, and functions that read verdicts (such as ``functional``) recorded on the turns of a
-rollout.
+"""The interface of a reward, and functions that read verdicts from the turns of a rollout. A verdict says how well an
+action agrees with the demonstrated action (for example ``functional``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from turnwise.types import Rewards, RolloutTree
 
 
 class Reward(Protocol):
-    """A reward: called with a tree, it returns named rewards for each leaf. One of them is ``total``.
+    """A reward function. It is called with a tree and returns, by name, a list with one number per leaf. One of the
+    names is ``total``.
 
     Leaves in ``tree.invalid`` (whose environment failed) get NaN. A bounded reward has an attribute ``most``: the
     greatest possible ``total`` of a rollout.
@@ -38,8 +39,8 @@ def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
 
 
 def single_actions(tree: RolloutTree, reward: str) -> list[int]:
-    """Returns the leaves of a tree, after checking that each of its rollouts has only one turn. Rewards that compare
-    one action with the demonstrated action need this.
+    """Returns the leaves of a tree, after checking that each of its rollouts has only one turn. A reward that compares
+    one action with the demonstrated action needs such a tree.
 
     Raises:
         ValueError: a rollout has more than one turn.

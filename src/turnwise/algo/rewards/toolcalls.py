@@ -1,4 +1,6 @@
-"""The reward of one step with tool calls: compares them with the demonstrated calls, without an environment."""
+"""The reward of one step with tool calls: compares the policy's calls with the demonstrated calls, without an
+environment.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,14 @@ from turnwise.types import Rewards, RolloutTree, State, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """Returns 1 if the calls are equivalent to the demonstrated ones, else 0 (PivotRL, arXiv:2603.21383, Appendix A.2).
+    """Returns three rewards, each 0 or 1, that compare an action's tool calls with the demonstrated calls (PivotRL,
+    arXiv:2603.21383, Appendix A.2).
 
-    ``format`` is 1 if the action can be parsed and was not cut off. ``functional`` matches calls one to one
-    (:func:`turnwise.data.toolcalls.match.equivalent`). ``strict`` requires the same calls in the same order. If
-    ``functional`` is 1 and ``strict`` is 0, the action is acceptable although it does not match exactly. An action that
-    cannot be parsed or was cut off gets 0 for both. If no call was demonstrated, an action must make none.
+    ``format`` is 1 if the action can be parsed and was not cut off. ``functional`` is 1 if the calls can be matched one
+    to one with equivalent demonstrated calls (:func:`turnwise.data.toolcalls.match.equivalent`). ``strict`` is 1 if the
+    calls are identical to the demonstrated calls and have the same order. If ``functional`` is 1 and ``strict`` is 0,
+    the action is acceptable although it does not match exactly. An action that cannot be parsed or was cut off gets 0
+    for both. If no call was demonstrated, only an action without calls gets 1.
 
     Attributes:
         format: the text format of tool calls, in the policy's actions and in the demonstrations. With None, the run

@@ -1,5 +1,5 @@
-"""Chooses the states of each iteration. The choice depends only on the seed and the iteration, so a resumed run needs
-no stored position.
+"""Chooses the states of each iteration. The choice depends only on the states, the seed and the iteration, so a resumed
+run needs no stored position.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from turnwise.types import State
 
 @dataclass(slots=True)
 class Batches:
-    """Returns the batch of states of an iteration.
+    """Returns the states of an iteration when it is called with the number of that iteration.
 
     Iterations go through the states in epochs, and within an epoch no state occurs twice. An epoch has as many full
-    batches as the number of states allows. The remaining states are left out, different ones in each epoch. If there
-    are fewer states than a batch needs, one batch holds all of them. States of one trajectory are placed next to each
-    other in the order of their turns, because they share tokens.
+    batches as the number of states allows. The remaining states are left out of this epoch. Each epoch leaves out other
+    states. If there are fewer states than a batch needs, one batch holds all of them. States of one trajectory are
+    placed next to each other in the order of their turns, because they share tokens.
 
-    The order of the last epoch is cached, which takes 16 bytes per state and 8 bytes per trajectory.
+    The order of the states in the last epoch is cached, which takes 16 bytes per state and 8 bytes per trajectory.
 
     Args:
         states: all states of the run. They must be the same, in the same order, whenever the run is started or resumed.

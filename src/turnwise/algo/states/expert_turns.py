@@ -1,4 +1,4 @@
-"""Makes a state, in which the policy can act, of every assistant turn of an expert trajectory."""
+"""Converts every assistant turn of an expert trajectory into a state in which the policy can act."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from turnwise.types import State, Task, Trajectory
 
 
 class SpineLike(Protocol):
-    """A trajectory as tokens: ``ids[:start]`` is the state before a turn, ``ids[start:stop]`` the expert's action."""
+    """The tokens of a trajectory. For each pair (start, stop) in ``turns``, ``ids[:start]`` is the history before the
+    expert's turn and ``ids[start:stop]`` is the expert's action.
+    """
 
     @property
     def ids(self) -> Sequence[int]: ...
@@ -23,8 +25,8 @@ class SpineLike(Protocol):
 def expert_turns(
     trajectory: Trajectory, spines: Sequence[SpineLike], decode: Callable[[Sequence[int]], str]
 ) -> list[State]:
-    """Returns a state for each assistant turn of one trajectory, in order, with the expert's action (s_t and a*_t of
-    PivotRL, arXiv:2603.21383, Eq. 3).
+    """Returns a state for each assistant turn of one trajectory, in order. Each state holds the history s_t and the
+    expert's action a*_t (PivotRL, arXiv:2603.21383, Eq. 3).
 
     Args:
         trajectory: the expert trajectory. The state of turn t gets the id ``{trajectory.id}#t{t}``.
@@ -63,7 +65,7 @@ def expert_turns(
 
 @dataclass(frozen=True, slots=True)
 class ExpertTurns:
-    """Trains on every expert turn, without sampling at the turns first and without a filter."""
+    """Selects every expert turn for training, without a filter. So the turns are not profiled before training."""
 
     source: ClassVar[Literal["expert"]] = "expert"
     k: ClassVar[int] = 0

@@ -52,8 +52,8 @@ class LazyStates(Sequence[State]):
 
 
 class Chosen(LazyStates):
-    """A subset of a lazy sequence: the states whose indices are in ``places_S``, in ascending order. It takes 8 bytes
-    per state.
+    """A subset of a lazy sequence: the states whose indices are in ``places_S``, in ascending order. The subset takes 8
+    bytes of memory per state.
     """
 
     def __init__(self, states: LazyStates, places_S: NDArray[np.int64]) -> None:
@@ -112,7 +112,7 @@ def finder(states: Sequence[State]) -> Callable[[str], int | None]:
 
 
 def places_of(states: Sequence[State], some: Sequence[State]) -> NDArray[np.int64]:
-    """Returns the indices in ``states`` of the states ``some``, shape (S,). This is the inverse of :func:`chosen`.
+    """Returns, for each state of ``some``, its index in ``states``, shape (S,). This is the inverse of :func:`chosen`.
 
     Raises:
         KeyError: a state of ``some`` is not in ``states``.

@@ -1,4 +1,4 @@
-"""Pivots: the expert turns at which sampled outcomes disagree (PivotRL, arXiv:2603.21383).
+"""Pivots: the expert turns at which sampled actions have different rewards (PivotRL, arXiv:2603.21383).
 
 A group-normalised method learns only from such turns: if all samples of a state have the same reward, each advantage is
 0.
@@ -26,8 +26,8 @@ class Pivots:
     A turn is mixed if these rewards differ. ``adv`` keeps mixed turns whose mean reward is below ``lambda_diff`` (Eq.
     5), ``mixed`` keeps every mixed turn, and ``all`` keeps every candidate (the paper's random turns). ``k`` is the
     number of samples per state; the paper gives neither ``k`` nor ``lambda_diff``. ``refresh``, ``refresh_window``,
-    ``refresh_gap`` and ``refresh_most`` are not in the paper. They decide when the turns are profiled and chosen again
-    (:class:`Refresh`). With ``refresh=None`` this never happens.
+    ``refresh_gap`` and ``refresh_most`` are not in the paper. They decide when actions are sampled at the turns again
+    and the turns are chosen anew (:class:`Refresh`). With ``refresh=None`` this never happens.
 
     Raises:
         ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a number of ``refresh``
@@ -87,7 +87,7 @@ class ProfileSummary:
     states: int
     zero_signal: float  # fraction of states whose samples all have the same reward
     solved: float  # fraction of states at which every sample has the greatest reward, 1
-    miss_rate: float | None  # Pr[strict = 0 | functional = 1] over samples; None if no sample was functional
+    miss_rate: float | None  # fraction of functionally correct samples that are not strict; None without such samples
     yield_curve: tuple[tuple[float, int], ...]  # pairs of lambda_diff and the number of states that ``adv`` then keeps
 
     def result(self, kept: int) -> dict[str, float]:
@@ -97,8 +97,8 @@ class ProfileSummary:
 
 
 def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = None) -> ProfileSummary:
-    """Returns a summary of the profiles: how many states each ``lambda_diff`` keeps, how many have no signal, and how
-    often exact matching rejects an action that is functionally correct.
+    """Returns a summary of the profiles: how many states each ``lambda_diff`` keeps, how many states have samples that
+    all have the same reward, and how often exact matching rejects an action that is functionally correct.
 
     Args:
         profiles: one profile per state.

@@ -1,9 +1,12 @@
 """Decides when to profile the candidate states again: when fewer groups have mixed outcomes than after the last
 profile.
 
+To profile a state means to sample actions there and to record their rewards. A group has mixed outcomes if the rewards
+of its rollouts differ.
+
 This goes beyond PivotRL (arXiv:2603.21383), which profiles once, under the frozen base policy. The pivots of PivotRL
 are the turns at which outcomes of that policy disagree (Eq. 5). A policy that has learned these turns always succeeds
-at them, and a group without variance has no advantage (Proposition 3.1).
+at them. All rewards of a group are then equal, and all advantages are 0 (Proposition 3.1).
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Decides when to profile the candidate states again: when the fraction of groups with mixed outcomes has fallen
-    far enough.
+    """Decides when to profile the candidate states again: when the fraction of groups with mixed outcomes (different
+    rewards) has fallen far enough since the last profile.
 
     Attributes:
         share: a new profile is due when the fraction of mixed groups is below ``share`` times its value right after the

@@ -9,13 +9,14 @@ from typing import Literal, Protocol
 from turnwise.algo.states.refresh import Refresh
 from turnwise.types import State
 
-STD_TOLERANCE = 1e-6  # rewards closer than this count as equal, because float scores differ in their last bits
+STD_TOLERANCE = 1e-6  # rewards with at most this std count as equal, because float scores differ in their last bits
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The rewards of K actions that the frozen base policy sampled at one state, by the functional and by the strict
-    rule. The functional rule accepts every equivalent action, the strict rule only exactly the demonstrated one.
+    """The rewards of K actions that the base policy sampled at one state, once by the functional and once by the strict
+    rule. The functional rule accepts every action that is equivalent to the demonstrated action. The strict rule
+    accepts only exactly the demonstrated action.
 
     ``strict`` is empty if the rewards were read from a file that gives only a pass rate.
 
@@ -60,8 +61,8 @@ class StateRule(Protocol):
 
     @property
     def source(self) -> Literal["expert", "tasks"]:
-        """Returns the kind of the candidate states: assistant turns of expert trajectories, or the first prompts of
-        tasks.
+        """Returns the kind of the candidate states: assistant turns of expert trajectories (``expert``) or the first
+        prompts of tasks (``tasks``).
         """
         ...
 
@@ -74,8 +75,8 @@ class StateRule(Protocol):
 
     @property
     def reprofile(self) -> Refresh | None:
-        """Returns the rule that decides when to profile under the current policy and choose states again, or None for
-        never.
+        """Returns the rule that decides when to profile the states again under the current policy and choose states
+        anew, or None if this never happens.
         """
         ...
 

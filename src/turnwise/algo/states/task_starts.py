@@ -1,4 +1,4 @@
-"""Makes a state of each task's first prompt, where end-to-end training starts."""
+"""Converts the first prompt of each task into a state. Rollouts of whole episodes start there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST = 10**6
 
 @dataclass(frozen=True, slots=True)
 class TaskStarts:
-    """Trains on the first prompts of the first ``count`` training tasks.
+    """Selects the first prompts of the first ``count`` training tasks as the states to train on.
 
     Raises:
         ValueError: ``count`` is below 1 or above one million.

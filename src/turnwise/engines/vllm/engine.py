@@ -117,7 +117,8 @@ class VllmEngine:
     def load_weights(self, model: Any, version: int) -> None:
         """Sets the weights to sample from.
 
-        The first call also starts the servers. If a batch is being sampled, the call waits until it is complete.
+        The first call also starts the servers. If a batch of actions is being sampled, the call waits until this batch
+        is complete.
 
         Raises:
             ServerError: a server does not start, is unreachable for too long, or cannot load the weights.
@@ -151,7 +152,9 @@ class VllmEngine:
 
     @contextmanager
     def held(self) -> Iterator[VllmEngine]:
-        """Yields a view with its own nodes that keeps the current adapter even if other weights are loaded later."""
+        """Yields a view of this engine, with its own nodes, that keeps the current adapter if other weights are loaded
+        later.
+        """
         snapshot = self._snapshot
         assert snapshot is not None and snapshot.adapter
         view = copy(self)

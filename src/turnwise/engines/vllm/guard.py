@@ -43,7 +43,8 @@ def main() -> None:
 def _watched(group: int) -> int:
     """Forks a process that kills the process group ``group`` when the guard ends in any way.
 
-    It returns the descriptor of a pipe, which only the guard keeps open. The forked process waits until it is closed.
+    The function returns the descriptor of a pipe that only the guard keeps open. The forked process waits until this
+    pipe is closed.
     """
     read, write = os.pipe()
     if os.fork() == 0:

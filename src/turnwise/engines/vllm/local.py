@@ -234,7 +234,8 @@ class Process:
     def ending(self) -> str:
         """Returns the end of the server's log, to tell why the server ended.
 
-        It consists of the last three lines that name an error, or of the last three lines if none names one.
+        The result consists of the last three lines that name an error, or of the last three lines if no line names an
+        error.
         """
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-200:]

@@ -15,8 +15,9 @@ class Patience:
         attempts: greatest number of attempts per request, including the first attempt. Attempts that fail because the
             server died count too.
         attempt_limit: time limit for one attempt in seconds, including the time in the server's queue.
-        backoff: pause before the second attempt in seconds. The pause doubles for each further attempt and is
-            shortened at random (jitter). If the server sends a Retry-After header, its value is used instead.
+        backoff: pause before the second attempt in seconds. The pause doubles for each further attempt and is shortened
+            at random (jitter). If the server sends a Retry-After header, its value is used instead, but at most
+            ``away_limit``.
         longest_backoff: greatest pause between two attempts in seconds, without a Retry-After header.
         health_limit: time limit for a health check in seconds. A running local server that fails its health checks for
             this long is restarted.

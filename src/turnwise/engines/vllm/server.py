@@ -87,7 +87,8 @@ class Server:
     async def _still_holds(self, incarnation: int) -> bool:
         """Returns whether the server still has the weights that it had when a request was sent.
 
-        Only for full weights the server is asked. An adapter is selected by its name in the request itself.
+        The server is asked only about full weights. An adapter needs no such check, because the request selects it by
+        name.
         """
         if self.snapshot is None or self.snapshot.adapter:
             return True
@@ -96,7 +97,7 @@ class Server:
     async def _recover(self, fault: Fault, attempt: int, incarnation: int) -> None:
         """Pauses after a failed attempt and restores the server if needed.
 
-        It returns normally if another attempt makes sense, and raises ServerError otherwise.
+        The method returns normally if another attempt makes sense, and raises ServerError otherwise.
         """
         self.tally[f"faults/{fault.kind}"] += 1
         if fault.kind == "rejected":
@@ -141,7 +142,9 @@ class Server:
                         await self._restart()
 
     async def close(self) -> None:
-        """Ends the server if the engine started it. Otherwise it only unloads the engine's adapters from the server."""
+        """Ends the server if the engine started it. Otherwise the method only unloads the engine's adapters from the
+        server.
+        """
         if self.process is not None:
             self.process.stop()
         else:
@@ -153,8 +156,8 @@ class Server:
     async def restore(self, incarnation: int) -> None:
         """Waits for the server or restarts it, and loads the weights that it must have.
 
-        Several requests may call this at the same time after one failure; the work is done only once. ``incarnation``
-        is the value that the caller read before its failed request.
+        Several requests may call this method at the same time after one failure. The server is restored only once.
+        ``incarnation`` is the value that the caller read before its failed request.
 
         Raises:
             ServerError: the server does not answer again.
@@ -254,7 +257,8 @@ class Server:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     async def load(self, snapshot: Snapshot, beside: Sequence[Snapshot] = ()) -> None:
-        """Loads the weights ``snapshot``. The adapters in ``beside`` are kept, and all other earlier ones are unloaded.
+        """Loads the weights ``snapshot``. The adapters in ``beside`` stay loaded. All other earlier adapters are
+        unloaded.
 
         Raises:
             ServerError: the server cannot load the weights, or does not answer again after a failure.

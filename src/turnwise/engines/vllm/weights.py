@@ -23,8 +23,8 @@ class Snapshot:
     """Weights on disk.
 
     ``name`` contains the version and a digest of the weights and their folder, so different weights never have the same
-    name. This is needed because a server may drop an adapter from memory and read its folder again later. It must then
-    find the same weights there, not those of another run.
+    name. This is needed because a server may drop an adapter from memory and read its folder again later. The server
+    must then find the same weights in the folder, not those of another run.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """Builds the bodies of completion requests with token ids, and checks the answers.
 
 The format is that of vLLM's ``/v1/completions``, which extends OpenAI's format. The prompt is a list of token ids. The
-field ``return_token_ids`` requests the ids of the sampled tokens, and ``logprobs: 0`` requests their log-probs.
+field ``return_token_ids`` of a request asks for the ids of the sampled tokens, and ``logprobs: 0`` asks for the
+log-probs of these tokens.
 """
 
 from __future__ import annotations

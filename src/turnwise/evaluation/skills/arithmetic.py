@@ -1,5 +1,5 @@
-"""A toy skill in place of AIME: three arithmetic operations in a row. The answer lists the intermediate results as its
-reasoning.
+"""A toy skill in place of AIME: three arithmetic operations in a row. The reference answer lists the intermediate
+results as its reasoning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def draw(rng: Random) -> Item:
 
 
 def score(answer: str, item: Item) -> float:
-    """Returns 1 if the last number of the answer is the final result; the intermediate results are not checked."""
+    """Returns 1 if the last number of the answer is the final result, else 0. The intermediate results are ignored."""
     numbers = re.findall(r"\d+", answer)
     return float(bool(numbers) and int(numbers[-1]) == int(item.reference.split()[-1]))
 

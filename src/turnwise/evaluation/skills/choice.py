@@ -11,8 +11,8 @@ LETTERS = "ABCD"
 
 
 def question(rng: Random) -> tuple[str, str, str, list[str]]:
-    """Draws a question in English: its relation (such as ``opposite``), argument, right option and three wrong options.
-    The argument may be empty.
+    """Draws a question in English. Returns its relation (such as ``opposite``), the word to which the relation applies,
+    the right option and three wrong options. The word is empty for the relations ``largest`` and ``smallest``.
     """
     relation = rng.choice(("kind", "opposite", "largest", "smallest"))
     if relation == "kind":

@@ -10,8 +10,8 @@ from turnwise.evaluation.skills.skill import Item, Skill, exact
 
 
 def draw(rng: Random) -> Item:
-    """Draws a question of the skill ``choice`` and translates every word to the invented language Meru, where the verb
-    "is" comes last.
+    """Draws a question of the skill ``choice`` and translates every word to the invented language Meru, in which the
+    verb "is" stands at the end of the question.
     """
     relation, argument, right, wrong = question(rng)
     listed, letter = options(rng, MERU.get(right, right), [MERU.get(word, word) for word in wrong])

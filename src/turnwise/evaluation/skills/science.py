@@ -6,7 +6,7 @@ from random import Random
 
 from turnwise.evaluation.skills.skill import Item, Skill, exact
 
-# (product, first factor, second factor) of each law, each as a name and a unit
+# each law as (product, first factor, second factor); each of these three quantities is a pair (name, unit)
 _FORMULAS: tuple[tuple[tuple[str, str], tuple[str, str], tuple[str, str]], ...] = (
     (("force", "N"), ("mass", "kg"), ("acceleration", "m/s2")),
     (("distance", "m"), ("speed", "m/s"), ("time", "s")),
@@ -17,7 +17,9 @@ _FORMULAS: tuple[tuple[tuple[str, str], tuple[str, str], tuple[str, str]], ...] 
 
 
 def draw(rng: Random) -> Item:
-    """Draws one of five laws and asks for one of its three quantities. The two factors are in 1..9."""
+    """Draws one of five physical laws, gives two of its three quantities and asks for the third. The two factors are in
+    1..9.
+    """
     product, first, second = rng.choice(_FORMULAS)
     a, b = rng.randint(1, 9), rng.randint(1, 9)
     quantities = [(product, a * b), (first, a), (second, b)]

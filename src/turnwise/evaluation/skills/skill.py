@@ -14,8 +14,8 @@ _TEST_SHARE = 5  # one in five items is a test item
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question of a toy skill. ``key`` decides whether it is a training or a test item. ``data`` holds what the
-    scorer needs in addition to the reference answer.
+    """One question of a toy skill. The text ``key``, or the prompt if ``key`` is empty, decides whether the item is a
+    training or a test item. ``data`` holds what the scorer needs in addition to the reference answer.
     """
 
     skill: str
@@ -31,7 +31,9 @@ class Item:
 
     @property
     def split(self) -> Split:
-        """Returns the item's split. The split depends only on the key, so an item is in the same split at every seed."""
+        """Returns the item's split. The split depends only on the key or prompt, so an item is in the same split at
+        every seed.
+        """
         text = f"{self.skill}\n{self.key or self.prompt}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return "test" if int.from_bytes(digest) % _TEST_SHARE == 0 else "train"

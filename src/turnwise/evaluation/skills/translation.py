@@ -11,8 +11,8 @@ from turnwise.evaluation.skills.skill import Item, Skill, by_words
 
 
 def draw(rng: Random) -> Item:
-    """Draws a sentence to translate to Tovan (the verb comes last, an adjective after its noun) or to Meru (the verb
-    comes first, an adjective before its noun).
+    """Draws a sentence to translate to one of two invented languages. In Tovan, the verb comes last and an adjective
+    follows its noun. In Meru, the verb comes first and an adjective precedes its noun.
     """
     subject, target = rng.sample(NOUNS, 2)
     verb = rng.choice(VERBS)

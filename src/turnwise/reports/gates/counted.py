@@ -1,5 +1,5 @@
-"""Counts the groups that a gate cuts and the correct cuts among them, and compares the precision with that of cutting
-random groups. A cut is correct if all rewards of the group are equal.
+"""Counts the groups that a gate cuts and the correct cuts among them. A cut is correct if all rewards of the group are
+equal. The precision of the gate, the fraction of correct cuts, is compared with that of cutting random groups.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines the recorded groups on which gates are evaluated. Each rollout of a group ran to its end."""
+"""Defines the recorded groups of rollouts on which gates are evaluated. Each rollout of a group ran to its end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import numpy as np
 
 Label = Literal["all_fail", "mixed", "all_succeed"]
 LABELS: tuple[Label, ...] = ("all_succeed", "mixed", "all_fail")
-# name of a baseline signal that only uses the rewards of finished rollouts, shown beside the signals of the gate
+# name of a baseline signal that uses only the rewards of finished rollouts; tables show it beside the signals of the
+# gate
 KNOWN = "rewards_known"
 TOLERANCE = 1e-6  # rewards with at most this std count as equal, as in turnwise.algo.advantages.group
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group: how it ended, the value of each signal after K turns, and the number of turns after step K."""
+    """One group of rollouts from the same state: how it ended, the value of each signal after K turns, and how many
+    turns its rollouts took after these K turns.
+    """
 
     id: str
     label: Label
@@ -36,9 +39,9 @@ class Group:
 class Buffer:
     """A set of recorded groups with their common settings.
 
-    ``measured`` says whether ``turns`` and ``tail`` of the groups were counted. If they were not, they are upper
-    bounds, under the assumption that an unfinished rollout lasts until the horizon. ``left_out`` maps a reason to the
-    number of groups that were left out for it.
+    ``measured`` says whether ``turns`` and ``tail`` of the groups are counts of recorded turns. If not, they are upper
+    bounds, under the assumption that a rollout that has not ended at step K lasts until the horizon. ``left_out`` maps
+    a reason to the number of groups that were left out for it.
     """
 
     groups: tuple[Group, ...]

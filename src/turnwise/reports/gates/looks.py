@@ -1,10 +1,10 @@
 """Compares the values that gates computed during sampling with the signals of the paper Selective Rollout, on the same
 groups.
 
-Signals that only use actions and observations can be computed after the run. The values of a learned predictor cannot,
-because the predictor has changed since. The baseline ``rewards_known`` is an untrained predictor, which only uses the
-rewards of finished rollouts. Intervals treat groups as independent across seeds and iterations, so they may be too
-narrow.
+Signals that use only actions and observations can be computed after the run. The values of a learned predictor must be
+those recorded during sampling, because the predictor has changed since then. The baseline ``rewards_known`` is an
+untrained predictor, which only uses the rewards of finished rollouts. Intervals treat groups as independent across
+seeds and iterations, so they may be too narrow.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Looks = dict[str, dict[str, dict[str, Row]]]
 
 
 def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
-    """Returns K -> ``all`` or ``late`` -> signal -> row with statistics on how well the signal ranks groups by reward
-    variance. ``late`` uses the groups of the second half of the iterations.
+    """Returns K -> ``all`` or ``late`` -> signal -> row. The row says how well the signal ranks groups by their reward
+    variance. ``late`` uses only the groups of the second half of the training iterations.
 
     A row has ``rho``, ``p`` and ``auroc`` as in Table 7 of the paper, the number of ``groups``, and the number of
     ``zero_variance`` groups. ``over_d`` is the AUROC minus the AUROC of d_K, with an interval from resampling both

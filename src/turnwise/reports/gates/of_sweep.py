@@ -62,9 +62,10 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
     """Returns the gate report from which an entry is computed, on the groups of all seeds. Returns None if a required
     run is not finished.
 
-    The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups. Its row ``never`` (without a
-    gate) is used and, if it exists, its row ``gated``, from which K and the threshold are taken. If a sweep names
-    itself, there is one report for each row, on the groups of the row.
+    The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups. The groups of the named
+    sweep's row ``never`` (without a gate) are used. If it has a row ``gated``, the groups of this row are used too, and
+    K and the threshold are those of its gate. If a sweep names itself, there is one report for each row, on the groups
+    that the row recorded.
 
     Raises:
         InputError: the groups cannot be used, or the named sweep has no row ``never``.
@@ -86,8 +87,8 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
 
 
 def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """Returns one gate report for each row with finished runs. The runs of a row are read from the first of ``places``
-    that has any.
+    """Returns one gate report for each row with finished runs. The runs of a row are read from the first folder of
+    ``places`` that has a run of the row.
 
     A row from whose policy another row starts is left out, because it may record demonstrations instead of groups.
     """
@@ -118,7 +119,9 @@ def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
 
 
 def _read(arms: tuple[Path, ...], outputs: Path) -> Mapping[str, Any]:
-    """Returns the gate report on the groups of ``arms``. Its sections are kept below ``outputs``, if this folder exists."""
+    """Returns the gate report on the groups of ``arms``. The sections of the report are cached in a file below
+    ``outputs``, if this folder exists.
+    """
     settings = Settings(**(asked_of(arms[1]) if len(arms) > 1 else {}))
     state = _state(arms, settings)
     kept = outputs / "cache" / f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
@@ -127,8 +130,8 @@ def _read(arms: tuple[Path, ...], outputs: Path) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=8)
 def _report(arms: tuple[Path, ...], settings: Settings, state: str, kept: Path | None) -> Mapping[str, Any]:
-    """Returns the gate report on the groups of ``arms``. It is cached, because several entries use it, until ``state``
-    changes with a new run.
+    """Returns the gate report on the groups of ``arms``. The report is cached, because several entries use it. It is
+    computed again when ``state`` (see :func:`_state`) changes, for example after a new run.
     """
 
     def read() -> Sections:
@@ -145,8 +148,8 @@ def _state(arms: Iterable[Path], settings: Settings) -> str:
 
 
 def asked_of(gated: Path) -> dict[str, Any]:
-    """Returns the settings ``k`` and ``threshold`` of the gate of these runs, as far as they differ from the paper's.
-    The result is empty if the gate is not a ``Divergence`` gate.
+    """Returns those of the settings ``k`` and ``threshold`` in which the gate of the runs below ``gated`` differs from
+    the gate of the paper. The result is empty if the runs' gate is not a ``Divergence`` gate.
     """
     for run in finished([gated]):
         path = run / "config.yaml"

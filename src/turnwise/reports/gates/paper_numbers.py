@@ -16,8 +16,8 @@ Verdict = Literal["agrees", "differs", "not in the data"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A number printed in the paper beside our number. Our number is rounded to the printed digits before they are
-    compared (halves are rounded up).
+    """A number printed in the paper, and our number at the same path. Our number is rounded to as many digits as are
+    printed before both are compared (halves are rounded up).
     """
 
     key: str
@@ -27,8 +27,8 @@ class Cell:
 
 
 def compare(result: Mapping[str, Any]) -> list[Cell]:
-    """Compares every printed number with the number at its path in ``result``. If there is no such number, it counts as
-    missing in the data.
+    """Compares every printed number with the number at its path in the gate report ``result``. If the report has no
+    number at this path, the verdict is ``not in the data``.
     """
     return [_cell(key, printed, _look_up(result, key)) for key, printed in printed_figures()]
 

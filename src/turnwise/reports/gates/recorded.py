@@ -1,4 +1,4 @@
-"""Reads the recorded rollouts of a run (``rollouts/*.jsonl``) as groups, on which gates can be evaluated."""
+"""Reads the rollouts that a run recorded (``rollouts/*.jsonl``) as groups on which gates can be evaluated."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
 
     Args:
         paths: files of JSON lines, with one rollout tree per line.
-        steps: values of K at which signals are computed. Values at or beyond the horizon are ignored.
-        horizon: T_max in turns. None: the length of the longest rollout.
+        steps: values of K, the numbers of turns after which signals are computed. Values at or beyond the horizon are
+            ignored.
+        horizon: largest possible length of a rollout in turns (T_max). None: the length of the longest rollout.
 
     Raises:
         InputError: a file is missing, a line is not a recorded rollout tree, no group is left, or no rollout lasts
@@ -70,7 +71,9 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
 
 @contextmanager
 def _recorded(place: str) -> Iterator[None]:
-    """Converts errors of the enclosed block into an InputError that names the recorded rollout tree."""
+    """Converts an error that is raised in the ``with`` block into an InputError that names the line of the rollout
+    tree.
+    """
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

@@ -11,10 +11,10 @@ from turnwise.algo.gates.signals import SIGNALS, TERMINATION
 from turnwise.errors import InputError
 from turnwise.reports.gates.groups import LABELS, Buffer, Group
 
-FEATURES = "hybrid_gate_features.csv"  # one row per (task, K): signals, label, variance
+FEATURES = "hybrid_gate_features.csv"  # one row per (task, K) with the signals, label and reward variance of a group
 WALLCLOCK = "wallclock_ab.csv"  # tier 1, one row per (task, baseline or gated)
 TRAINING = ("mechanism_baseline_per_iter.csv", "mechanism_gated_per_iter.csv")  # tier 3, one row per (seed, iteration)
-GROUP_SIZE, HORIZON = 8, 30  # values of the offline buffer that only the paper gives (section 3.1)
+GROUP_SIZE, HORIZON = 8, 30  # numbers of the released buffer that stand only in the paper (section 3.1)
 
 Row = Mapping[str, str]
 
@@ -24,8 +24,8 @@ def is_released(folder: Path) -> bool:
 
 
 def read_features(folder: Path) -> Buffer:
-    """Reads the offline buffer that the authors released. It contains no lengths of rollouts, so that the numbers of
-    turns are upper bounds from the horizon.
+    """Reads the buffer of groups that the authors released. The released file does not contain the lengths of rollouts,
+    so the numbers of turns in the buffer are upper bounds that are computed from the horizon.
 
     Raises:
         InputError: a column is missing, a value is not a number, or the tasks are not the same at every step.

@@ -1,5 +1,5 @@
-"""Evaluates a gate on recorded rollouts, or on the results that the authors of Selective Rollout released. The report
-is a single JSON object.
+"""Computes the gate report, a single JSON object. It evaluates a gate, which stops groups of rollouts early, on
+recorded rollouts or on the results that the authors of Selective Rollout released.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ class Settings:
     """Settings of the gate report.
 
     Attributes:
-        k, threshold, ended: step K of the gate, threshold of d_K, and threshold of the termination fraction in the OR
-            rule.
+        k, threshold, ended: the gate decides after K = ``k`` turns. It stops a group if d_K, the mean edit distance
+            between the first K actions of its rollouts, is below ``threshold``. The OR rule stops a group in one more
+            case: at least the fraction ``ended`` of its rollouts has ended.
         steps: values of K at which the signals are computed. They are not used for released results, which have values
             of their own.
         thresholds: thresholds of d_K that are compared at step ``k``.
-        floor: minimum precision of a tuned gate.
-        horizon: T_max of recorded rollouts in turns. None: the length of the longest rollout.
+        floor: smallest precision that a tuned gate may have. Precision is the fraction of stopped groups that would
+            have ended with equal rewards.
+        horizon: largest possible length of a recorded rollout in turns (T_max). None: the length of the longest
+            rollout.
         resamples, seed: number of bootstrap resamples, and seed of the random draws.
     """
 
@@ -75,8 +78,8 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
     """Returns the report on ``data``, which is a file of recorded rollouts, the folder of a run or of its seeds, or the
     folder with the authors' released results.
 
-    ``gated`` is the same kind of path for the same runs with a gate. The saving of the gate is measured from them
-    (``turnwise.reports.gates.tier1``).
+    ``gated`` is a path of the same kind, to runs that differ from those of ``data`` only in having a gate. The saving
+    of the gate is measured by comparing both (``turnwise.reports.gates.tier1``).
 
     Raises:
         InputError: ``data`` does not exist or cannot be used.
@@ -154,10 +157,13 @@ def _read(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...],
 
 def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
     """Returns gates that are tuned on the buffer, with a precision of at least ``settings.floor``: one gate for each
-    step, the best of them, and a gate that decides at several steps. The best single-step gate and the gate with
-    several steps are also evaluated by cross-validation. In ``live``, cuts are counted as a running gate makes them; in
-    ``all``, as the tables of the paper count them (see ``turnwise.reports.gates.tuning``). ``floor_for_10_pct`` is the
-    precision of App. C.5 at which the given gate cuts at most 10 % of the useful groups.
+    step (``by_k``), the best of these gates (``fixed``), and a gate that decides at several steps (``sequential``). The
+    last two are evaluated by cross-validation, too. All results are given twice. In ``live``, cuts are counted as a
+    running gate makes them; in ``all``, as the tables of the paper count them (see ``turnwise.reports.gates.tuning``).
+
+    Two more numbers are about the gate with ``settings.k`` and ``settings.threshold``. ``useful_lost_pct`` is the
+    percentage of the useful groups (whose rewards differ) that it cuts. ``floor_for_10_pct`` is the precision at which
+    it would cut at most 10 % of the useful groups (App. C.5).
     """
     cut = buffer.values(settings.k, DISTANCE) < settings.threshold
     useful = int((~buffer.uniform).sum())

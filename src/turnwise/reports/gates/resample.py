@@ -9,18 +9,20 @@ import numpy as np
 CHUNK = 50_000  # largest number of indices drawn at a time, so that arrays fit into the cache of a CPU core
 
 Statistic = Callable[..., np.ndarray]
-"""Computes m values (..., m) from columns with n groups (..., n). The leading axis is that of the resamples."""
+"""The type of a function that computes m values (..., m) from columns with one number for each of n groups (..., n). A
+leading axis, if there is one, counts the bootstrap resamples.
+"""
 
 
 def intervals(
     statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, seed: int, confidence: float = 0.95
 ) -> list[list[float] | None]:
-    """Returns percentile bootstrap intervals (Efron 1979), one for each of the m values of a statistic. All columns are
-    resampled together.
+    """Returns percentile bootstrap intervals (Efron 1979), one for each of the m values of a statistic. A resample
+    draws groups, so it takes the same groups from all columns.
 
-    A value can be undefined in a resample, for example if no group is cut. Such resamples are left out for this value,
-    which ``scipy.stats.bootstrap`` cannot do. An interval is None if the value is undefined in all resamples, or if
-    there are fewer than two groups.
+    A value can be undefined in a resample, for example if no group is cut. Such resamples are left out for this value;
+    ``scipy.stats.bootstrap`` cannot leave them out. An interval is None if the value is undefined in all resamples, or
+    if there are fewer than two groups.
     """
     n = len(columns[0])
     width = np.atleast_1d(statistic(*columns)).shape[-1]

@@ -1,5 +1,5 @@
 """Defines a report whose sections are computed when they are first read, because a table of a paper needs only a few of
-them.
+its sections.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Sections(Mapping[str, Any]):
 
 
 class KeptSections(Mapping[str, Any]):
-    """The same sections as those of ``read``, which are kept in a file. A section is kept whole.
+    """The sections of the report that ``read`` returns, cached in a file. A section is cached with all its parts.
 
     Args:
-        read: reads the data and returns its report. It is called at once if no section is kept, so that data that
-            cannot be used is refused at once. Otherwise it is called when a section is not kept.
-        kept: name -> content of a section.
+        read: function that reads the data and returns its report. If no section is cached, it is called at once, so
+            that it refuses data that cannot be used. Otherwise it is called when a section is not in the cache.
+        kept: the cache, a mapping from the name of a section to its content.
     """
 
     def __init__(self, read: Callable[[], Sections], kept: KeptValues) -> None:

@@ -1,4 +1,4 @@
-"""Renders the gate report as tables of text."""
+"""Converts the gate report to tables of text."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def _tuned(report: Node) -> Table:
 
 
 def _looks(k: str, found: Node) -> Table:
-    """Returns a table of the values that gates computed during sampling, beside the signals of the paper for the same
-    groups. The paper has no such table.
+    """Returns a table that compares the values that gates computed during sampling at step K with the signals of the
+    paper, on the same groups. The paper has no such table.
     """
     rows = [
         [when, str(row["groups"]), str(row["zero_variance"]), name]

@@ -1,4 +1,6 @@
-"""Compares the gate with other rules for cutting groups on the same groups: Table 12 of Selective Rollout."""
+"""Compares the gate with other rules that cut groups, on the same groups of rollouts (Table 12 of Selective Rollout). A
+rule that cuts a group stops its rollouts early.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
 
     ``saved_pct`` is the number of turns that the cut rollouts would still have taken, in percent of all turns.
     ``l2_pct`` is the L2 norm of the advantages of the groups that are not cut, in percent of the norm over all groups.
-    ``dapo`` filters groups after sampling, so that it saves nothing and drops only groups whose advantages are 0.
-    ``random`` cuts as many groups as the OR rule (``either``); its row is the expectation over random choices.
-    ``below_oracle`` is ``saved_pct`` of the oracle minus that of the rule. ``over_random`` is ``l2_pct`` of the rule
-    minus that of ``random``. The intervals of both come from resampling the two rules together.
+    The rule ``dapo`` filters groups after sampling, so it saves nothing and drops only groups whose advantages are 0.
+    The rule ``random`` cuts as many randomly chosen groups as the OR rule (``either``); its row holds the expected
+    values. The rule ``oracle`` cuts all groups whose rewards are equal. ``below_oracle`` is ``saved_pct`` of the oracle
+    minus that of the rule. ``over_random`` is ``l2_pct`` of the rule minus that of ``random``. The intervals of both
+    come from resampling the two rules together.
     """
     distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
     none = np.zeros(len(buffer.groups), dtype=bool)
@@ -53,7 +56,9 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
 
 
 def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int, seed: int) -> dict[str, Row]:
-    """Returns rule -> columns with their intervals. The rule ``random`` has only the first two columns."""
+    """Returns a mapping from a rule to its values of ``COLUMNS`` and their intervals. The rule ``random`` has only the
+    first two columns.
+    """
     found = _compared(*columns).tolist()
     bounds = intervals(_compared, columns, resamples, seed)
     rows: dict[str, Row] = {arm: {} for arm in arms}
@@ -64,8 +69,8 @@ def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int
 
 
 def _compared(*columns: np.ndarray) -> np.ndarray:
-    """Returns the columns of all rules, one rule after the other and the rule ``random`` last: inputs (..., n) -> (...,
-    m).
+    """Returns the values of ``COLUMNS`` for all rules, one rule after the other and the rule ``random`` last: inputs
+    (..., n) -> (..., m).
 
     All rules are computed in one call, so that each resample and its row ``random`` are computed only once.
     """
@@ -102,7 +107,9 @@ def _saved(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.ndarray:
 
 
 def kept_norm(cut: np.ndarray, energies: np.ndarray) -> np.ndarray:
-    """Returns 100 ||A_kept|| / ||A_all||, or 100 if all advantages are 0."""
+    """Returns 100 ||A_kept|| / ||A_all||, the L2 norm of the advantages of the groups that are not cut in percent of
+    the norm over all groups, or 100 if all advantages are 0.
+    """
     total = energies.sum(-1)
     return np.asarray(
         100 * np.sqrt(np.where(total > 0, (energies * ~cut).sum(-1) / np.where(total > 0, total, 1), 1.0))

@@ -1,5 +1,5 @@
-"""Computes the offline tables of Selective Rollout (arXiv:2605.05802) from any buffer of groups. T1, for example, is
-Table 1 of the paper.
+"""Computes the offline tables of Selective Rollout (arXiv:2605.05802) from any buffer of recorded groups. T1, for
+example, stands for Table 1 of the paper.
 
 Percentages are from 0 to 100, and other proportions from 0 to 1. Undefined numbers are None. Intervals have a level of
 95 %. Those of precision and recall come from ``turnwise.reports.gates.counted``, all others from a bootstrap over
@@ -24,16 +24,17 @@ from turnwise.reports.gates.resample import intervals
 from turnwise.reports.gates.sections import Sections
 
 THRESHOLDS = (0.05, 0.08, 0.10, 0.12, 0.14, 0.18)
-# smallest number of groups of a class for an interval; with fewer, resampling shows no spread (the paper also reports a
-# single observation)
+# smallest number of groups of a class, such as groups with equal rewards, for which an interval is given. If a class
+# has fewer groups, resampling shows no spread. The paper reports numbers even for a class with a single group.
 LEAST = 3
 
 
 def thresholds_table(
     buffer: Buffer, k: int, thresholds: Sequence[float], resamples: int, seed: int, signal: str = DISTANCE
 ) -> dict[str, Row]:
-    """Returns T1 (Table 1 of the paper): the cuts of each threshold at step ``k``. In percent, safe = TP (T - K) / (N
-    T) and raw = (TP + FP) (T - K) / (N T), with horizon T and N groups.
+    """Returns T1 (Table 1 of the paper): for each threshold, the groups that a gate with this threshold cuts at step
+    ``k``. TP is the number of cut groups whose rewards are equal, and FP that of the other cut groups. The saving in
+    percent is safe = TP (T - K) / (N T) and raw = (TP + FP) (T - K) / (N T), with horizon T and N groups.
     """
     values = buffer.values(k, signal)
     return {
@@ -111,8 +112,8 @@ def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.nda
 
 
 def _ranks(column: np.ndarray) -> np.ndarray:
-    """Returns the rank of each position within its row, (..., n). Equal positions get their mean rank, as in scipy's
-    rankdata.
+    """Returns the rank of each position among the n positions of its row, (..., n). Equal positions get their mean
+    rank, as in scipy's rankdata.
     """
     rows = column.reshape(-1, column.shape[-1])
     width = int(rows.max(initial=0)) + 1
@@ -134,8 +135,8 @@ def _p_value(values: np.ndarray, variances: np.ndarray) -> float | None:
 
 
 def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
-    """Returns T7 (Table 7 of the paper, and the data of its Fig. 2): K -> signal -> row with rho, its two-sided
-    p-value, and AUROC.
+    """Returns T7 (Table 7 of the paper, and the data of its Fig. 2): K -> signal -> row with rho (Spearman's
+    correlation of the signal with the reward variance), its two-sided p-value, and AUROC.
 
     ``over_tau`` is rho of the signal minus rho of the termination fraction on the same groups. Its interval comes from
     resampling both together.
@@ -151,8 +152,8 @@ def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
 def rank_rows(
     signals: Mapping[str, np.ndarray], variances: np.ndarray, resamples: int, seed: int, over: tuple[str, str, str]
 ) -> dict[str, Row]:
-    """Returns for each signal a row with rho, its two-sided p-value, and the AUROC. All signals use the same resamples
-    of the groups.
+    """Returns, for each signal, a row with the statistics of :func:`rank_statistics` and the two-sided p-value of rho.
+    All signals use the same bootstrap resamples of the groups.
 
     ``over`` is (name, statistic, signal). For ``("over_tau", "rho", TERMINATION)``, each row also has ``over_tau``,
     which is its rho minus the rho of the signal ``TERMINATION``.
@@ -195,8 +196,8 @@ def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
 
 
 def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T8 (Table 8 of the paper). For each kind of task it has the AUROC of d_K at step ``k``, and the AUROC of
-    the pair of signal and step with the largest |rho|.
+    """Returns T8 (Table 8 of the paper). For each kind of task, it has the AUROC of d_K at step ``k``. It also has the
+    AUROC of one more signal and step: the pair (signal, step) with the largest |rho| for this kind.
 
     The paper's caption says that the pair has the largest AUROC, but its numbers belong to the pair with the largest
     |rho|. The AUROC of this pair has no interval, because the pair is chosen among many. The interval of the AUROC of
@@ -235,8 +236,8 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
 
 def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
     """Returns T10 (Table 10 of the paper): label -> medians of d_K and tau_K at step ``k`` over the groups with this
-    label. A label says how a group ended. Intervals come from resampling the groups of a label, and require at least
-    ``LEAST`` of them.
+    label. A label says how a group ended. Intervals come from resampling the groups of a label. A label with fewer than
+    ``LEAST`` groups has no interval.
     """
     table: dict[str, Row] = {}
     for label in LABELS:

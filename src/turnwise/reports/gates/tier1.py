@@ -1,5 +1,5 @@
-"""Measures tier 1 of Selective Rollout: how much a gate saves when the same groups are sampled without and with it,
-with the same random draws.
+"""Measures tier 1 of Selective Rollout: how much a gate saves. The same groups are sampled twice with the same random
+draws, once without the gate and once with it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
 
     The arm without the gate shows how each group ends. A cut is correct if all rewards of the group in that arm are
     equal. Groups that have fewer than two rollouts with a reward in that arm are left out. Percentages are from 0 to
-    100. Intervals have a level of 95 %. Those of savings come from a bootstrap over groups; those of precision and
-    recall are Wilson's.
+    100. Intervals have a level of 95 %. The intervals of savings come from a bootstrap over groups; the intervals of
+    precision and recall are Wilson's.
 
     Args:
         without, gated: files of recorded rollouts, run folders, or folders of the runs of several seeds.
@@ -37,8 +37,8 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
         A mapping with ``saved_pct``, the saved turns in percent, and its interval ``ci95``; if tokens are recorded,
         ``tokens_saved_pct`` and ``tokens_ci95``; and ``cut``, ``tp``, ``fp``, ``precision`` and ``recall``.
         ``first_steps_pct`` is the percentage of groups whose actions and observations are equal in both arms up to the
-        step of the gate's decision. ``matched_pct`` is the percentage of the groups that were not cut whose actions
-        and observations are equal in both arms up to the end.
+        step of the gate's decision. ``matched_pct`` is about the groups that the gate did not cut: the percentage of
+        them whose actions and observations are equal in both arms up to the end.
 
     Raises:
         InputError: an arm has no groups, or the arms have no group in common.
@@ -126,8 +126,8 @@ def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def _same(free: Played, gated: Played, steps: int | None) -> bool:
-    """Returns whether every rollout has the same actions and observations in both arms, in its first ``steps`` turns
-    (None: in all turns).
+    """Returns whether every rollout of a group has the same actions and observations in both arms, in its first
+    ``steps`` turns. If ``steps`` is None, all turns are compared.
     """
     sides = []
     for turns in (free["turns"], gated["turns"]):

@@ -1,5 +1,6 @@
-"""Computes how much a gate saves: tier 1 (Table 3) and tier 3 (Table 5) of Selective Rollout from the authors' logs,
-and an estimate from groups that were sampled without a gate.
+"""Computes how much a gate saves. Two experiments of Selective Rollout are computed from the authors' logs: tier 1
+(sampling without and with the gate, Table 3) and tier 3 (training without and with the gate, Table 5). From groups that
+were sampled without a gate, the saving is estimated.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from turnwise.reports.gates.resample import intervals
 
 
 def replayed(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> dict[str, Any]:
-    """Returns an estimate of tier 1 from groups that were sampled without a gate. The saving is the number of turns
-    after step ``k`` in the groups that the gate would cut, in percent of all turns.
+    """Estimates from groups that were sampled without a gate how much a gate would save (tier 1 of the paper). The
+    saving is the number of turns after step ``k`` in the groups that the gate would cut, in percent of all turns.
+    ``cut`` says for each group whether the gate would cut it.
     """
     columns = [buffer.tails(k) * cut, buffer.turns]
     (interval,) = intervals(_saved_of_total, columns, resamples, seed)
@@ -37,12 +39,12 @@ def _saved_of_total(saved: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def read_tier1(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
-    """Returns T3 (Table 3 of the paper) from the authors' data, which compares the wall-clock seconds of the same tasks
-    without and with the gate. Returns None if the file is missing.
+    """Returns T3 (Table 3 of the paper) from the authors' data. It compares the wall-clock seconds of the same tasks in
+    two arms: without the gate and with the gate. Returns None if the file is missing.
 
     A cut is correct if the same group has equal rewards in the arm without the gate, where it ran to its end.
-    ``matched_pct`` is the percentage of the groups that were not cut whose number of turns and mean reward are equal in
-    both arms. If both arms used exactly the same random draws, it would be 100.
+    ``matched_pct`` is about the groups that the gate did not cut: the percentage of them whose number of turns and mean
+    reward are equal in both arms. If both arms used exactly the same random draws, it would be 100.
 
     Raises:
         InputError: the file lacks a column, or an arm lacks a task.
@@ -90,11 +92,13 @@ def _saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
     """Returns T5 (Table 5 of the paper) from the authors' training logs, or None if the logs are missing.
 
-    Means are over seeds and have the sample standard deviation beside them. ``zero_advantage_pct`` is the percentage of
-    groups in a batch whose rewards are equal, as a mean over iterations. In the gated arm, only groups that were not
-    cut are counted. ``as_released`` is the mean of the authors' column ``dilution_pct`` for the gated arm. From each of
-    the two values follows a prediction of the gradient amplification, if dilution is its only cause: (1 - gated) / (1 -
-    baseline) (paper, section 4.4).
+    The logs belong to two arms: training without the gate (baseline) and with it (gated). Means are over seeds; keys
+    that end in ``_std`` hold the sample standard deviation. ``zero_advantage_pct`` is the percentage of groups in a
+    batch whose rewards are equal, as a mean over iterations. In the gated arm, only groups that were not cut are
+    counted. ``as_released`` is another value for the gated arm, the mean of the authors' column ``dilution_pct``. From
+    each of the two values follows a prediction of how much the gate increases the gradient norm
+    (``grad_amplification``), if dilution by groups with equal rewards is the only cause: (1 - gated) / (1 - baseline)
+    (paper, section 4.4).
 
     Raises:
         InputError: a log lacks a column, or the arms differ in their seeds.
@@ -156,9 +160,9 @@ def _by_seed(path: Path) -> dict[int, dict[str, np.ndarray]]:
 
 
 def _same(log: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns for each iteration the fraction of groups with equal rewards among the groups that were not cut. The cut
-    groups are subtracted, because the logs also count them as zero-variance: their truncated rewards are nearly always
-    all 0.
+    """Returns, for each iteration, the fraction of groups with equal rewards among the groups that were not cut. The
+    cut groups are subtracted, because the logs count them as groups with equal rewards, too: the rewards of their
+    truncated rollouts are nearly always all 0.
     """
     left = log["n_groups"] - log["n_groups_cut"]
     return np.maximum(log["n_zero_variance"] - log["n_groups_cut"], 0) / np.maximum(left, 1)

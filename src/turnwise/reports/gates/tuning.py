@@ -1,13 +1,14 @@
-"""Tunes the thresholds of a gate on groups that ran to their end, so that it saves as many turns as a minimum precision
-allows.
+"""Tunes the thresholds of a gate on groups that ran to their end. The gate shall save as many turns as possible with at
+least a given precision, which is the fraction of cut groups whose rewards are equal.
 
 ``fixed`` tunes a gate that decides at one step. ``sequential`` tunes a gate that decides at several steps; its
-precision is that of all cuts together. Results on the groups that were used for tuning are too optimistic.
-``cross_validated`` evaluates the tuned thresholds on other groups.
+precision is computed from the cuts of all steps together. Results on the groups that were used for tuning are too
+optimistic. ``cross_validated`` therefore evaluates tuned thresholds on groups that were not used for tuning them.
 
 ``live`` selects which groups count as cut. With ``live``, as for a running gate, a group whose rollouts have all ended
-is not cut. Without it, as in the paper's tables, such a group counts as cut if its d_K is below the threshold. Such
-cuts are nearly always correct, so that the tables show a higher precision than a running gate has.
+is not cut. Without it, as in the paper's tables, such a group counts as cut if d_K (the mean edit distance between the
+first K actions of its rollouts) is below the threshold. Such cuts are nearly always correct, so the paper's tables show
+a higher precision than a running gate has.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The numbers of cuts and correct cuts (``tp``) of a schedule on a buffer, and the saved turns."""
+    """The result of a schedule on a buffer: the number of cut groups, the number of correctly cut groups (``tp``), and
+    the saved turns.
+    """
 
     cut: int
     tp: int
@@ -123,7 +126,9 @@ def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """A buffer as arrays. ``values`` and ``tails`` have shape (M, N) for M steps and N groups."""
+    """The data of a buffer as arrays. ``values`` (d_K) and ``tails`` (turns after the step) have shape (M, N) for M
+    steps and N groups.
+    """
 
     values: np.ndarray
     tails: np.ndarray
@@ -144,8 +149,8 @@ class _Evidence:
         return Score(int(cut.sum()), int((cut & self.uniform).sum()), float(100 * saved / self.turns))
 
     def better(self, thresholds: tuple[float, ...], i: int, floor: float) -> tuple[float, ...] | None:
-        """Returns ``thresholds`` with the ``i``-th one replaced by the one that saves the most turns with a precision
-        of at least ``floor``. Returns None if no replacement is an improvement.
+        """Returns ``thresholds`` with a new ``i``-th threshold: the one that saves the most turns with a precision of
+        at least ``floor``. Returns None if no new threshold saves more turns than the present one.
 
         If several thresholds save the same number of turns, the one with the highest precision is chosen; if their
         precision is also equal, the lowest one.

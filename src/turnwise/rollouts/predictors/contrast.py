@@ -1,4 +1,4 @@
-"""Measures how well a ranking of histories finds those with contrast.
+"""Measures how well a ranking of histories finds the histories with contrast.
 
 The contrast of a history is p (1 - p), where p is the success rate of the rollouts that continue it.
 """
@@ -18,12 +18,12 @@ class Anchor(NamedTuple):
 
 
 def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
-    """Returns the fraction of all contrast that the top-ranked anchors have (TRACE Figure 2b).
+    """Returns the contrast of the top-ranked anchors divided by the contrast of all anchors (TRACE Figure 2b).
 
     The top-ranked anchors are the fraction ``share`` of all anchors that have the greatest ranks. All anchors count
-    equally, however many rollouts they really got. If this fraction ends within a set of anchors with equal ranks, each
-    of them counts partly. A ranking that ranks all anchors equally therefore gives ``share``. The result is None if no
-    anchor has contrast.
+    equally, however many rollouts they really got. If only some of the anchors with equal ranks fit into this fraction,
+    each of them counts partly. A ranking that ranks all anchors equally therefore gives ``share``. The result is None
+    if no anchor has contrast.
     """
     ordered = sorted(anchors, key=lambda anchor: -anchor.rank)
     total = sum(anchor.contrast for anchor in ordered)

@@ -14,9 +14,10 @@ from turnwise.rollouts.predictors.rows import Histories
 
 
 class Critic(LightningModule):
-    """Predicts V(history) = sigmoid(w . h + b), where h is the last hidden state of the history's last token.
+    """Predicts V(history) = sigmoid(w . h + b), where h is the last layer's hidden state at the history's last token,
+    and w and b are the weights of the scalar head.
 
-    The head's weights are 0 initially, so that every history has the value 1/2 before training.
+    w and b are 0 initially, so that every history has the value 1/2 before training.
 
     Args:
         backbone: a transformer without an output head, with tree attention.

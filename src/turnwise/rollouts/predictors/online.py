@@ -26,16 +26,17 @@ Example = tuple[RolloutTree, int, Target]
 
 
 class OnlinePredictor(Callback):
-    """The critic of one run, with its optimiser.
+    """Holds the critic of one run and its optimiser, predicts the success of histories and trains the critic.
 
-    It is a callback of the trainer, so that checkpoints contain the critic's weights and optimiser state.
+    The class is a callback of the trainer, so that checkpoints contain the critic's weights and optimiser state.
 
     Args:
         critic: the model that predicts.
         epochs, prefix_share, batch, clip_norm, reward_max, batch_tokens: see
             :class:`turnwise.config.settings.PredictorSettings`.
         seed: seed of the order of the examples and of the choice of histories below the root.
-        translate: function that converts trees into the critic's tokens. None: the policy has the same tokens.
+        translate: function that converts trees from the policy's to the critic's tokens. None means that both have the
+            same vocabulary.
     """
 
     def __init__(
@@ -86,9 +87,9 @@ class OnlinePredictor(Callback):
     # -- training after every collection -------------------------------------------------------------------------------
 
     def learn(self, iteration: int, experience: Experience) -> dict[str, float]:
-        """Trains on the trees of an iteration and returns metrics.
+        """Trains the critic on the trees of an iteration and returns metrics.
 
-        The metrics of prediction quality use the predictions from before this training.
+        The metrics of prediction quality are those of predictions that the critic made before this training.
         """
         began, cpu_began = time.monotonic(), time.process_time()
         roots: list[Example] = []

@@ -1,4 +1,4 @@
-"""Measures the quality of a critic's predictions before it was trained on the outcomes: rank correlation and error."""
+"""Measures a critic's predictions on outcomes on which it was not trained, by rank correlation and error."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict
 
     - ``spearman_*``, ``spearman_*_p``: Spearman's rank correlation between predictions and success rates, and its
       p-value (TRACE Eq. 22).
-    - ``captured_*``: the fraction of all contrast that belongs to one half of the histories, those with the greatest
-      predicted V (1 - V). The contrast of a history is p (1 - p) of its measured success rate p. A ranking without
-      information gives 0.5.
+    - ``captured_*``: the contrast of the half of the histories with the greatest V (1 - V), divided by the contrast of
+      all histories. V is the predicted success. The contrast of a history is p (1 - p), where p is its measured success
+      rate. A ranking without information gives 0.5.
     - ``captured_*_best``: the same fraction for the half with the greatest contrast, which is the best possible value
       (TRACE Figure 2b).
-    - ``mse_depth/*``: the mean squared error by the number of turns since the root.
+    - ``mse_depth/*``: the mean squared error of the predictions, separately for ranges of the number of turns since the
+      root.
 
     Undefined values are left out. A correlation is undefined for fewer than three histories, and if all predictions or
     all success rates are equal. The fractions of contrast are undefined if no history has contrast.

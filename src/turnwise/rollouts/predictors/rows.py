@@ -45,7 +45,7 @@ class _Row:
 
 
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:
-    """Packs every wanted history once, on the first path of its tree that contains it.
+    """Packs every wanted history once, as a part of the first path of its tree that contains it.
 
     A path is packed only up to its last wanted history. Paths with a common prefix share its tokens, even if they
     belong to different trees, because states of one environment begin with the same rules and tools. Paths without a
@@ -73,7 +73,7 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
 
 
 def branchable(tree: RolloutTree) -> list[int]:
-    """Returns -1 (the root state) and every turn that another turn follows. Rollouts can branch only at these."""
+    """Returns -1 (the root state) and every turn that another turn follows: the places at which rollouts can branch."""
     parents = {turn.parent for turn in tree.turns}
     return [-1, *(i for i in range(len(tree.turns)) if i in parents)]
 

@@ -15,7 +15,7 @@ from turnwise.types import Rewards, RolloutTree
 class Target:
     """The target of the history that ends at the root state or after a turn."""
 
-    mean: float  # mean success of the valid leaves below
+    mean: float  # mean success of the valid leaves below this root state or turn
     leaves: int  # number of these leaves
     depth: int  # number of turns since the root
 
