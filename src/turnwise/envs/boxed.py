@@ -1,6 +1,7 @@
 """Runs the commands of an environment in a sandbox and caches their results.
 
-The sandbox starts at the first command. A result is cached by the command and the content of its folder.
+The sandbox starts at the first command. If a command runs again on a folder with the same content, the cached result is
+returned instead.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Box:
     python: str | None = None
     reads: Sequence[str] = ()
     _sandbox: Sandbox | None = field(default=None, init=False, repr=False, compare=False)
-    # The results are cached because the rollouts of a group start in the same folder and often run the same commands.
+    # The results are cached because the rollouts of a group start with equal folders and often run the same commands.
     _results: Remembered[bytes, tuple[CallResult, Tree]] = field(
         default_factory=Remembered, init=False, repr=False, compare=False
     )
@@ -57,8 +58,9 @@ class Box:
     def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
         """Runs a bash command in a folder. Returns its result and the content of the folder after the command.
 
-        The result is cached by the command and the content of the folder, unless the command exceeded a limit. If
-        another thread is running the same command on the same content, this call waits for that result.
+        If the same command was run before on a folder with the same content, the cached result is returned. A result is
+        not cached if its command exceeded a limit. If another thread is running the same command on the same content
+        now, this call waits for the result of that thread.
 
         Raises:
             NoSandboxError: this machine has no program that can run a sandbox.
@@ -126,7 +128,7 @@ class Box:
 
 
 def _size(outcome: CallResult, tree: Tree) -> int:
-    """Returns the approximate number of bytes that a cached result takes."""
+    """Returns the approximate number of bytes that a cached result (an outcome and a folder's content) takes."""
     held = sum(len(path) + len(entry.content) for path, entry in tree.items() if isinstance(entry, File))
     return len(outcome.output) + held + ENTRY * len(tree)
 

@@ -33,18 +33,21 @@ def tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]
 
 
 def name_of(definition: Mapping[str, Any]) -> str:
-    """Returns the tool's name, read from a definition that :func:`tool` made."""
+    """Returns the name of a tool. ``definition`` is the tool's definition as :func:`tool` makes it."""
     return str(function_of(definition)["name"])
 
 
 def parameters_of(definition: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the tool's parameters in order, read from a definition that :func:`tool` made: name -> JSON schema."""
+    """Returns a tool's parameters in order: name of the parameter -> JSON schema.
+
+    ``definition`` is the tool's definition as :func:`tool` makes it.
+    """
     found: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
     return found
 
 
 class Calls(Protocol):
-    """A format for tool calls. It parses the call in a policy's reply, and it writes a call as text."""
+    """A text format for tool calls. It reads the call in a reply of the policy, and it writes a call as text."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
@@ -149,8 +152,12 @@ class Hermes:
 
 
 def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
-    """Returns the call format with the given name. ``bare`` says whether short calls leave out the name of the only
-    tool.
+    """Returns the call format of the given name.
+
+    Args:
+        style: the name of the format, ``short`` or ``hermes``.
+        tools: the definitions of the tools that can be called.
+        bare: whether calls in the short form leave out the name of the tool. There must then be exactly one tool.
 
     Raises:
         ValueError: there is no format with that name.
@@ -163,5 +170,5 @@ def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False)
 
 
 def refusal(error: ToolCallError) -> str:
-    """Returns the observation for a reply without a valid call: the error message, cut to a maximum length."""
+    """Returns what the policy reads after a reply without a valid call: the error message, cut to 160 characters."""
     return f"Error: {str(error)[:_SHOWN]}."

@@ -1,4 +1,4 @@
-"""Makes expert trajectories: chooses the expert, runs the episode and builds the trajectory record."""
+"""Makes trajectories of scripted experts: chooses the expert, runs its episode and builds the trajectory record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def check_quality(quality: Quality) -> Quality:
 
 
 def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T]) -> T:
-    """Builds and returns the expert of the given quality. The other expert is not built.
+    """Calls ``good`` or ``clumsy``, whichever belongs to the quality, and returns the expert that it builds.
+
+    The other function is not called.
 
     Raises:
         ValueError: the quality is neither good nor clumsy.

@@ -14,7 +14,7 @@ T = TypeVar("T")
 Quality = Literal["good", "clumsy"]
 Level = Literal["tiny", "full"]
 Verifier = Literal["oracle", "demonstrated"]
-"""The rule that accepts or rejects an action.
+"""The rule by which an environment accepts or rejects an action of the policy.
 
 ``oracle`` decides by what the environment knows about the task. ``demonstrated`` compares the action with the expert's
 action.
@@ -22,7 +22,7 @@ action.
 
 SPLITS = ("train", "seen", "unseen")
 
-TRIES = 3  # maximum number of attempts to open an episode or to run an expert; rollouts count their retries separately
+TRIES = 3  # maximum number of attempts to open an episode or to run an expert; it does not limit retries of rollouts
 
 
 class EnvironmentFault(RuntimeError):
@@ -67,8 +67,9 @@ def tried(act: Callable[[], T]) -> T:
 
 
 def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
-    """Returns the tool definitions that the chat template shows in this episode; empty if the session has no
-    ``tools``.
+    """Returns the tool definitions that the chat template shows in this episode.
+
+    The result is empty if the session has no attribute ``tools``.
     """
     return tuple(getattr(session, "tools", ()))
 
@@ -76,8 +77,9 @@ def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
 class Session(Protocol):
     """One running episode.
 
-    A session may have two further attributes: ``tools``, tool definitions for the chat template (:func:`tools_of`), and
-    ``close()``, which ends the session's processes and connections even while another thread waits for its step.
+    A session may have two further attributes. ``tools`` holds the tool definitions for the chat template
+    (:func:`tools_of`). ``close()`` ends the processes and connections of the session, even while another thread waits
+    in its method ``step``.
     """
 
     task: Task
@@ -85,13 +87,13 @@ class Session(Protocol):
     won: bool
 
     def opening(self) -> list[Message]:
-        """Returns the messages before the first action (system and user)."""
+        """Returns the system and user messages that the policy reads before its first action."""
         ...
 
     def step(self, action: str) -> Step:
-        """Applies the policy's text and returns the environment's answer.
+        """Applies a reply of the policy and returns the environment's answer.
 
-        A text that cannot be parsed as an action does not change the environment's state, but it counts as a turn.
+        A reply that cannot be parsed as an action does not change the environment's state, but it counts as a turn.
 
         Raises:
             EnvironmentFault: the environment failed for a reason other than the action.
@@ -103,7 +105,7 @@ class Session(Protocol):
         ...
 
     def admissible(self) -> list[str]:
-        """Returns the actions that have an effect now; empty if they cannot be listed."""
+        """Returns the actions that have an effect in the present state; empty if they cannot be listed."""
         ...
 
 
@@ -116,8 +118,8 @@ class Environment(Protocol):
     - ``waits = True``: the environment's steps wait for commands, worker processes or servers. Sessions are then
       stepped in several threads, and each session by only one thread at a time (``rollouts.answers``).
     - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
-      process or a server (``rollouts.live_limit``). A larger group of rollouts runs as a whole, while no other group
-      runs.
+      process or a server (``rollouts.live_limit``). If one group has more rollouts than this, they still run at once,
+      but no other group runs meanwhile.
     - ``parts``: the combined environments by name, if this environment combines several (:func:`environments_of`).
     - ``prepare(tasks, on_done)``: opens several tasks at the same time before they are reset, for environments in
       which opening a task takes long. It calls ``on_done`` with the number of tasks that were just opened.
@@ -156,14 +158,15 @@ class Environment(Protocol):
 
 
 def environments_of(environment: Any) -> Mapping[str, Environment]:
-    """Returns the environments that provide the tasks, by name: the environment's ``parts``, or the environment
-    itself.
+    """Returns the environments that provide the tasks: name -> environment.
+
+    These are the environment's ``parts`` if it combines several environments, otherwise the environment itself.
     """
     return getattr(environment, "parts", None) or {environment.name: environment}
 
 
 def check_ready(environment: Any) -> None:
-    """Checks that all parts of an environment can run on this machine. It is called before anything else is started.
+    """Checks that all parts of an environment can run on this machine. A run calls it before it starts anything else.
 
     Raises:
         InputError: a program is missing; the message says how to install it.
@@ -191,10 +194,10 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
 
 
 def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
-    """Opens the tasks together in advance.
+    """Opens several tasks at the same time, before they are reset.
 
-    An environment without a method ``prepare`` is skipped, also as a part of a mixture; it opens each task when the
-    task is reset.
+    An environment without a method ``prepare`` is skipped, even if it is a part of a mixture. It opens each task only
+    when the task is reset.
 
     Raises:
         EnvironmentFault: a task cannot be opened.
@@ -257,8 +260,8 @@ def check_task(task: Task, name: str) -> None:
 
 
 def same_text(action: str, expert: str) -> bool:
-    """Returns whether two texts are equal after whitespace is normalised. This is the strict verifier.
+    """Returns whether two texts are equal after whitespace is normalised.
 
-    Source: PivotRL, arXiv:2603.21383, Eq. 2.
+    This is the strict verifier of PivotRL, arXiv:2603.21383, Eq. 2.
     """
     return action.split() == expert.split()

@@ -21,7 +21,7 @@ from turnwise.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1  # version of the content; raise it if the same tasks get other demonstrations, so that no old file is used
+_FORMAT = 1  # version of the demonstrations; raise it if the same tasks get other ones, so that no old file is used
 
 
 def expert_file(
@@ -33,7 +33,9 @@ def expert_file(
     split: str = "train",
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Returns the path of a file with ``count`` demonstrations. The file is written first if it is missing or damaged.
+    """Returns the path of a file with ``count`` demonstrations.
+
+    If the file is missing or damaged, the experts are run and the file is written first.
 
     The file name contains a hash of everything that determines the content: the environment's public settings, the
     tasks, the expert of each task, and the seed. A call with other settings therefore uses another file. Repeated calls
@@ -43,8 +45,8 @@ def expert_file(
         environment: provides the tasks and the experts.
         count: number of trajectories.
         folder: the folder of trajectory files.
-        good: fraction of the trajectories that the good expert makes, from 0 to 1. The clumsy expert makes the others;
-            they show how to recover from mistakes.
+        good: fraction of the trajectories that the good expert makes, from 0 to 1. The clumsy expert makes the other
+            trajectories, which show how to recover from mistakes.
         seed: seed of the tasks, of the choice of experts and of each demonstration.
         split: split of the tasks.
         progress: called after each demonstration with the number of finished demonstrations and their total number.
@@ -121,9 +123,9 @@ def _settings(environment: Environment) -> dict[str, Any]:
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
-    """Returns the quality of each demonstration in random order. The fraction ``good`` of them is of quality "good".
+    """Returns a list with the quality of each demonstration. The fraction ``good`` of the list is "good".
 
-    The order is random because environments often list tasks by type, and each type should show both experts.
+    The list is shuffled because environments often order their tasks by type, and both experts should act in each type.
     """
     first = round(count * good)
     qualities: list[Quality] = ["good" if place < first else "clumsy" for place in range(count)]

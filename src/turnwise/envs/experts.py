@@ -1,6 +1,7 @@
-"""The base classes of scripted experts: a good expert, and a clumsy expert.
+"""The base classes of the two scripted experts of an environment, called the good and the clumsy expert.
 
-The clumsy expert makes mistakes with given probabilities and then recovers from them.
+The good expert always acts correctly. The clumsy expert makes mistakes with given probabilities, then recovers from
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Chances:
     ``Mistakes`` or ``Slips``.
 
     Raises:
-        ValueError: a probability lies outside [0, 1], or they sum to more than 0.8.
+        ValueError: a probability lies outside [0, 1], or the probabilities sum to more than 0.8.
     """
 
     def __post_init__(self) -> None:
@@ -67,10 +68,11 @@ class Expert(ABC, Generic[S]):
 
 
 class Clumsy(Expert[S]):
-    """An expert that sometimes makes a mistake. A subclass names it before the class of the good expert in its bases.
+    """An expert that sometimes makes a mistake.
 
-    For each field of ``chances`` a subclass has a method with the same name after an underscore (``_stray`` for
-    ``stray``). The method returns the mistake as an action, or None if the mistake is not possible now.
+    A subclass has two base classes: first ``Clumsy``, then the class of the good expert. Each field of ``chances`` is
+    one kind of mistake. For each of them the subclass has a method with the same name after an underscore (``_stray``
+    for ``stray``). The method returns the mistake as an action, or None if the mistake is not possible now.
     """
 
     def __init__(self, session: S, seed: int | str, chances: Chances) -> None:
@@ -82,7 +84,7 @@ class Clumsy(Expert[S]):
         return True
 
     def mistake(self, session: S, *known: Any) -> str | None:
-        """Draws whether the expert makes a mistake now. Returns the mistake as an action, or None for no mistake.
+        """Decides at random whether the expert makes a mistake now. Returns the mistake as an action, or None.
 
         ``known`` holds further arguments for the method that makes the mistake.
         """

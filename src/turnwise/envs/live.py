@@ -1,6 +1,6 @@
-"""Lets several sessions share one running episode of a package that cannot copy episodes.
+"""Lets several sessions share one running episode of an external package that cannot copy episodes.
 
-A session and its forks share the episode until one of them acts.
+A session and its forks share the episode until one of them acts. The one that acts first keeps the episode.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class Episode(Protocol):
         ...
 
     def act(self, text: str) -> Step:
-        """Applies the policy's text. A text that cannot be parsed changes nothing. The episode need not count turns.
+        """Applies a reply of the policy. A reply that cannot be parsed changes nothing.
+
+        The episode need not count turns, because the session counts them.
 
         Raises:
             EnvironmentFault: the package failed for a reason other than the action.
@@ -37,8 +39,8 @@ class Live:
 
     Args:
         episode: an episode that was just opened.
-        place: the object that holds the actions taken so far. Only sessions with this very object (compared by
-            identity) may use the episode.
+        place: the object that holds the actions taken so far. A session may use the episode only if it holds the same
+            object (compared by identity).
     """
 
     def __init__(self, episode: Episode, place: object) -> None:
@@ -51,7 +53,7 @@ class Live:
     def claim(self, place: object, user: object) -> bool:
         """Reserves the episode for the session ``user`` at the position ``place``.
 
-        Returns False if the episode is at another position, is in use or was closed.
+        Returns True if this worked, and False if the episode is at another position, is in use or was closed.
         """
         with self._lock:
             if self._place is not place:

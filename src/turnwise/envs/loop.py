@@ -66,7 +66,7 @@ def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
             else "; a synchronous call blocks the event loop of all episodes: make the blocking tool asynchronous"
         )
         raise EnvironmentFault(f"{what}: no answer within {seconds:g} s{why}") from None
-    except BaseException:  # also an interrupt or a time-out alarm, which would leave the coroutine running
+    except BaseException:  # an interrupt or a time-out alarm is caught too; else the coroutine would go on running
         future.cancel()
         raise
 

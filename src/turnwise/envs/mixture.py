@@ -16,9 +16,10 @@ from turnwise.types import Task, Trajectory
 class Mixture:
     """Combines several environments, whose tasks are mixed by weight. See ``turnwise.envs.environment.Environment``.
 
-    A task keeps the name of its own environment. The task's id begins with this name, so that tasks of different
-    environments have different ids. The task's subset is also this name, so that success is reported for each
-    environment. The task's own environment opens its sessions and sets their horizon.
+    The field ``env`` of each task is the name of the environment that the task comes from. The task's id begins with
+    this name, so that tasks of different environments have different ids. The field ``subset`` of the task is this name
+    too, so that success is reported for each environment. The environment that the task comes from opens the task's
+    sessions and sets their horizon.
 
     Source: PivotRL, arXiv:2603.21383, Table 5, which trains all agentic domains in one run.
 
@@ -66,9 +67,10 @@ class Mixture:
         self.together = min(bounds, default=None)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks of a split. Every prefix of the list mixes the environments in the same proportions.
+        """Returns ``count`` tasks of a split, mixed from all environments in proportion to their weights.
 
-        The list for a smaller ``count`` need not be a prefix of the list for a larger one.
+        Every prefix of the list mixes the environments in the same proportions. The list for a smaller ``count`` need
+        not be a prefix of the list for a larger one.
 
         Raises:
             ValueError: there is no split of this name.
@@ -103,13 +105,13 @@ class Mixture:
         return self._of(task).demonstrate(task, quality, seed)
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """Returns the verdict of the functional verifier of the session's environment."""
+        """Returns whether the functional verifier of the session's own environment accepts ``action``."""
         return self._of(session.task).accepts(session, action, expert)
 
     def same(self, action: str, expert: str) -> bool:
         """Returns whether both texts are equal after whitespace is normalised (PivotRL Eq. 2).
 
-        Rollouts do not call this method. They call the method of the task's own environment.
+        Rollouts do not call this method. They call ``same`` of the task's own environment.
         """
         return same_text(action, expert)
 

@@ -1,4 +1,4 @@
-"""Caches of what an environment computed before, limited by a number of bytes or of tasks."""
+"""Two caches for values that an environment has computed. One limits their bytes, the other the number of tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.types import Task
 
 K = TypeVar("K")
 V = TypeVar("V")
-MOST = 256 << 20  # default size limit in bytes; it is needed because the policy decides how large each result is
+MOST = 256 << 20  # default size limit in bytes; a limit is needed because the policy's commands can give large results
 ENTRY = 200  # approximate number of bytes that a cached entry takes in addition to its content
 
 
@@ -29,7 +29,7 @@ class Remembered(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """Returns the value of a key, or None if the cache has none."""
+        """Returns the value of a key, or None if the cache has no value for it."""
         if key not in self._values:
             return None
         self._values.move_to_end(key)
@@ -50,9 +50,9 @@ class Remembered(Generic[K, V]):
 
 
 class LastTasks(Generic[V]):
-    """A cache that holds a computed value for each of the most recent tasks.
+    """A cache that computes one value for each task and holds the values of the most recent tasks.
 
-    Two tasks share a value only if their whole contents are equal, not only their ids.
+    A task gets the value of an earlier task only if all contents of the two tasks are equal, not only their ids.
 
     Args:
         make: function that computes the value of a task.

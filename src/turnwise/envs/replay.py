@@ -1,8 +1,9 @@
 """Lets sessions be forked in packages that cannot copy an episode: a fork repeats the actions in a fresh episode.
 
 The package provides an :class:`Episode`, and :class:`ReplayedSession` turns it into a ``Session``. A fork compares the
-answers in the fresh episode with the earlier ones. Forking works only if a task always begins alike when it is opened
-again, and if the same actions always get the same answers. :class:`ReplayedEnv` checks both at start-up.
+answers in the fresh episode with the answers that the session got before. Forking works only if every episode of a task
+begins in the same way, and if the same actions always get the same answers. :class:`ReplayedEnv` checks both at
+start-up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from turnwise.envs.live import Episode, Live
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 
-TRIED = 2  # number of training tasks that the checks at start-up play twice
+TRIED = 2  # number of training tasks with which the checks at start-up compare two episodes of the same task
 _SHOWN = 200  # maximum number of characters of an observation that an error message shows
 
 
@@ -31,7 +32,7 @@ Opening = tuple[Sequence[Message], Sequence[Mapping[str, Any]]]
 
 
 class ReplayDiffersError(InputError):
-    """A task began differently when it was opened again, or repeated actions got other answers.
+    """A task began differently when it was opened again, or repeated actions got other answers than before.
 
     Episodes of such a task cannot be forked.
     """
@@ -49,10 +50,10 @@ class Taken:
 class ReplayedSession:
     """A session of a package that cannot copy an episode. See ``turnwise.envs.environment.Session``.
 
-    A session and its fork share one running episode until one of them acts. The first to act keeps the episode. When
-    the other session acts later, it opens a fresh episode, repeats the actions taken so far and compares every answer
-    with the earlier one. If an episode is never forked, no action is repeated. The same holds for a chain of forks in
-    which only the last fork acts.
+    A session and its fork share one running episode until one of them acts. The one that acts first keeps the episode.
+    When the other one acts later, it opens a fresh episode, repeats the actions that it has taken so far and compares
+    every answer with the answer that it got before. If an episode is never forked, no action is repeated. No action is
+    repeated either in a chain of forks in which only the last fork acts.
 
     Args:
         task: the task of the episode.
@@ -90,11 +91,11 @@ class ReplayedSession:
         return list(self._opening)
 
     def step(self, action: str) -> Step:
-        """Applies the policy's text.
+        """Applies a reply of the policy and returns the environment's answer.
 
         Raises:
             EnvironmentFault: the package failed.
-            ReplayDiffersError: this session is a fork, and repeating its actions gave other answers.
+            ReplayDiffersError: this session had to repeat its actions, and they got other answers than before.
             RuntimeError: the episode is over.
         """
         check_open(self.task, self.done, len(self.taken))
@@ -111,8 +112,8 @@ class ReplayedSession:
     def close(self) -> None:
         """Ends the running episode, even while another thread waits for its answer.
 
-        If another session has continued the episode, it is not ended. A later step of this session opens a new episode
-        and repeats the actions in it.
+        If another session has continued the episode, the episode is not ended. A later step of this session opens a
+        fresh episode and repeats the session's actions in it.
         """
         if (holder := self._holder) is not None and (holder.used_by(self._me) or holder.claim(self.taken, self._me)):
             holder.close()
@@ -120,20 +121,23 @@ class ReplayedSession:
     def release(self) -> None:
         """Gives up the running episode. The episode ends unless a fork still shares it.
 
-        A later step of this session opens a new episode and repeats the actions in it.
+        A later step of this session opens a fresh episode and repeats the session's actions in it.
         """
         self._holder = None
 
     def fork(self) -> ReplayedSession:
-        """Returns an independent copy, which opens a new episode and repeats the actions only if it has to."""
+        """Returns an independent copy of this session.
+
+        The copy opens a fresh episode, and repeats the actions in it, only if it cannot use the running episode.
+        """
         fork = copy.copy(self)
         fork._me = object()
         return fork
 
     def admissible(self) -> list[str]:
-        """Returns the actions that the package lists as possible now; empty if it lists none.
+        """Returns the actions that the package lists as possible now; empty if the package lists none.
 
-        A fork may first have to repeat its actions in a fresh episode.
+        If another session has continued the episode, this session first repeats its actions in a fresh one.
 
         Raises:
             EnvironmentFault, ReplayDiffersError: see :meth:`step`.
@@ -146,11 +150,11 @@ class ReplayedSession:
         return listed
 
     def repeat(self) -> None:
-        """Opens a fresh episode and repeats in it the actions taken so far.
+        """Opens a fresh episode and repeats in it the actions that this session has taken so far.
 
         Raises:
             EnvironmentFault: the package failed.
-            ReplayDiffersError: an answer differs from the earlier one.
+            ReplayDiffersError: an action gets another answer than before.
         """
         self._holder = self._repeated()
 
@@ -167,7 +171,7 @@ class ReplayedSession:
         return holder
 
     def _repeated(self) -> Live:
-        # The attribute is set before the replay, so that the episode can be closed even if the replay fails.
+        # ``_holder`` is set before the actions are repeated, so that the episode can be closed even if one fails.
         holder = self._holder = self._hold(self._open())
         again = _shown(holder.episode.opening(), tools_of(holder.episode))
         if (seen := _shown(self._opening, self._first_tools)) != again:
@@ -202,9 +206,9 @@ class ReplayedSession:
 class ReplayedEnv(ABC):
     """Base class of environments whose sessions are :class:`ReplayedSession`.
 
-    A subclass names it before its other base classes, whose ``reset`` calls :meth:`begin`.
-
-    The subclass defines ``name``, ``horizon`` and ``tasks``, as every environment does, and :meth:`open_episode`.
+    A subclass lists ``ReplayedEnv`` first among its base classes, because the ``reset`` of another base class calls
+    :meth:`begin`. The subclass defines ``name``, ``horizon`` and ``tasks``, as every environment does, and
+    :meth:`open_episode`.
     """
 
     name: str
@@ -224,7 +228,7 @@ class ReplayedEnv(ABC):
         return ReplayedSession(task, partial(self.open_episode, task), self.horizon)
 
     def begin(self, task: Task) -> Any:
-        """Opens a session and checks that its opening equals that of earlier sessions of the same task.
+        """Opens a session and checks that it begins with the same messages and tools as earlier sessions of the task.
 
         Raises:
             EnvironmentFault: the package failed.
@@ -256,14 +260,14 @@ class ReplayedEnv(ABC):
     def trial(self, session: ReplayedSession, rng: random.Random) -> str:
         """Returns an action with which :meth:`unforkable` tests an episode.
 
-        The action is one that the package lists or, if it lists none, a text that probably has no effect.
+        The action is one that the package lists. If the package lists none, it is a text that probably has no effect.
         """
         return rng.choice(session.admissible() or ["look"])
 
     def unforkable(self) -> str:
         """Plays a few training tasks to the end and repeats their actions in fresh episodes.
 
-        Returns a description of the first difference, or an empty text if there is none.
+        Returns a description of the first difference between two answers, or an empty text if there is none.
         """
         for number, task in enumerate(self.tasks("train", TRIED)):
             session, rng = self.begin(task), random.Random(number)
@@ -290,7 +294,7 @@ def _shown(messages: Sequence[Any], tools: Sequence[Any]) -> str:
 
 
 def _answer(taken: Taken) -> str:
-    """Returns the parts of an answer that a replay must reproduce: all except ``info``."""
+    """Returns, as text, the parts of an answer that must be equal when its action is repeated: all except ``info``."""
     step = taken.step
     shown = _shown(step.conversation or step.shown, () if step.done else taken.tools)
     return f"{shown} reward={float(step.reward)} done={step.done} won={step.won}"

@@ -34,7 +34,7 @@ class ScriptedEnv(ABC, Generic[S]):
 
     @abstractmethod
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` tasks for :meth:`tasks`, which has already checked the arguments."""
+        """Returns ``count`` different tasks of a split. :meth:`tasks` calls it after it has checked the arguments."""
 
     @abstractmethod
     def begin(self, task: Task) -> S:
@@ -56,7 +56,7 @@ class ScriptedEnv(ABC, Generic[S]):
 
         Raises:
             ValueError: there is no split of this name, or the count is negative.
-            InputError: the split has fewer tasks.
+            InputError: the split has fewer than ``count`` tasks.
         """
         check_split(split)
         if count < 0:
@@ -78,7 +78,10 @@ class ScriptedEnv(ABC, Generic[S]):
         return self.mistakes
 
     def unknown(self, session: S) -> str:
-        """Returns the reason why the experts cannot demonstrate the task, as a clause; empty if they can."""
+        """Returns why the experts cannot demonstrate the task of ``session``; empty if they can.
+
+        The reason is a clause, which becomes part of an error message.
+        """
         return ""
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
@@ -86,7 +89,7 @@ class ScriptedEnv(ABC, Generic[S]):
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
-            InputError: the experts do not know the solution.
+            InputError: the experts do not know how to solve this task.
             NoSandboxError: the environment needs a sandbox, and this machine has none.
             EnvironmentFault: the environment failed.
         """
@@ -107,10 +110,12 @@ class ScriptedEnv(ABC, Generic[S]):
 
 
 def first(found: list[T], count: int, source: str) -> list[T]:
-    """Returns the first ``count`` tasks. ``source`` is the name of their source, for the error message.
+    """Returns the first ``count`` tasks of the list ``found``.
+
+    ``source`` says where the tasks come from, for example ``split train of tau2``. The error message shows it.
 
     Raises:
-        InputError: there are fewer than ``count`` tasks.
+        InputError: the list has fewer than ``count`` tasks.
     """
     if count > len(found):
         raise InputError(

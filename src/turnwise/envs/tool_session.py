@@ -17,8 +17,9 @@ MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
 class ToolSession(ABC):
     """Base class of episodes with tool calls. See ``turnwise.envs.environment.Session``.
 
-    The state of a subclass consists of values that never change in place (tuples, frozen dataclasses), so that a
-    shallow copy is independent. Objects that a session shares with its forks, such as a search index, are only read.
+    The attributes of a subclass hold values that never change in place (tuples, frozen dataclasses). A shallow copy of
+    a session is therefore independent of it. Objects that a session shares with its forks, such as a search index, are
+    only read.
 
     Args:
         task: the task of the episode.
@@ -39,11 +40,12 @@ class ToolSession(ABC):
 
     @abstractmethod
     def act(self, call: ToolCall) -> Step:
-        """Answers one call. If the returned step is ``done``, the episode ends; :meth:`step` counts turns and applies
-        the horizon.
+        """Answers one tool call of the policy. If the returned step is ``done``, the episode ends.
+
+        This method need not count turns or check the horizon, because :meth:`step` does both.
 
         Raises:
-            ToolCallError: the call is refused. The policy sees the message.
+            ToolCallError: the call is refused. The policy reads the error message as its observation.
             EnvironmentFault: the environment failed.
         """
 
@@ -55,7 +57,7 @@ class ToolSession(ABC):
         """Returns the tool call that an action contains.
 
         Raises:
-            ToolCallError: there is no call, or the call does not fit its tool.
+            ToolCallError: there is not exactly one call, or the call does not fit its tool.
         """
         return self.calls.read(action)
 
@@ -74,7 +76,9 @@ class ToolSession(ABC):
         return refusal(error)
 
     def step(self, action: str) -> Step:
-        """Applies one action. A reply without a valid call gets an error message and counts as a turn.
+        """Applies one action and returns the environment's answer.
+
+        An action without a valid tool call gets an error message as answer and counts as a turn.
 
         Raises:
             RuntimeError: the episode is over.
@@ -106,7 +110,7 @@ class TextSession(ToolSession):
 
     @abstractmethod
     def use(self, name: str, argument: str) -> Step:
-        """Returns the answer to a call of the tool ``name``. ``argument`` is not empty."""
+        """Returns the answer to a call of the tool ``name``. ``argument`` is the tool's argument and is not empty."""
 
     def act(self, call: ToolCall) -> Step:
         (argument,) = call.arguments.values()

@@ -1,8 +1,8 @@
 """Builds chat messages for environments with tools: the opening, an expert's calls, and the tools' answers.
 
-Three of the four formats of tool calls use the chat template: the template shows the tools, a message holds its calls
-in ``tool_calls``, and an answer is a ``tool`` message. The format ``bfcl_python`` is plain text: the environment lists
-the signatures of the tools, a call is written as ``f(a=1)``, and a user message holds the answer.
+Three of the four formats of tool calls use the chat template: the template shows the tools, an assistant message holds
+its calls in ``tool_calls``, and each answer of a tool is a ``tool`` message. The format ``bfcl_python`` is plain text:
+the environment lists the signatures of the tools, a call is written as ``f(a=1)``, and a user message holds the answer.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def templated(form: Format) -> bool:
 def said(
     calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = (), thought: str = ""
 ) -> Message:
-    """Returns an expert's calls as an assistant message that begins with ``thought``.
+    """Returns an assistant message with an expert's tool calls. The message begins with the text ``thought``.
 
     The calls are stored in ``tool_calls``. In three cases they are written as text instead, as the policy would write
     them:
 
     - The format is ``bfcl_python``.
-    - A call does not fit ``tools``, because it is a mistake or because its function is provided only later. Trajectory
-      files refuse such calls in ``tool_calls``.
+    - A call does not fit ``tools``, because the call is a mistake or because the environment provides its function only
+      later. Such calls are refused in the field ``tool_calls`` of a trajectory file.
     - ``thought`` is not empty. Some chat templates drop the text of a message that has ``tool_calls``.
     """
     fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
@@ -68,12 +68,15 @@ def as_written(message: Message, form: Format) -> str:
 
 
 def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
-    """Returns one ``tool`` message for each answer; empty for ``bfcl_python``, whose answers go into a user message."""
+    """Returns one ``tool`` message for each tool's answer in ``results``.
+
+    For ``bfcl_python`` nothing is returned, because in this format a user message holds the answers.
+    """
     return tuple({"role": "tool", "content": result} for result in results) if templated(form) else ()
 
 
 def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
-    """Runs an expert's episode and returns its chat messages.
+    """Runs an expert's episode and returns the chat messages of the episode.
 
     Each element of ``replies`` is a pair (tool calls, text). If there are calls, the text is the thought before the
     calls. If there are none, the text is the whole reply.
@@ -101,7 +104,7 @@ def signature(tool: Mapping[str, Any]) -> str:
 
 
 def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...] | None:
-    """Returns the calls in a reply; None if the reply cannot be parsed."""
+    """Returns the tool calls in a reply; None if the reply cannot be parsed."""
     try:
         return PARSERS[form](text, tools).calls
     except ToolCallError:
@@ -109,9 +112,9 @@ def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ())
 
 
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a parameter's description as JSON Schema.
+    """Returns the JSON Schema of a parameter that a benchmark describes in its own way.
 
-    The description ``node`` uses the benchmarks' type names, such as ``dict``, ``float``, ``tuple`` and ``any``.
+    The benchmark's description ``node`` uses type names of Python, such as ``dict``, ``float``, ``tuple`` and ``any``.
     """
     found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
     kind = node.get("type")

@@ -82,7 +82,7 @@ class WorkspaceSession(ToolSession):
     def opening(self) -> list[Message]:
         """Returns the system message, with the rules and the tools, and the user's request.
 
-        If calls are written in the short form, the system message is left out, because the policy learns the rules and
-        tools from demonstrations.
+        If calls are in the short form, the system message is left out. The policy then learns the rules and tools from
+        demonstrations.
         """
         return super().opening()[isinstance(self.calls, Short) :]

@@ -19,12 +19,12 @@ MODEL = "policy"
 
 
 def read(body: Mapping[str, Any]) -> Conversation:
-    """Returns the conversation of a request.
+    """Returns the conversation in a request of the agent program. ``body`` is the JSON body of the request.
 
     The request's sampling settings, such as the temperature, are ignored; the run's own settings apply.
 
     Raises:
-        RequestError: the request needs something that the policy cannot do.
+        RequestError: the request cannot be read, or needs something that the policy cannot do.
     """
     for key, allowed in (("n", (None, 1)), ("logprobs", (None, False)), ("functions", (None, []))):
         if body.get(key) not in allowed:
@@ -43,7 +43,9 @@ def read(body: Mapping[str, Any]) -> Conversation:
 
 
 def text_of(content: Any, where: str) -> str:
-    """Returns the text of a message. If the message has several parts, their texts are joined.
+    """Returns the text of a message, given its field ``content``. The texts of several parts are joined.
+
+    ``where`` names the message in error messages.
 
     Raises:
         RequestError: a part is not text.
@@ -59,7 +61,7 @@ def text_of(content: Any, where: str) -> str:
 
 
 def written(reply: Message, name: str) -> dict[str, Any]:
-    """Returns the body of the HTTP answer to a request without streaming.
+    """Returns the JSON body of the HTTP answer to a request without streaming.
 
     Args:
         reply: the policy's reply.
@@ -75,7 +77,8 @@ def written(reply: Message, name: str) -> dict[str, Any]:
 def events(reply: Message, name: str) -> Iterator[str]:
     """Yields the server-sent events that answer a request with streaming.
 
-    The policy's reply is complete before streaming begins, so its text and each of its calls are sent in one piece.
+    The policy's reply is complete before streaming begins, so its text and each of its tool calls are sent in one
+    piece.
     """
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     if reply["content"]:

@@ -1,4 +1,4 @@
-"""``env=agent``: a user's agent program as an environment. Each request to the model is one turn of the policy."""
+"""``env=agent``: uses an agent program of the user as an environment. Each of its model requests is a policy turn."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ from turnwise.types import Task, Trajectory
 
 
 class AgentEnv(ReplayedEnv):
-    """An environment in which a user's agent program asks the policy for replies.
+    """An environment in which an agent program of the user asks the policy for replies.
 
     See ``turnwise.envs.environment.Environment``. The program runs in the sandbox, in a folder that holds its code, the
-    task's files and ``task.json``. The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` hold the
-    address of the gateway and the token of the episode. The program can reach no other network address. A request that
-    does not continue the previous request begins a new conversation in the same rollout.
+    task's files and ``task.json``. Its requests go to the gateway, an HTTP server of this process that answers with the
+    policy's replies. The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` hold the address of the
+    gateway and the token of the episode. The program can reach no other network address. A request that does not
+    continue the previous request begins a new conversation in the same rollout.
 
     Args:
-        command: a line of bash that runs the agent.
-        code: path of a folder whose files are copied into the agent's folder. None means that no files are copied.
+        command: a line of bash that runs the agent program.
+        code: path of a folder whose files are copied into the program's folder. None means that no files are copied.
         tasks_file: a file of JSON lines (``envs.agent.tasks.Row``).
-        score: a line of bash that computes the reward. It runs in the agent's folder after the agent has ended. Before
-            that, the files of ``code`` and the task's hidden files are written into the folder. The last line of the
-            output is the reward. If the agent failed and no reward can be computed, the reward is 0.
+        score: a line of bash that computes the reward. It runs in the program's folder after the program has ended.
+            Before that, the files of ``code`` and the task's hidden files are written into the folder. The last line of
+            the output is the reward. If the program failed and no reward can be computed, the reward is 0.
         threshold: minimum reward at which an episode counts as won.
         horizon: maximum number of turns of an episode.
         format: the format in which the policy writes calls.
         variables: further environment variables of the program.
-        together: maximum number of agent programs that run at once. A larger group of rollouts still runs as a whole.
+        together: maximum number of agent programs that run at once. If one group has more rollouts than this, they
+            still run at once.
         box: the sandbox. It defines the resource limits, the Python interpreter and the readable folders.
 
     Raises:
@@ -88,10 +90,10 @@ class AgentEnv(ReplayedEnv):
         self._first: dict[str, Opening] = {}  # task id -> the messages and tools of its first request
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` different tasks of the file.
+        """Returns ``count`` different tasks of a split, drawn from the tasks file.
 
         Raises:
-            InputError: the file has fewer tasks.
+            InputError: the file has fewer than ``count`` tasks of this split.
             ValueError: there is no split of this name.
         """
         check_split(split)
@@ -105,9 +107,10 @@ class AgentEnv(ReplayedEnv):
         return found[:count]
 
     def reset(self, task: Task) -> ReplayedSession:
-        """Opens a session.
+        """Opens a session of the task.
 
-        If the task was opened before, the agent program starts only when the session takes its first action.
+        If the task was opened before, its first request is known. The agent program then starts only when the session
+        takes its first action.
         """
         check_task(task, self.name)
         return self.begin(task)
@@ -127,12 +130,12 @@ class AgentEnv(ReplayedEnv):
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
 
     def prepare(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
-        """Starts the agent on several tasks at once, to learn its first request for each task.
+        """Starts the agent program on several tasks at the same time, to learn its first request for each task.
 
         Tasks whose first request is already known are skipped.
 
         Raises:
-            EnvironmentFault: an agent ended before it asked for a reply.
+            EnvironmentFault: an agent program ended before it asked for a reply.
         """
         new = [task for task in tasks if task.id not in self._first]
         with ThreadPoolExecutor(max(1, min(self.together, len(new))), thread_name_prefix="openings") as pool:
@@ -140,10 +143,10 @@ class AgentEnv(ReplayedEnv):
                 on_done(1)
 
     def ready(self) -> None:
-        """Starts the agent on one task twice and compares its first requests.
+        """Starts the agent program twice on the same task and checks that its first requests are equal.
 
         Raises:
-            InputError: the agent ended before it asked for a reply, or its first request differed the second time.
+            InputError: the program ended before it asked for a reply, or its first request differed the second time.
             NoSandboxError: this machine has no sandbox.
         """
         task = next(tasks[0] for tasks in self._tasks.values() if tasks)
@@ -154,14 +157,17 @@ class AgentEnv(ReplayedEnv):
             raise InputError(f"env.command: {error}") from error
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Raises an ``InputError``, because there is no expert for a user's agent."""
+        """Raises an ``InputError``, because there is no expert for an agent program of the user."""
         raise InputError(
             f"task {task.id}: env=agent has no expert. Use a method that needs no expert (method=grpo, method=trace), "
             "or set data.file to episodes of a better model"
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether both texts make the same tool calls. If ``expert`` makes none, the texts are compared."""
+        """Returns whether ``action`` makes the same tool calls as the expert's reply ``expert``.
+
+        If ``expert`` makes no call, the two texts must be equal after whitespace is normalised.
+        """
         calls = read_calls(expert, self.format, session.tools)
         return read_calls(action, self.format, session.tools) == calls if calls else same_text(action, expert)
 

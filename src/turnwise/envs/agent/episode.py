@@ -1,7 +1,7 @@
 """A running episode of an agent program.
 
-Each request of the agent is one turn of the policy. When the agent has ended, its result is scored, and the score is
-the reward of the last turn.
+Each request of the program is one turn of the policy. When the program has ended, its result is scored, and the score
+is the reward of the last turn.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Scoring:
     """Defines how the reward of an episode is computed.
 
     Attributes:
-        command: a line of bash that runs in the agent's folder after the agent has ended. The last line of its output
-            is the reward.
-        files: files that are written into the folder before the command runs. They replace files of the same path that
-            the agent may have changed.
+        command: a line of bash that runs in the agent program's folder after the program has ended. The last line of
+            its output is the reward.
+        files: files that are written into the folder before the command runs. They replace files of the same path,
+            which the agent program may have changed.
         threshold: minimum reward at which an episode counts as won.
     """
 
@@ -47,7 +47,7 @@ class AgentEpisode:
     """A running episode of an agent program. See ``turnwise.envs.live.Episode``.
 
     Args:
-        program: the agent's program, which has just started.
+        program: the agent program, which has just started.
         sandbox: the sandbox in which the score is computed.
         scoring: defines how the score is computed.
         form: the format in which the policy writes calls.
@@ -62,11 +62,11 @@ class AgentEpisode:
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """Returns the tools that the waiting request of the agent offers; empty if no request waits."""
+        """Returns the tools that the agent program's waiting request offers; empty if no request waits."""
         return self._asked.conversation.tools if self._asked else ()
 
     def opening(self) -> list[Message]:
-        """Returns the messages of the first request.
+        """Waits for the agent program's first request and returns its messages.
 
         Raises:
             EnvironmentFault: the program ended before it made a request.
@@ -81,13 +81,14 @@ class AgentEpisode:
         return list(self._asked.conversation.messages)
 
     def act(self, text: str) -> Step:
-        """Answers the agent's waiting request with the policy's text and waits for the next request.
+        """Answers the agent program's waiting request with the policy's reply and waits for the next request.
 
-        The returned step holds the messages that the next request adds or, if it continues nothing, all its messages.
-        If the program has ended, the step is the last one, and its reward is the score.
+        The returned step holds the messages that the next request adds to the conversation. If the next request does
+        not continue the conversation, the step holds all its messages. If the program has ended instead, the step is
+        the last one, and its reward is the score.
 
         Raises:
-            EnvironmentFault: the sandbox failed, or the program ended while the policy was writing.
+            EnvironmentFault: the sandbox failed, or the program ended before it got the policy's reply.
             InputError: the program ended without an error, but its score cannot be read.
         """
         self.opening()
@@ -109,7 +110,7 @@ class AgentEpisode:
         return self._scored() if following is None else _step(before, reply, following.conversation)
 
     def close(self) -> None:
-        """Ends the program."""
+        """Ends the agent program."""
         self.program.close()
 
     def _waiting(self) -> Asked:

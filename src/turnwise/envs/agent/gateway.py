@@ -1,11 +1,11 @@
-"""The gateway: an HTTP server that holds each request of an agent until the rollout has sampled the reply to it.
+"""The gateway: an HTTP server that holds each request of an agent program until the policy's reply to it was sampled.
 
     agent's program  --request-->  gateway  --Asked-->  Desk  -->  the rollout's thread
                      <--answer---           <--reply--
 
 One thread with an event loop serves all episodes. Each episode has its own desk (the queue of its requests), its own
 listening socket (the sandbox's only connection to the outside) and its own token. The gateway handles text and never
-sees token ids; the rollout keeps the ids that were sampled.
+sees token ids. The rollout keeps the token ids that were sampled.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request of an agent that waits for the policy's reply."""
+    """A request of an agent program that waits for the policy's reply."""
 
     conversation: Conversation
     reply: Future[Message] = field(default_factory=Future)
 
     def answer(self, reply: Message) -> bool:
-        """Passes the reply to the gateway, which sends it. Returns False if the agent has disconnected or ended."""
+        """Passes the reply to the gateway, which sends it. Returns False if the program has disconnected or ended."""
         taken = self.reply.set_running_or_notify_cancel()
         if taken:
             self.reply.set_result(reply)
@@ -57,8 +57,9 @@ class Desk:
 
     Attributes:
         token: the token that every request must carry.
-        earlier: id of an earlier answer -> the messages up to and including it. The Responses API needs them.
-        refused: number of requests refused so far.
+        earlier: id of an earlier answer -> the messages of its conversation up to and including this answer. A request
+            of the Responses API can refer to an earlier answer by its id.
+        refused: number of requests of this episode that were refused so far.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
@@ -73,7 +74,7 @@ class Desk:
         """Adds a request to the queue. Returns False if the episode is over, and adds nothing then.
 
         Raises:
-            RequestError: the maximum number of requests of this episode already wait.
+            RequestError: as many requests of this episode already wait as may wait at once.
         """
         with self._lock:
             if len(self._open) >= WAITING:
@@ -116,14 +117,14 @@ class Gateway:
         self._serving: dict[Desk, asyncio.Task[web.AppRunner]] = {}  # used only by the event loop's thread
 
     def serve(self, listener: socket.socket, desk: Desk) -> None:
-        """Starts to serve a desk on a listening socket and returns at once. :meth:`leave` ends the service.
+        """Starts to serve a desk's requests on a listening socket and returns at once. :meth:`leave` ends the service.
 
         The gateway owns the socket from this call on.
         """
         self._do(self._serve(listener, desk))
 
     def leave(self, desk: Desk) -> None:
-        """Ends a desk and starts to close its socket. It does not wait until the socket is closed."""
+        """Ends a desk and starts to close its socket. Returns before the socket is closed."""
         desk.end()
         self._do(self._leave(desk))
 
@@ -156,7 +157,7 @@ async def _runner(listener: socket.socket, desk: Desk) -> web.AppRunner:
     app.router.add_post(CHAT, _chat)
     app.router.add_post(RESPONSES, _responses)
     app.router.add_get("/v1/models", _models)
-    # A client that disconnects withdraws its request. The client's errors are kept out of the run's log.
+    # An agent program that disconnects withdraws its request. The program's errors are kept out of the run's log.
     runner = web.AppRunner(app, access_log=None, logger=_SILENT, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.SockSite(runner, listener).start()

@@ -1,4 +1,4 @@
-"""Runs an agent's program in the sandbox. Each program has a separate thread."""
+"""Runs agent programs in the sandbox. Each running program has a thread of this process, which waits for its end."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ PORT = 8000  # the gateway's port inside the sandbox, where no other program lis
 
 
 def with_variables(command: str, variables: Mapping[str, str]) -> str:
-    """Returns a command that runs ``command`` with these environment variables."""
+    """Returns a bash script that sets the environment variables and then runs ``command``."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()) + command
 
 
 class Program:
     """A running agent program.
 
-    The environment variable ``OPENAI_BASE_URL`` gives it the gateway's address, and ``OPENAI_API_KEY`` the token of its
-    episode.
+    The program finds the gateway's address in the environment variable ``OPENAI_BASE_URL``, and the token of its
+    episode in ``OPENAI_API_KEY``.
 
     Args:
         gateway: the server that answers the program's requests.
         sandbox: the sandbox in which the program runs.
         command: a line of bash that starts the program.
         tree: the initial content of the program's folder.
-        variables: further environment variables.
+        variables: further environment variables of the program.
     """
 
     def __init__(

@@ -16,15 +16,17 @@ from turnwise.types import Message
 
 
 def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> Conversation:
-    """Returns the conversation of a request. Its sampling settings are ignored; the run's own settings apply.
+    """Returns the conversation in a request of the agent program.
+
+    The request's sampling settings are ignored; the run's own settings apply.
 
     Args:
-        body: the body of the request.
-        earlier: id of an earlier answer -> the messages up to and including it. The request's ``previous_response_id``
-            is such an id.
+        body: the JSON body of the request.
+        earlier: id of an earlier answer -> the messages of its conversation up to and including this answer. The
+            request's ``previous_response_id`` is such an id.
 
     Raises:
-        RequestError: the request needs something that the policy cannot do.
+        RequestError: the request cannot be read, or needs something that the policy cannot do.
     """
     form = (body.get("text") or {}).get("format") or {}
     if form.get("type", "text") != "text":
@@ -54,12 +56,12 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
 
 
 def written(reply: Message, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the body of the HTTP answer to a request without streaming.
+    """Returns the JSON body of the HTTP answer to a request without streaming.
 
     Args:
         reply: the policy's reply.
         name: the id of the answer.
-        body: the body of the request. The answer repeats parts of it.
+        body: the JSON body of the request. The answer repeats parts of it.
     """
     return {
         "id": name,
@@ -85,7 +87,8 @@ def written(reply: Message, name: str, body: Mapping[str, Any]) -> dict[str, Any
 def events(reply: Message, name: str, body: Mapping[str, Any]) -> Iterator[str]:
     """Yields the server-sent events that answer a request with streaming.
 
-    The policy's reply is complete before streaming begins, so each text and each call is sent in one piece.
+    The policy's reply is complete before streaming begins, so its text and each of its tool calls are sent in one
+    piece.
     """
     whole = written(reply, name, body)
     begun = {**whole, "status": "in_progress", "output": []}

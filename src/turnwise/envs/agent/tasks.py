@@ -19,13 +19,14 @@ TASK = "task.json"
 
 
 class Row(BaseModel):
-    """One line of the tasks file. Any further keys are passed on to the agent in ``task.json``.
+    """One line of the tasks file. Any further keys are passed on to the agent program in ``task.json``.
 
     Attributes:
         id: the task's id, unique within its split.
         split: train, seen or unseen.
-        files: path -> text of files in the agent's folder.
-        hidden: path -> text of files that are added before the score is computed. The agent never sees them.
+        files: path -> text of each file of the task that the agent program finds in its folder.
+        hidden: path -> text of each file that is added to the folder before the score is computed. The agent program
+            never sees these files.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -36,10 +37,10 @@ class Row(BaseModel):
 
 
 def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
-    """Returns the tasks of each split, in the order of the file.
+    """Returns the tasks in a file: split -> its tasks, in the order of the file.
 
     Raises:
-        InputError: the file is missing, it has no tasks, or a line does not describe a task.
+        InputError: the file is missing, it has no tasks, a line does not describe a task, or a task occurs twice.
     """
     found: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
     seen: set[str] = set()
@@ -65,7 +66,7 @@ def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
 
 
 def folder_of(task: Task) -> Tree:
-    """Returns the content of the agent's folder: the task's files and ``task.json``, without the hidden files."""
+    """Returns the content of the program's folder: the task's files and ``task.json``, without the hidden files."""
     told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
     return {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
 

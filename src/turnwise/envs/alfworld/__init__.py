@@ -1,4 +1,4 @@
-"""The original ALFWorld engine as an environment. It is an optional dependency, see ``requirements-alfworld.txt``."""
+"""``env=alfworld``: the original ALFWorld engine, an optional dependency (see ``requirements-alfworld.txt``)."""
 
 from turnwise.envs.alfworld.client import MissingEngineError
 from turnwise.envs.alfworld.environment import AlfworldEnvironment

@@ -1,4 +1,4 @@
-"""Starts worker processes that run the ALFWorld engine, and raises an error if one dies or is too slow."""
+"""Starts worker processes that run the ALFWorld engine. Raises an error if a worker dies or answers too slowly."""
 
 from __future__ import annotations
 
@@ -26,13 +26,18 @@ INSTALL = (
 
 
 class MissingEngineError(InputError):
-    """The interpreter given for the workers cannot import alfworld and textworld."""
+    """The Python interpreter of the worker processes cannot import alfworld and textworld."""
 
 
 class Worker:
-    """One process that runs the engine. A lock allows only one call at a time.
+    """One process that runs the ALFWorld engine. A lock allows only one call at a time.
 
     A worker that has died or timed out is never used again.
+
+    Args:
+        python: the Python interpreter that runs the worker.
+        timeout: time limit in seconds of each answer.
+        slow: whether the engine runs without the changes that make it faster (``worker.speed_up``).
     """
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
@@ -48,7 +53,7 @@ class Worker:
                 stderr=self._log,
                 env=environment,
                 bufsize=0,
-                start_new_session=True,  # so that Ctrl-C interrupts only the trainer, which may still need the worker
+                start_new_session=True,  # so that Ctrl-C interrupts only this process, which may still need the worker
             )
         except OSError as error:
             raise MissingEngineError(f"python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
@@ -72,7 +77,7 @@ class Worker:
         return self._process.pid
 
     def call(self, **request: Any) -> Mapping[str, Any]:
-        """Sends one request and returns its reply.
+        """Sends one request to the worker and returns the worker's reply.
 
         Raises:
             EnvironmentFault: the worker died, took longer than ``timeout`` seconds, or its engine failed.
@@ -91,9 +96,9 @@ class Worker:
         return reply
 
     def free(self, session: int) -> None:
-        """Tells the worker to forget a session.
+        """Notes that the worker shall forget a session.
 
-        The message is sent with the next call, so that a finalizer can use this method safely.
+        The worker learns this with the next call, so that a finalizer can use this method safely.
         """
         self._freed.append(session)
 
@@ -127,7 +132,7 @@ class Worker:
 
 
 def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked copy of the trainer must not end a process of its parent
+    if os.getpid() != owner:  # a forked copy of the parent process must not end its worker
         return
     process.kill()
     process.wait()
@@ -136,7 +141,7 @@ def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 class Pool:
-    """A pool of at most ``workers`` processes that run the engine.
+    """A pool of at most ``workers`` processes that run the ALFWorld engine.
 
     A process starts when an episode first needs it. A process that failed is replaced when it is next needed.
 
@@ -156,9 +161,9 @@ class Pool:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns the arguments from which pickling builds an empty pool.
+        """Returns the class and the arguments from which unpickling builds a pool without workers.
 
-        A copy of the pool in another process starts its own workers.
+        A copy of the pool in another process therefore starts its own workers.
         """
         return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 

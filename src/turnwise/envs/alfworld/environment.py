@@ -50,7 +50,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     ) -> None:
         self.horizon = check_horizon(horizon)
         self.games = GeneratedGames(horizon) if games is None else OfficialGames(Path(games))
-        # The generated games have the rooms and tasks of env=household, so its test cases of the verifier apply here.
+        # The generated games have the rooms and tasks of env=household, so the verifier's test cases apply here too.
         self.cases = _CASES if games is None else None
         self.pool = Pool(workers, timeout, python)
 
@@ -81,10 +81,10 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return demonstration(session, lambda: next(actions, None), quality, seed)
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Returns the verdict of the functional verifier.
+        """Returns whether the functional verifier accepts ``action``.
 
-        For generated games, this is the exact rule of ``env=household``. For official games, it is a rule that uses the
-        planner (``OfficialGames.accepts``).
+        For generated games, the verifier of ``env=household`` decides. For official games, a rule that uses the
+        engine's planner decides (``OfficialGames.accepts``).
         """
         return self.games.accepts(session, action, expert)
 

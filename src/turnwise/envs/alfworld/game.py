@@ -1,9 +1,9 @@
 """Writes a room and a goal as a game of the ALFWorld engine: a PDDL problem for the domain of the alfworld package.
 
-The engine lists things in the order of their PDDL ids. Its demangler numbers the things of one type from the highest
-number down, so the first id in this order gets the highest number. The ids that ``pddl_id`` makes therefore count
-backwards. As a result, the engine and the scene use the same names, and the engine lists things sorted by type and then
-by descending number.
+The engine lists objects and receptacles in the order of their PDDL ids. Its demangler, which turns the ids into names,
+numbers those of one type from the highest number down, so the first id in this order gets the highest number. The ids
+that ``pddl_id`` makes therefore count backwards. As a result, the engine and the scene use the same names, and the
+engine lists the names sorted by type and then by descending number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATE_GOALS = {
 }
 DOMAIN_OTYPES = ("knife", "butterknife")  # the domain's actions name these types, so every problem must declare them
 DOMAIN_RTYPES = ("sinkbasin", "microwave", "fridge")
-LIMIT = 999  # maximum number of instances of one type, because ids have three digits
+LIMIT = 999  # maximum number of objects or receptacles of one type, because ids have three digits
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Scene:
     gaps.
 
     Raises:
-        ValueError: a name has another form, the numbers of a type have gaps, an object lies in a receptacle that the
-            scene does not have, or the sentence or the goal contains characters other than lower-case letters (and
-            single spaces in the sentence). This last check is needed because the engine's grammar evaluates text in
-            braces as Python.
+        ValueError: a name has another form, the numbers of a type have gaps or exceed 999, an object lies in a
+            receptacle that the scene does not have, or the sentence or the goal contains characters other than
+            lower-case letters (and single spaces in the sentence). The last check is needed because the engine's
+            grammar evaluates text in braces as Python.
     """
 
     receptacles: tuple[str, ...]
@@ -57,7 +57,7 @@ class Scene:
     # "lamp" instead of "receptacle"
     goal: Mapping[str, str]
     sentence: str  # the task in words, as it stands after "Your task is to: ", without a full stop
-    affords: Mapping[str, frozenset[str]]  # receptacle type -> object types it may hold
+    affords: Mapping[str, frozenset[str]]  # type of a receptacle -> types of the objects that it may hold
     openable: frozenset[str] = frozenset()  # types of receptacles that can be opened and closed
     opened: frozenset[str] = frozenset()  # receptacles that are open at the start
     abilities: Mapping[str, frozenset[str]] = field(
@@ -90,7 +90,7 @@ class Scene:
 
 
 def type_of(name: str) -> str:
-    """Returns the type of the thing that a name denotes, for example ``cabinet`` for ``cabinet 2``."""
+    """Returns the type of an object or receptacle, given its name: for example ``cabinet`` for ``cabinet 2``."""
     return name.split(" ", 1)[0]
 
 
@@ -102,7 +102,7 @@ def counts(names: Any) -> Counter[str]:
 def pddl_id(name: str, count: int) -> str:
     """Returns the PDDL id that the engine displays as ``name``.
 
-    ``count`` is the number of things in the scene that have the type of ``name``.
+    ``count`` is the number of objects or receptacles in the scene that have the same type as ``name``.
     """
     kind, number = name.split(" ")
     order = f"{count - int(number):03d}"
@@ -155,7 +155,7 @@ def problem(scene: Scene) -> str:
 
 
 def goal(scene: Scene) -> str:
-    """Returns the scene's goal as a PDDL condition that is equivalent to the one in ALFRED's goal library."""
+    """Returns the scene's goal as a PDDL condition that is equivalent to the condition in ALFRED's goal library."""
     target = f"{scene.goal['object']}Type"
     if scene.kind == "look_at_obj_in_light":
         lit = (

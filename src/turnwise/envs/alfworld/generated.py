@@ -51,11 +51,11 @@ class GeneratedGames:
         self._household = HouseholdEnv(horizon)
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns the tasks of ``env=household``."""
+        """Returns ``count`` tasks of ``env=household``."""
         return self._household.tasks(split, count, seed)
 
     def game(self, task: Task) -> dict[str, str]:
-        """Returns the PDDL problem and the task in words, from which the worker builds the game.
+        """Returns the PDDL problem and the task in words. The worker process builds the game from them.
 
         Raises:
             ValueError: the task's data does not describe a task of ``env=household``.
@@ -72,9 +72,10 @@ class GeneratedGames:
         return [message["content"] for message in shown.messages if message["role"] == "assistant"]
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Returns the verdict of the verifier of ``env=household``.
+        """Returns whether the functional verifier of ``env=household`` accepts ``action``.
 
-        The verifier needs an episode of ``env=household``, so the session's actions are first repeated there.
+        The verifier needs an episode of ``env=household``, so the session's actions are first repeated in such an
+        episode.
         """
         twin = self._household.replay(_household(session.task), session.actions)
         return self._household.accepts(twin, action, expert)

@@ -37,7 +37,7 @@ class OfficialGames:
         """Returns ``count`` solvable games of a split, in an order that depends on the seed.
 
         Raises:
-            InputError: the split has fewer solvable games.
+            InputError: the split has fewer than ``count`` solvable games.
         """
         paths = self._paths(split)
         random.Random(f"alfworld {split} {seed}").shuffle(paths)
@@ -59,7 +59,7 @@ class OfficialGames:
         return chosen
 
     def game(self, task: Task) -> str:
-        """Returns the path of the game file.
+        """Returns the path of the task's game file.
 
         Raises:
             ValueError: the task does not name a game in this folder.
@@ -67,10 +67,11 @@ class OfficialGames:
         return str(self._file(str(task.data.get("game"))))
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
-        """Returns the actions of the walkthrough in the game file or, if they do not win, the planner's actions.
+        """Returns the actions of a scripted expert.
 
-        Before some walks, the clumsy expert looks around, checks its inventory or walks to a place that it does not
-        need.
+        The good expert takes the actions of the walkthrough in the game file. If these actions do not win, it takes the
+        actions of the engine's planner. The clumsy expert takes the same actions. Before some walks it also looks
+        around, checks its inventory or walks to a place that it does not need.
         """
         walk = list(self._read(session.task.data["game"]).get("walkthrough") or [])
         if not walk or not _wins(session.fork(), walk):
@@ -88,11 +89,11 @@ class OfficialGames:
         return actions
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Returns whether ``action`` shortens the planner's plan at least as much as the expert's action does.
+        """Returns whether the verifier accepts ``action``. The expert's own action is accepted if it is possible.
 
-        If the expert's action does not shorten the plan, an action is accepted if it shortens the plan or shows the
-        inside of a receptacle for the first time. The planner's plans are not always the shortest, so this measure is
-        approximate.
+        Any other action must shorten the plan of the engine's planner at least as much as the expert's action does. If
+        the expert's action does not shorten the plan, the action must shorten the plan or show the inside of a
+        receptacle for the first time. The planner's plans are not always the shortest, so this measure is approximate.
         """
         if action.strip() not in session.admissible():
             return False
@@ -108,15 +109,16 @@ class OfficialGames:
     def _paths(self, split: str) -> list[str]:
         if split not in self._found:
             found = (path.relative_to(self.folder).as_posix() for path in (self.folder / FOLDERS[split]).rglob(GAME))
-            # Games with movable receptacles or slices are not part of the benchmark. ALFWorld's own loader skips them.
+            # Games with movable receptacles or sliced objects are not part of the benchmark. ALFWorld's own loader
+            # skips them too.
             self._found[split] = sorted(path for path in found if "movable" not in path and "Sliced" not in path)
         return list(self._found[split])
 
     def _file(self, path: str) -> Path:
-        """Returns the path of a game file, after a check that it lies in the folder.
+        """Returns the path of a game file, after a check that the file lies in the folder of the official games.
 
-        The check is needed because tasks can come from data files, and the engine evaluates a grammar that a game file
-        contains.
+        The check is needed because tasks can come from data files, and the engine executes code in the grammar of a
+        game file.
         """
         file = (self.folder / path).resolve()
         if not file.is_file() or not file.is_relative_to(self.folder.resolve()):
@@ -140,7 +142,10 @@ def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
 
 
 def _distance(session: AlfworldSession, action: str | None = None) -> int | None:
-    """Returns the length of the planner's plan, now or after ``action``; None if the planner finds no plan."""
+    """Returns the number of actions in the planner's plan, in this state or after ``action``; None if there is no plan.
+
+    The number is 0 if the goal is reached.
+    """
     if action is not None:
         session = session.fork()
         if session.done:

@@ -1,4 +1,4 @@
-"""A running episode of the ALFWorld engine, which a worker process holds."""
+"""A running episode of ``env=alfworld``. The ALFWorld engine in a worker process holds its state."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 class AlfworldSession:
     """A running episode of the ALFWorld engine. See ``turnwise.envs.environment.Session``.
 
-    The session counts turns itself, because the engine has no horizon. An action that is not admissible gets the answer
-    "Nothing happens.".
+    The session counts turns itself, because the engine has no horizon. An action that is not possible in the present
+    state gets the answer "Nothing happens.".
 
     Attributes:
         actions: the actions taken so far, including those without effect.
@@ -44,7 +44,7 @@ class AlfworldSession:
         return [{"role": "user", "content": self._intro}]
 
     def step(self, action: str) -> Step:
-        """Applies one action.
+        """Applies one action and returns the environment's answer.
 
         Raises:
             EnvironmentFault: the worker died, timed out, or its engine failed.
@@ -77,11 +77,11 @@ class AlfworldSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns all commands that have an effect now, in the engine's order."""
+        """Returns all commands that are possible in the present state, in the engine's order."""
         return list(self._admissible)
 
     def plan(self) -> list[str]:
-        """Returns the commands of the planner's plan from the current state to the goal.
+        """Returns the commands of a plan that leads from the current state to the goal. The engine's planner makes it.
 
         The plan is not always the shortest. The list is empty if the goal is already reached or no plan is found.
 

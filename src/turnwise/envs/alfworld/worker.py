@@ -38,9 +38,9 @@ KEPT_GAMES = 64
 def speed_up() -> None:
     """Makes the engine about ten times faster without changing its texts.
 
-    The engine parses the same few dozen text templates again for every command of every step, and deep-copies
-    dictionaries although it only reads their values. After this call, each grammar string is parsed once, dictionaries
-    are copied shallowly, and a problem is translated once instead of twice.
+    For every command of every step, the engine parses the same few dozen text templates again. It also deep-copies
+    dictionaries although it only reads their values. After this call, each template is parsed once, dictionaries are
+    copied shallowly, and each PDDL problem is translated once instead of twice.
     """
     parse = functools.cache(textgen._parse_and_convert)
 
@@ -68,7 +68,7 @@ class Position:
     operators: tuple[tuple[int, int], ...] = ()  # (id, number of effects) of each operator applied since the start
 
     def branch(self) -> Position:
-        """Returns an independent copy. Only the facts and variables are copied; nothing else changes in place."""
+        """Returns an independent copy. Only facts and variables are copied, because nothing else changes in place."""
         world = copy.copy(self.world)
         world._facts = defaultdict(set, {sign: set(facts) for sign, facts in world._facts.items()})
         world._vars_by_name = dict(world._vars_by_name)
@@ -80,8 +80,8 @@ class Position:
 class Engine(PddlEnv):
     """ALFWorld's PddlEnv, extended to hold many positions (states of episodes) at once.
 
-    The planner library holds only one state. ``_enter`` switches to another position by replaying the operators that
-    led to it.
+    The planner library holds only one state. ``_enter`` switches the library to another position. For this, it applies
+    again all operators that led from the start of the game to that position.
     """
 
     def __init__(self) -> None:
@@ -163,10 +163,10 @@ class Engine(PddlEnv):
 
 
 def _content(game: str | dict[str, str]) -> dict[str, Any]:
-    """Returns the content of a game.
+    """Returns the content of a game: its PDDL domain, its grammar and its PDDL problem.
 
     If ``game`` is a path, the content is read from this file. Otherwise ``game`` holds a PDDL problem and the task in
-    words; the content consists of both and of the domain and grammar that the alfworld package contains.
+    words. The domain and the grammar then come from the alfworld package, and the task is written into the grammar.
     """
     if isinstance(game, str):
         return json.loads(Path(game).read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-"""Holds the tables of the household world: the types of receptacles and objects, which receptacle can hold which
-object, and what each kind of room contains.
+"""Constants of the household world: the types of receptacles and objects, which receptacle can hold which object, and
+what each kind of room contains. A receptacle is a place that can hold objects, such as a drawer or a table.
 
-The names, the containment relation and the affordances (for example which objects can be heated) come from ALFWorld
-(arXiv:2010.03768) and its AI2-THOR scenes, in ALFWorld's lower-case spelling. The tables keep only the types that the
-generated rooms use. The counts per room and the weights were chosen for this environment.
+The names, the rules about which receptacle holds which object, and the affordances (for example which objects can be
+heated) come from ALFWorld (arXiv:2010.03768) and its AI2-THOR scenes, in ALFWorld's lower-case spelling. Only the types
+that the generated rooms use are listed. The counts per room and the weights were chosen for this environment.
 """
 
 from __future__ import annotations
@@ -87,9 +87,11 @@ CLEANING, HEATING, COOLING = "sinkbasin", "microwave", "fridge"
 LAMP_PLACES = frozenset({"desk", "dresser", "sidetable"})
 
 WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable": 4, "dresser": 2, "fridge": 2}
-"""Type of receptacle -> relative probability that it holds a thing that fits into it; 1 for types that are not listed.
+"""Type of receptacle -> its weight, which is the relative probability that an object that fits into the receptacle lies
+there. Types that are not listed have the weight 1.
 
-The room generator places things with these weights, and the scripted expert searches with them.
+The room generator draws the places of objects with these weights. The scripted expert draws with the same weights in
+which order it searches the receptacles.
 """
 
 ROOMS: dict[str, dict[str, tuple[int, int]]] = {
@@ -142,7 +144,7 @@ ROOMS: dict[str, dict[str, tuple[int, int]]] = {
         "toiletpaperhanger": (1, 1),
     },
 }
-"""Room kind -> receptacle type -> minimum and maximum number of instances."""
+"""Kind of room -> type of receptacle -> minimum and maximum number of receptacles of this type in the room."""
 
 OBJECTS: dict[str, tuple[str, ...]] = {
     "kitchen": _names(
@@ -157,4 +159,4 @@ OBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "bathroom": _names("candle cloth dishsponge handtowel soapbar soapbottle spraybottle tissuebox toiletpaper"),
 }
-"""Room kind -> types of the objects that can lie in the room, except lamps."""
+"""Kind of room -> types of the objects that can lie in the room, except lamps."""

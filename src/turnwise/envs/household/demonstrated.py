@@ -1,18 +1,20 @@
-"""The verifier of household that compares an action with the demonstrated one (PivotRL, arXiv:2603.21383, App. A.2).
+"""The verifier ``demonstrated`` of ``env=household``. It compares the policy's action with the expert's action.
 
-An action is accepted if it has the effect of the demonstrated action: it changes the same part of the state in the same
-way, and its observation is of the same kind. This is the case if the two actions are the same operation on things that
-are alike. Such actions differ only in details that do not matter or cannot be known, for example which of two mugs is
+Source: PivotRL, arXiv:2603.21383, App. A.2.
+
+An action is accepted if it has the effect of the expert's action: it changes the same part of the state in the same
+way, and its observation is of the same kind. This is the case if both actions are the same operation on things that are
+alike. Such actions differ only in details that do not matter or cannot be known, for example which of two mugs is
 taken, or which of two places that may hold a mug is searched first.
 
 - Two objects are alike if they have the same type and are equally clean, hot, cold, sliced and lit.
-- Two receptacles are alike if they agree in three respects. First, their role in the task: whether the target object
-  has to be placed there, is cleaned, heated or cooled there, or may lie there, and whether the lamp may lie there.
-  Second, whether they have a door, and whether it is open. Third, what the agent has seen inside: either it has looked
-  into neither receptacle, or the target objects and lamps in the two receptacles are alike.
+- Two receptacles (places that can hold objects) are alike if they agree in three respects. First, their role in the
+  task: whether the target object has to be placed there, is cleaned, heated or cooled there, or may lie there, and
+  whether the lamp may lie there. Second, whether they have a door, and whether it is open. Third, what the policy has
+  seen inside: either it has looked into neither receptacle, or the target objects and lamps in both are alike.
 
-The verifier does not ask whether the demonstrated action was good. A demonstrated action that does nothing ("Nothing
-happens.") has no effect to compare with. In such a turn no action is accepted, not even the demonstrated one. The
+The verifier does not ask whether the expert's action was good. If the expert's action does nothing ("Nothing
+happens."), there is no effect to compare with. In such a turn no action is accepted, not even the expert's action. The
 paper, too, leaves calls that end in an error out of its candidates.
 """
 
@@ -43,7 +45,7 @@ _OBJECT = frozenset({USE, LOOK_AT})
 _RECEPTACLE = frozenset({GO, OPEN, CLOSE, LOOK_INTO})
 
 Kind = tuple[object, ...]
-"""The properties of an object or receptacle. Two of them are alike if all these properties are equal."""
+"""The properties of an object or receptacle. Two objects or receptacles are alike if all properties are equal."""
 
 
 class Effect(NamedTuple):
@@ -54,7 +56,7 @@ class Effect(NamedTuple):
 
 
 def accepts(session: HouseholdSession, action: str, expert: str) -> bool:
-    """Returns whether the action has the effect of the demonstrated one. ``session`` is not changed."""
+    """Returns whether ``action`` has the effect of the expert's action ``expert``. ``session`` is not changed."""
     wanted = effect(session, expert)
     return wanted is not None and effect(session, action) == wanted
 
@@ -94,7 +96,7 @@ def _receptacle(world: World, state: State, r: int) -> Kind:
 
 
 def _places(world: World, objects: int) -> int:
-    """Returns a mask of the receptacles in which any of these objects may lie."""
+    """Returns a bit mask of the receptacles that can hold one of the objects. ``objects`` is a bit mask too."""
     found = 0
     for o in bits(objects):
         found |= world.fits[o]

@@ -17,14 +17,14 @@ from turnwise.types import Task
 
 
 class HouseholdEnv(ScriptedEnv[HouseholdSession]):
-    """Text-based household tasks of six kinds. See ``turnwise.envs.environment.Environment``.
+    """Household tasks of six kinds, played in text. See ``turnwise.envs.environment.Environment``.
 
     Args:
         horizon: maximum number of turns of an episode.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        worlds: number of tasks whose parsed worlds are kept in memory.
-        verifier: ``oracle`` accepts actions that make progress (``household.verifier``); ``demonstrated`` accepts
-            actions with the effect of the demonstrated one (``household.demonstrated``).
+        worlds: number of tasks whose rooms (:class:`~turnwise.envs.household.world.World`) are kept in memory.
+        verifier: ``oracle`` accepts actions that make progress (``household.verifier``). ``demonstrated`` accepts
+            actions that have the effect of the expert's action (``household.demonstrated``).
 
     Raises:
         ValueError: the horizon or ``worlds`` is below 1, or the verifier is unknown.
@@ -54,9 +54,9 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return HouseholdSession(task, self._worlds(task), self.horizon)
 
     def replay(self, task: Task, actions: Sequence[str]) -> HouseholdSession:
-        """Returns the episode after the given actions.
+        """Opens an episode of the task, applies the given actions and returns it.
 
-        If the episode ends earlier, the remaining actions are ignored.
+        If the episode ends before the last action, the remaining actions are ignored.
         """
         session = self.reset(task)
         for action in actions:
@@ -66,7 +66,10 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return session
 
     def remaining(self, session: HouseholdSession) -> int:
-        """Returns the length of the shortest plan for an agent that knows all places; 0 if the goal is reached."""
+        """Returns the number of actions that still lead to the goal on the shortest way; 0 if the goal is reached.
+
+        The shortest way is computed with full knowledge of where everything is.
+        """
         return planner.remaining(session.world, session.state)
 
     def accepts(self, session: HouseholdSession, action: str, expert: str) -> bool:

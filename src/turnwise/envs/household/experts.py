@@ -1,7 +1,7 @@
-"""Scripted experts that know only what they have seen.
+"""The scripted experts of ``env=household``. They know only what the observations of the episode have shown.
 
-``GoodExpert`` follows a shortest plan if it knows enough, and otherwise searches likely places in a random order.
-``ClumsyExpert`` does the same, but sometimes makes a detour or a mistake, and then corrects it.
+``GoodExpert`` follows a shortest plan if it knows enough to make one. Otherwise it searches likely places in a random
+order. ``ClumsyExpert`` does the same, but sometimes makes a detour or a mistake, and then corrects it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake. A mistake is made only
-    where it is possible.
+    """The probability with which the clumsy scripted expert makes each kind of mistake in a turn.
+
+    A mistake is made only where it is possible.
     """
 
-    revisit: float = 0.06  # walks to a receptacle that was already looked into
+    revisit: float = 0.06  # walks to a receptacle into which the expert has already looked
     idle: float = 0.06  # examines something, looks around, or checks the inventory
     leave: float = 0.08  # walks away from the object or receptacle that should be taken or opened
     wrong: float = 0.08  # takes a thing that is not needed, and puts it back
@@ -45,22 +46,23 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[HouseholdSession]):
-    """An expert that acts near-optimally given what it has seen. The seed decides the order in which it searches."""
+    """An expert that acts almost optimally for what it has seen. The seed decides in which order it searches places."""
 
     def __init__(self, session: HouseholdSession, seed: int | str) -> None:
         super().__init__(session, seed)
-        # Sorting receptacles by these keys draws them without replacement, in proportion to their weights.
+        # The expert searches the receptacle with the largest key first. In this way it draws receptacles without
+        # replacement, with probabilities in proportion to their weights.
         self.order = [self.rng.random() ** (1 / weight(name)) for name in session.world.receptacles]
 
     def best(self, session: HouseholdSession) -> str:
         return session.world.texts[self.command(session)]
 
     def command(self, session: HouseholdSession) -> Command:
-        """Returns the command that the good expert gives in this state."""
+        """Returns the command that the good expert gives in the present state of the episode."""
         return self.pursue(session) or self.search(session)
 
     def pursue(self, session: HouseholdSession) -> Command | None:
-        """Returns the next action of a shortest plan that uses only what is known; None if a search is needed first."""
+        """Returns the next action of a shortest plan that uses only what the expert knows; None if it has to search."""
         world, state = session.world, session.state
         aim = known_aim(world, state)
         if aim is None:
@@ -77,10 +79,10 @@ class GoodExpert(Expert[HouseholdSession]):
         return best  # if several walks shorten the plan, this is the last one in the list of options
 
     def search(self, session: HouseholdSession) -> Command:
-        """Returns the next command of a search.
+        """Returns the expert's next command while it searches for a target object or the lamp.
 
-        The expert puts down a thing that is not needed, opens the closed receptacle in front of it, or walks to a
-        likely place that it has not looked into yet.
+        The expert puts down an object that the task does not need, or opens the closed receptacle before which it
+        stands, or walks to a likely receptacle that it has not looked into yet.
         """
         world, state = session.world, session.state
         held, at = state.held, state.at
@@ -111,7 +113,7 @@ class GoodExpert(Expert[HouseholdSession]):
 
     @staticmethod
     def seeks_lamp(session: HouseholdSession) -> bool:
-        """Returns whether the expert holds the thing to look at, so that it now has to find the lamp."""
+        """Returns whether the expert has to find the lamp now, because it holds the object that it has to look at."""
         held = session.state.held
         return session.world.looking and held != NOWHERE and bool(session.world.targets >> held & 1)
 
@@ -168,10 +170,10 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
         return self._choose(session, [(GO, 0, r) for r in bits(world.destinations) if r != state.at])
 
     def _inadmissible(self, session: HouseholdSession, planned: Command) -> str | None:
-        """Returns a plausible command that has no effect here.
+        """Returns a plausible command that has no effect in the present state.
 
-        The command uses only names that the agent has seen, but its precondition fails: a door is closed, the hands are
-        full, or the agent stands elsewhere.
+        The command uses only names that the expert has seen, but its precondition fails: a door is closed, the expert's
+        hands are full, or the expert stands elsewhere.
         """
         world, state = session.world, session.state
         known = 0 if state.held == NOWHERE else 1 << state.held
@@ -190,7 +192,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
 
 
 def options(session: HouseholdSession) -> list[Command]:
-    """Returns the admissible commands that a plan may use, with walks at the end."""
+    """Returns the commands that a plan may use and that have an effect now. The walks are at the end of the list."""
     world, state = session.world, session.state
     commands = [c for c in world.nearby[state.at] if c[0] in _PLANNED and state.admits(world, c)]
     return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

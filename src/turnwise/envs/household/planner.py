@@ -1,11 +1,11 @@
-"""Computes the exact length of the shortest plan without a search, as a minimum over objects, their places and their
-destinations.
+"""Computes the exact number of actions of the shortest plan that reaches the goal of a household task.
 
-A plan has only a few forms. With empty hands, the agent walks to a target object, opens the receptacle if needed and
+The plan is not searched for. Its length is a minimum over the objects, their places and their destinations, because a
+plan has only a few forms. With empty hands, the agent walks to a target object, opens the receptacle if needed and
 takes the object. It treats the object (cleans, heats or cools it) if the goal requires that. It walks to a destination,
-opens it if needed and puts the object down. It repeats this for a second target. With full hands, it treats and
-delivers the held object if that is a target; otherwise it puts the object down somewhere on the way and continues with
-empty hands. Tests compare the result with a breadth-first search.
+opens it if needed and puts the object down. It repeats this for a second target. With an object in its hands, the agent
+treats and delivers this object if it is a target. Otherwise it puts the object down somewhere on the way and continues
+with empty hands. Tests compare the result with a breadth-first search.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNREACHABLE = 1_000_000
 
 
 class Aim(NamedTuple):
-    """The part of the goal that a plan has to reach, and the things that the plan may use.
+    """The part of the goal that a plan has to reach, and the objects that the plan may use.
 
     ``targets`` and ``lamps`` are bit masks of the target objects and lamps whose places the plan may use.
     """
@@ -30,12 +30,12 @@ class Aim(NamedTuple):
 
 
 def full_aim(world: World) -> Aim:
-    """Returns the whole goal, with full knowledge of where everything is."""
+    """Returns the whole goal of the task. A plan for it may use the places of all target objects and lamps."""
     return Aim(world.targets, world.toggles, world.wanted)
 
 
 def known_aim(world: World, state: State) -> Aim | None:
-    """Returns the part of the goal that can be pursued with what was observed; None if the agent has to search first.
+    """Returns the part of the goal that the agent can reach with what it has seen; None if it has to search first.
 
     If the goal asks for two objects and only one was found, the aim is to place the one that was found. If the lamp was
     not found yet, the aim is to take the object to look at.
@@ -57,12 +57,15 @@ def known_aim(world: World, state: State) -> Aim | None:
 
 
 def remaining(world: World, state: State) -> int:
-    """Returns the length of the shortest plan for an agent that knows all places; 0 if the goal is reached."""
+    """Returns the number of actions of the shortest plan that reaches the goal; 0 if the goal is reached.
+
+    The plan may use the places of all objects, even if the agent has not seen them.
+    """
     return distance(world, state, full_aim(world))
 
 
 def distance(world: World, state: State, aim: Aim) -> int:
-    """Returns the number of actions of the shortest plan for an aim; ``UNREACHABLE`` if there is none."""
+    """Returns the number of actions of the shortest plan that reaches the aim; ``UNREACHABLE`` if there is no plan."""
     at, held, contents = state.at, state.held, state.contents
     closed = world.openable & ~state.opened
     treated = state.treated(world)
@@ -141,9 +144,10 @@ def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
 
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
-    """Returns the number of actions that treat and place the held, untreated object ``o``.
+    """Returns how many actions it takes to treat and place the object ``o``, which the agent holds untreated.
 
-    The agent goes to an appliance, treats the object, goes to a destination and puts the object down.
+    The agent goes to an appliance, treats the object (cleans, heats or cools it), goes to a destination and puts the
+    object down.
     """
     things, stations = world.treatment
     if not things >> o & 1:

@@ -1,9 +1,11 @@
-"""Generates rooms and tasks from seeds. A room seed determines the receptacles; a task seed determines where things lie
-and what is asked.
+"""Generates the rooms and tasks of ``env=household`` from seeds.
 
-``train`` and ``seen`` use the same rooms. ``unseen`` has other rooms, whose layouts occur in no training room. A task
-belongs to ``seen`` if the hash of its content is 0 modulo 8, and to ``train`` otherwise. So the two splits share no
-task, whatever the seeds are.
+The seed of a room determines its receptacles. The seed of a task determines where the objects lie and what the policy
+has to do.
+
+The splits ``train`` and ``seen`` use the same rooms. ``unseen`` has other rooms, whose layouts occur in no training
+room. A task in one of the rooms of ``train`` and ``seen`` belongs to ``seen`` if the hash of its content is 0 modulo 8,
+and to ``train`` otherwise. So these two splits share no task, whatever the seeds are.
 """
 
 from __future__ import annotations
@@ -80,19 +82,20 @@ _TEMPLATES = {
 
 
 def listing(names: Iterable[str]) -> list[str]:
-    """Returns names in the order in which observations list them: by type, then with the highest number first."""
+    """Returns the names in the order in which observations list them: by type, then with the highest number first."""
     return sorted(names, key=lambda name: (name.split()[0], -int(name.split()[1])))
 
 
 def numbered(types: Iterable[str]) -> list[str]:
-    """Returns numbered names in the order of ``listing``, for example ``["drawer", "drawer"] -> ["drawer 2", "drawer
-    1"]``.
+    """Returns a name for each element of ``types``, in the order of ``listing``.
+
+    For example, ``["drawer", "drawer"]`` gives ``["drawer 2", "drawer 1"]``.
     """
     return listing(f"{kind} {i + 1}" for kind, count in Counter(types).items() for i in range(count))
 
 
 def layout(seed: int) -> tuple[str, tuple[str, ...]]:
-    """Returns the kind of a room and its 8 to 14 receptacles."""
+    """Returns the kind of the room with this seed and the names of its 8 to 14 receptacles."""
     rng = random.Random(f"household room {seed}")
     kind = list(ROOMS)[seed % len(ROOMS)]
     while True:
@@ -103,7 +106,7 @@ def layout(seed: int) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def rooms(split: str) -> dict[str, tuple[int, ...]]:
-    """Returns a mapping for a split: room kind -> the seeds of its rooms."""
+    """Returns the seeds of the rooms of a split: kind of room -> seeds of the rooms of this kind."""
     train = range(TRAIN_ROOMS)
     chosen: list[int] = list(train)
     if split == "unseen":
@@ -120,12 +123,15 @@ def rooms(split: str) -> dict[str, tuple[int, ...]]:
 
 
 def weight(receptacle: str) -> float:
-    """Returns the relative probability that a receptacle (type or name) holds a thing that fits into it."""
+    """Returns the weight of a receptacle, given its type or name.
+
+    An object lies in one of the receptacles that can hold it, with probabilities in proportion to their weights.
+    """
     return WEIGHTS.get(receptacle.split()[0], 1)
 
 
 def make_task(split: str, seed: int, index: int) -> Task:
-    """Returns the task with the number ``index``. The same arguments give the same task."""
+    """Returns the task with the number ``index`` of a split. The same arguments always give the same task."""
     attempt = 0
     while True:
         rng = random.Random(f"household {split} {seed} {index} {attempt}")
@@ -142,7 +148,10 @@ def make_task(split: str, seed: int, index: int) -> Task:
 
 
 def fingerprint(data: Mapping[str, Any]) -> int:
-    """Returns a stable hash of a task's content. If it is 0 modulo 8, the task is in ``seen``, else in ``train``."""
+    """Returns a hash of a task's data, which is the same in every run.
+
+    A task in the rooms of ``train`` and ``seen`` is in ``seen`` if its hash is 0 modulo 8, else in ``train``.
+    """
     return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 

@@ -9,10 +9,10 @@ from turnwise.types import Message, Task
 
 
 class HouseholdSession:
-    """See ``turnwise.envs.environment.Session``. An unknown or inadmissible action gets the answer "Nothing happens."
+    """A running episode. See ``turnwise.envs.environment.Session``.
 
-    ``turns`` counts every action, including actions without effect. The episode ends when the goal is reached or after
-    ``horizon`` turns.
+    An action that is unknown or not possible now gets the answer "Nothing happens.". ``turns`` counts every action,
+    including actions without effect. The episode ends when the goal is reached or after ``horizon`` turns.
     """
 
     __slots__ = ("done", "horizon", "state", "task", "turns", "won", "world")
@@ -27,11 +27,11 @@ class HouseholdSession:
         self.done = self.won
 
     def opening(self) -> list[Message]:
-        """Returns one user message with the room, a blank line and the task."""
+        """Returns one user message: the description of the room, a blank line and the task."""
         return [{"role": "user", "content": self.world.opening}]
 
     def step(self, action: str) -> Step:
-        """Applies one action.
+        """Applies one action and returns the environment's answer.
 
         Raises:
             RuntimeError: the episode is over.
@@ -63,15 +63,16 @@ class HouseholdSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns all commands that have an effect now, in TextWorld's order."""
+        """Returns the texts of all commands that are possible now, in alphabetical order like TextWorld."""
         world, state = self.world, self.state
         return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))
 
     def gains_information(self, action: str) -> bool:
         """Returns whether the action shows the inside of a new receptacle, or walks to a new receptacle that is closed.
 
-        A receptacle is new if the agent has not looked into it yet. If the agent is already in front of a new, closed
-        receptacle, a walk to another closed one does not count: opening the present one would show something new.
+        A receptacle is new if the policy has not looked into it yet. If the policy already stands before a new, closed
+        receptacle, a walk to another closed receptacle does not count. It should open the receptacle before which it
+        stands.
         """
         world, state = self.world, self.state
         command = world.commands.get(action.strip())

@@ -1,8 +1,11 @@
-"""The changing part of an episode: where the agent stands, what it holds, what is open, and where things are.
+"""The part of a household episode that actions change.
 
-Preconditions and effects follow ALFWorld's planning domain. Heating, cleaning and cooling require only that the agent
-stands at the appliance with the thing in hand. A lamp is used from the receptacle on which it stands, and stays lit
-once it was used.
+The state says where the agent stands, what it holds, which receptacles are open, and where the objects are. The agent
+is the policy or a scripted expert.
+
+Preconditions and effects of commands follow ALFWorld's planning domain. To heat, clean or cool an object, the agent
+only has to stand at the appliance with the object in its hands. To use a lamp, the agent has to stand at the receptacle
+on which the lamp stands. The lamp stays lit afterwards.
 """
 
 from __future__ import annotations
@@ -34,10 +37,11 @@ NOWHERE = -1
 
 
 class State:
-    """Everything that an action can change. Bit masks refer to the numbers in ``World``.
+    """Everything that an action can change. In a bit mask, bit i stands for receptacle or object number i of ``World``.
 
-    ``seen`` holds the receptacles whose inside the agent has looked at. Only the agent moves things, so what it saw
-    stays true. The place of a thing is therefore known if that place is in ``seen``, or if the thing is in hand.
+    ``seen`` is the mask of the receptacles into which the agent has looked. Only the agent moves objects, so it still
+    knows what lies in these receptacles. The agent therefore knows the place of an object if the object lies in a
+    receptacle in ``seen``, or if the agent holds the object.
     """
 
     __slots__ = (
@@ -91,11 +95,11 @@ class State:
         )
 
     def accessible(self, world: World, r: int) -> bool:
-        """Returns whether things can be put into or taken from a receptacle: it is open or has no door."""
+        """Returns whether objects can be put into or taken out of receptacle ``r``: it is open or has no door."""
         return not (world.openable & ~self.opened) >> r & 1
 
     def admits(self, world: World, command: Command) -> bool:
-        """Returns whether the command's preconditions hold."""
+        """Returns whether the command is possible in this state, that is, whether its preconditions hold."""
         op, o, r = command
         at = self.at
         if op == GO:
@@ -121,7 +125,7 @@ class State:
         return op == LOOK_INTO or self.held == o  # the remaining operations are cleaning, heating and cooling
 
     def apply(self, world: World, command: Command) -> None:
-        """Applies the effects of an admissible command to this state."""
+        """Changes this state as the command does. The command must be possible in this state (:meth:`admits`)."""
         op, o, r = command
         if op == GO:
             self.at = r
@@ -152,9 +156,9 @@ class State:
             self.sliced |= 1 << o
 
     def treated(self, world: World) -> int:
-        """Returns a bit mask of the objects that were already cleaned, heated or cooled as the goal requires.
+        """Returns a bit mask of the objects that are clean, hot or cool, as the goal requires.
 
-        If the goal requires no such treatment, all bits are set.
+        If the goal requires no cleaning, heating or cooling, all bits are set.
         """
         if world.goal == "pick_clean_then_place_in_recep":
             return self.clean
@@ -165,7 +169,11 @@ class State:
         return -1
 
     def won(self, world: World) -> bool:
-        """Returns whether the goal is reached."""
+        """Returns whether this state reaches the goal of the task.
+
+        In a look-at task, the agent has to hold a target object beside a lamp that is lit. In other tasks, enough
+        target objects have to lie in one destination, cleaned, heated or cooled if the goal requires that.
+        """
         if world.looking:
             return (
                 self.held != NOWHERE
@@ -177,7 +185,7 @@ class State:
         return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
 
     def describe(self, world: World, command: Command) -> str:
-        """Returns the observation that the policy sees after the command was applied."""
+        """Returns the observation that the agent gets after the command was applied to this state."""
         op, o, r = command
         if op in (GO, OPEN, LOOK_INTO):
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))
@@ -205,7 +213,7 @@ class State:
             return f"You are carrying: a {world.objects[self.held]}."
         if op == LOOK:
             if self.at == NOWHERE:
-                return MIDDLE.format("nothing")  # only the first observation lists the receptacles
+                return MIDDLE.format("nothing")  # only the first message of the episode lists the receptacles
             return f"You are facing the {world.receptacles[self.at]}. Next to it, you see nothing."
         assert op == HELP
         return HELP_TEXT

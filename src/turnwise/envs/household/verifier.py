@@ -1,19 +1,19 @@
-"""The functional verifier of household: it accepts actions that are as good as an expert's (PivotRL, arXiv:2603.21383).
+"""The functional verifier ``oracle`` of ``env=household`` (PivotRL, arXiv:2603.21383).
 
-It is not enough that an action does no harm. When such actions were rewarded, walking back and forth was as good as
-searching. So every accepted action makes progress in one of the following two ways, and repeating actions gains
-nothing:
+It accepts actions that are as good as an expert's. It is not enough that an action does no harm: when such actions were
+rewarded, walking back and forth was as good as searching. So every accepted action makes progress in one of the
+following two ways, and the policy gains nothing by repeating actions:
 
 - If the observations so far suffice to pursue a part of the goal, the action must shorten the shortest plan that uses
   only these observations by one step. No action can shorten it by more.
-- If the agent has to search first, there are three kinds of accepted actions: it looks into a receptacle for the first
-  time; it walks to a closed receptacle that it has not looked into, unless it already stands before another such
-  receptacle; or it puts down an object or switches on the lamp, if this shortens the exact remaining plan, which is
+- If the policy has to search first, there are three kinds of accepted actions. The policy looks into a receptacle for
+  the first time. Or it walks to a closed receptacle that it has not looked into, unless it already stands before
+  another such receptacle. Or it puts down an object or switches on the lamp, if this shortens the shortest plan that is
   computed with full knowledge of the room.
 
-The expert's action has no influence. So the accepted actions in a state are the same whether a good or a clumsy expert
-demonstrated there. Once everything that matters was observed, the plan that uses only the observations is the exact
-remaining plan.
+The expert's action has no influence on the verdict. So the accepted actions in a state do not depend on whether the
+good or the clumsy expert demonstrated the task. Once everything that matters was observed, the shortest plan that uses
+only the observations is as short as the one that is computed with full knowledge of the room.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from turnwise.envs.household.world import MOVE, USE
 
 
 def accepts(session: HouseholdSession, action: str) -> bool:
-    """Returns whether the action makes progress. An inadmissible action never does. ``session`` is not changed."""
+    """Returns whether the policy's action makes progress, and is therefore accepted. ``session`` is not changed.
+
+    An action that is not possible in the present state makes no progress.
+    """
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):

@@ -1,10 +1,11 @@
-"""The fixed part of one task: names, affordances, the commands that have an effect, and the printed texts.
+"""The part of a household task that no action changes: names, affordances, possible commands, and texts.
 
 Texts, commands and conditions follow ALFWorld's TextWorld games (arXiv:2010.03768). Two things are left out: the banner
 line before the description of the room, and rooms in which several receptacles share a place.
 
-Receptacles and objects are numbered in the order of ``rooms.listing``. Sets of them are bit masks over these numbers. A
-``World`` does not change after construction, except for its cached texts, so sessions and their forks share it.
+Receptacles (places that can hold objects) and objects are numbered in the order of ``rooms.listing``. A set of them is
+a bit mask over these numbers. A ``World`` does not change after construction, except for its cached texts, so sessions
+and their forks share it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ from turnwise.envs.household.rooms import TYPES, listing
 ) = range(15)
 
 Command = tuple[int, int, int]
-"""A command as numbers: operation, object, receptacle; 0 for a missing part. For SLICE, the third is the knife."""
+"""A command as three numbers: operation, object, receptacle. The number of a part that the command does not have is 0.
+
+The third number of SLICE is the number of the knife.
+"""
 
 _ANYWHERE = frozenset({GO, USE, SLICE, LOOK_AT, INVENTORY, LOOK, HELP})
 
@@ -83,9 +87,9 @@ def bits(mask: int) -> list[int]:
 
 
 def enumerate_names(names: Sequence[str]) -> str:
-    """Returns names as a list in words, such as ``a mug 2, a mug 1, and a pan 1``.
+    """Returns the names as an enumeration in words, such as ``a mug 2, a mug 1, and a pan 1``.
 
-    Like TextWorld, the function writes "a" also before vowels, and a comma before the last "and".
+    Like TextWorld, the function writes "a" even before vowels. It writes a comma before the "and".
     """
     if not names:
         return "nothing"
@@ -99,7 +103,7 @@ def _mask(kinds: Sequence[str], wanted: Set[str]) -> int:
 
 
 class World:
-    """The fixed part of a task.
+    """The part of a household task that no action changes.
 
     Args:
         data: the task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
@@ -168,7 +172,7 @@ class World:
         self._inside: dict[tuple[int, int], str] = {}
 
     def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
-        """Returns the text that says what the agent sees of a receptacle. ``mask`` holds the objects in it."""
+        """Returns the text that says what the agent sees at a receptacle. ``mask`` is the mask of the objects in it."""
         name = self.receptacles[receptacle]
         if self.openable >> receptacle & 1:
             if not is_open:
@@ -183,7 +187,7 @@ class World:
         return text
 
     def _commands(self) -> dict[str, Command]:
-        """Returns a mapping from text to command for all commands that could ever be admissible in this task."""
+        """Returns all commands that can become possible in some state of this task: text -> command."""
         found: dict[str, Command] = {
             "inventory": (INVENTORY, 0, 0),
             "look": (LOOK, 0, 0),

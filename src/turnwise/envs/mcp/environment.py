@@ -1,4 +1,7 @@
-"""``env=mcp``: tasks from a file, which the policy solves with tools of Model Context Protocol (MCP) servers."""
+"""``env=mcp``: tasks that the policy solves with tools of Model Context Protocol (MCP) servers.
+
+The tasks come from a file or are generated for the shipped example server.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ _KEPT = 256  # number of tasks whose parsed data is kept in memory
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities with which the clumsy scripted expert makes mistakes before each call.
+    """The probabilities with which the clumsy scripted expert makes each kind of mistake before a correct call.
 
-    A mistaken call changes nothing, because it is refused before a server sees it.
+    A mistake changes nothing, because the wrong call is refused before a server sees it.
 
     Attributes:
         unknown: probability that the expert makes the call with a tool name that does not exist.
@@ -45,7 +48,9 @@ class Mistakes(Chances):
 
 
 class McpEnv(ReplayedEnv):
-    """Tasks from a file. See ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy solves tasks with the tools of MCP servers.
+
+    See ``turnwise.envs.environment.Environment``.
 
     Args:
         file: a file of tasks as JSON lines (``mcp/problem.py``). None means generated tasks for the shipped example
@@ -53,7 +58,7 @@ class McpEnv(ReplayedEnv):
         servers: name of a server -> its settings, such as its command or address (``mcp/servers.py``). None leaves the
             server out.
         horizon: maximum number of turns of an episode.
-        format: the format of calls.
+        format: the format in which the policy writes tool calls.
         system: the system message to the policy.
         closing: the expert's last reply in tasks that name no right answer.
         shown: maximum number of characters of a tool's answer that the policy sees.
@@ -106,7 +111,7 @@ class McpEnv(ReplayedEnv):
 
         Raises:
             ValueError: there is no split of this name, or the count is negative.
-            InputError: the file has fewer tasks.
+            InputError: the file has fewer than ``count`` tasks of this split.
         """
         check_split(split)
         if count < 0:
@@ -130,18 +135,19 @@ class McpEnv(ReplayedEnv):
         return McpEpisode(problem, self._servers, self._servers.shown(), self.format, self.system, self.shown, where)
 
     def trial(self, session: ReplayedSession, rng: random.Random) -> str:
-        """Returns the expert's next call, and the closing reply after the last call.
+        """Returns the next tool call of the task's solution, or the closing reply after the last call.
 
-        A start-up test makes these calls twice, to find out whether the servers answer differently the second time.
+        :meth:`unforkable` makes these calls twice, to find out whether the servers answer differently the second time.
         """
         calls = self._problems(session.task).calls or ()
         turn = len(session.taken)
         return write_calls([calls[turn].made()], self.format) if turn < len(calls) else self.closing
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Returns an episode of a scripted expert, which makes the task's calls one by one and then answers.
+        """Runs a scripted expert on the task and returns its episode as a trajectory.
 
-        The clumsy expert makes mistakes before some calls.
+        The expert makes the calls that the task lists as its solution, one by one, and then answers. The clumsy expert
+        makes mistakes before some of these calls.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -162,9 +168,10 @@ class McpEnv(ReplayedEnv):
         return trajectory_of(session, played(session, replies, self.format), quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether a reply makes the same calls as the expert (PivotRL, arXiv:2603.21383, App. A.2).
+        """Returns whether the reply ``action`` makes the same tool calls as the expert's reply ``expert``.
 
-        If the expert makes no call, a reply without calls is accepted if it gives the task's answer.
+        If neither reply makes a call, ``action`` is accepted if it gives the right answer of the task. Source: PivotRL,
+        arXiv:2603.21383, App. A.2.
         """
         try:
             made, shown = (read_reply(text, self.format, self._servers.shown()) for text in (action, expert))
@@ -178,7 +185,7 @@ class McpEnv(ReplayedEnv):
         return same_text(action, expert)
 
     def close(self) -> None:
-        """Ends the servers that are not in use by an episode."""
+        """Ends the servers that no episode is using, and the servers that episodes share."""
         self._servers.close()
 
     def _replies(

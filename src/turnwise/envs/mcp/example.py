@@ -1,5 +1,6 @@
-"""Generated tasks for the example server. In each task, the policy looks a thing up, puts it into a box, or moves it to
-another box.
+"""Generates tasks for the example server of ``env=mcp``, which manages boxes that hold one thing each.
+
+In each task, the policy has to say what is in a box, put a thing into a box, or move a thing to another box.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ THINGS = (
     "key", "coin", "book", "lamp", "rope", "cup", "bell", "map",
     "ring", "shoe", "hat", "fork", "brush", "stone", "glove", "spoon",
 )  # fmt: skip
-# things that only the split unseen uses
+# things that occur only in tasks of the split ``unseen``
 NEW = ("candle", "ticket", "button", "mirror", "feather", "marble", "whistle", "ribbon")
 _FILLED = 3  # number of boxes that hold something at the start
 

@@ -1,9 +1,9 @@
 """A small MCP server with a state: boxes that hold one thing each.
 
-``python -m turnwise.envs.mcp.example_server`` runs it over stdio.
+``python -m turnwise.envs.mcp.example_server`` runs the server over stdio.
 
-It shows what a server for ``env=mcp`` may offer besides the policy's tools: ``empty`` resets it, and ``contents`` lets
-a task check the final state.
+The server has tools for the policy. It also shows two other tools that a server for ``env=mcp`` may offer: ``empty``
+resets the server, and ``contents`` lets a task check the final state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connects to one MCP server: either a process that is started here and used over stdio, or a server at an address."""
+"""Connects to one MCP server, which is a process that this module starts (stdio) or runs at an HTTP address."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from typing import Any
 from turnwise.envs import loop
 from turnwise.envs.environment import EnvironmentFault
 
-_SLACK = 10.0  # seconds past the client's own time limit after which this class gives a call up
+_SLACK = 10.0  # this module gives up a call so many seconds after the MCP client's own time limit has passed
 _PAGES = 100  # maximum number of pages of a list of tools
-# Time limit in s for ending the servers at exit. The package waits 2 s for a server, ends it, and kills it 2 s later.
+# Time limit in s for ending the servers when this process ends. The package mcp waits 2 s for a server, then ends it,
+# and kills it 2 s later.
 _END = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a tool."""
+    """The answer of a server's tool to one call."""
 
     text: str
     failed: bool = False  # whether the tool reports an error
 
 
 class Link:
-    """An open connection to a server. Several threads may make calls at once.
+    """An open connection to one MCP server. Several threads may make calls over it at once.
 
-    The commands come from the user's configuration and run without a sandbox. A server inherits only the few
-    environment variables that the protocol's client passes on (such as PATH and HOME), and those named in
-    ``variables``.
+    The command that starts the server comes from the user's configuration and runs without a sandbox. The server
+    inherits only the few environment variables that the MCP client passes on (such as PATH and HOME), and the variables
+    that ``variables`` names.
 
     Args:
         name: the name of the server, for error messages.
@@ -47,7 +48,7 @@ class Link:
         url: the address of a server over streamable HTTP.
         folder: the working folder of the command.
         variables: names of further environment variables that the server inherits.
-        seconds: time limit of the start and of each answer.
+        seconds: time limit of the server's start and of each of its answers.
 
     Raises:
         EnvironmentFault: the server cannot be started or reached.
@@ -123,9 +124,9 @@ class Link:
 
 
 class _Held:
-    """The part of a connection to which the event loop keeps a reference.
+    """The part of a connection that the coroutine :func:`_hold` uses.
 
-    It has no reference to its :class:`Link`, so that the link can be garbage-collected.
+    It has no reference to its :class:`Link`, so that the link can be garbage-collected while the coroutine runs.
     """
 
     def __init__(self) -> None:
@@ -222,9 +223,9 @@ def _told(error: BaseException) -> str:
 
 
 def text_of(result: Any) -> str:
-    """Returns a tool's result as text: one line for each text, and a short note for each part that is not text.
+    """Returns a tool's result as text: each text part, and a short note for each part that is not text.
 
-    If a result has no content, its structured content is returned as JSON.
+    The parts are joined by line breaks. If the result has no parts, its structured content is returned as JSON.
     """
     parts = [_part(block) for block in result.content]
     if not parts and result.structured_content is not None:

@@ -1,5 +1,7 @@
-"""Reads the records of a task file: the request, how the end of an episode is judged, and the calls that solve the
-task.
+"""Reads the task files of ``env=mcp``.
+
+A record of such a file holds the user's request, the rule by which the end of an episode is judged, and the tool calls
+that solve the task.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ class Check(Call):
     result: str
 
     def holds(self, text: str) -> bool:
-        """Returns whether ``text`` is the expected result.
+        """Returns whether ``text``, the tool's answer to this call, is the expected result.
 
-        If the result and the expected text are both JSON, they must be the same JSON value; otherwise they must be the
-        same words.
+        If both texts are JSON, they must be the same JSON value. Otherwise they must consist of the same words in the
+        same order.
         """
         try:
             return _alike(json.loads(text), json.loads(self.result))
@@ -57,10 +59,10 @@ class Problem(BaseModel):
     Attributes:
         prompt: the user's request.
         setup: calls that are made before the policy's first call.
-        answer: the right answer, or a list of right answers. The last reply must give one of them. None means that any
-            reply is right.
-        check: a call that must return a given text at the end; None means no check.
-        calls: the expert's calls; None if they are not known.
+        answer: the right answer, or a list of right answers. The policy's last reply must give one of them. None means
+            that any reply is right.
+        check: a call that is made at the end of the episode and must return a given text; None means no check.
+        calls: the tool calls that solve the task and that the expert makes; None if they are not known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -76,10 +78,10 @@ class Problem(BaseModel):
         return () if self.answer is None else (self.answer,) if isinstance(self.answer, str) else self.answer
 
     def answered(self, text: str) -> bool:
-        """Returns whether a reply gives the right answer.
+        """Returns whether a reply of the policy gives one of the right answers.
 
-        If the answer is a number, the numbers are compared, with sign and percent sign. Other texts are compared after
-        case, punctuation, articles and whitespace are normalised as in SQuAD.
+        If the right answer is a number, the reply must consist of this number, with the same sign and percent sign.
+        Other texts are compared after case, punctuation, articles and whitespace are normalised as in SQuAD.
         """
         return not self.answers or any(_says(text, answer) for answer in self.answers)
 
@@ -90,7 +92,7 @@ def _says(text: str, answer: str) -> bool:
 
 
 def _number(text: str) -> tuple[Decimal, str] | None:
-    """Returns the number and the percent sign of a text that contains only a number; None for other texts."""
+    """Returns the number and the percent sign of a text that consists only of a number; None for other texts."""
     found = _NUMBER.fullmatch(text.strip(_AROUND).removesuffix(".").strip(_AROUND))
     if found is None:
         return None
@@ -112,7 +114,8 @@ def problem_of(data: Mapping[str, Any], where: str) -> Problem:
     """Returns the problem that a task's data describes.
 
     Raises:
-        InputError: a field is missing, unknown or of another type, or neither ``answer`` nor ``check`` is given.
+        InputError: a field is missing, unknown or of another type, neither ``answer`` nor ``check`` is given, or an
+            answer contains no word or number.
     """
     try:
         problem = Problem.model_validate(data)
@@ -131,7 +134,7 @@ def problem_of(data: Mapping[str, Any], where: str) -> Problem:
 
 
 def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
-    """Returns the tasks in a file by split, in the order of the file.
+    """Returns the tasks in a file: split -> its tasks, in the order of the file.
 
     Args:
         path: a file of JSON lines. Each line has ``id``, ``split``, optionally ``subset``, and the fields of

@@ -1,4 +1,4 @@
-"""Manages the MCP servers of a run: how each is reached, and which open connections are kept for the next episode."""
+"""Manages the MCP servers of a run: checks their settings, starts them, and keeps connections for later episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTALL = "`make mcp` installs it (pip install -r requirements-mcp.txt)"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The settings of one server. ``conf/env/mcp.yaml`` explains the keys."""
+    """The settings of one MCP server. ``conf/env/mcp.yaml`` explains the keys."""
 
     command: tuple[str, ...] = ()
     url: str = ""
@@ -33,7 +33,7 @@ class Server:
 
 
 def server_of(name: str, given: Mapping[str, Any]) -> Server:
-    """Returns the settings of a server after checking them.
+    """Checks the settings of a server, as the configuration gives them, and returns them.
 
     Raises:
         ValueError: a key is unknown or has a value of another type, or both or neither of command and url are given.
@@ -74,7 +74,7 @@ def _words(where: str, given: Any) -> tuple[str, ...] | None:
 
 
 class Servers:
-    """All servers of a run.
+    """All MCP servers of a run.
 
     Args:
         servers: name -> settings of the server.
@@ -89,7 +89,7 @@ class Servers:
         self._tools: dict[str, Tools] = {}
 
     def ready(self) -> None:
-        """Checks that the package and the servers' commands are installed.
+        """Checks that the package mcp and the programs that start the servers are installed.
 
         Raises:
             InputError: something is missing; the message says what, and how to install it.
@@ -144,8 +144,9 @@ class Servers:
         return tuple(tool for _, tool in found.values())
 
     def holder(self, tool: str) -> str:
-        """Returns the name of the server that has a tool: the server that shows it to the policy, or else the only
-        server that has it.
+        """Returns the name of the server that runs the calls of a tool.
+
+        This is the server that shows the tool to the policy. If no server shows it, it is the only server that has it.
 
         Raises:
             InputError: no server has the tool, or several have it.
@@ -157,7 +158,7 @@ class Servers:
         return found[0]
 
     def take(self, name: str) -> Link:
-        """Returns a connection for one episode, to a server that was just started, was just reset, or is shared.
+        """Returns a connection for one episode. Its server was just started, was just reset, or is shared by episodes.
 
         Raises:
             EnvironmentFault: the server cannot be reached, or its reset fails.
@@ -189,8 +190,10 @@ class Servers:
         shared.
 
         Args:
-            busy: whether a call may still be running. If so, the server is ended, because the call would affect the
-                next episode.
+            name: the name of the server.
+            link: the connection.
+            busy: whether a call may still be running. If so, a server with the setting ``reset`` is ended, because the
+                call would affect the next episode.
         """
         server = self.servers[name]
         if server.reset and not link.fault and not busy:
@@ -199,7 +202,7 @@ class Servers:
             link.close()
 
     def close(self) -> None:
-        """Ends the servers that are not in use by an episode. Without this call, they end with this process."""
+        """Ends the shared servers and those that no episode is using. Without this call, they end with this process."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()

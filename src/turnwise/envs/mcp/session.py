@@ -1,6 +1,6 @@
 """A running episode of ``env=mcp``.
 
-The calls in a reply go to the servers, and a reply without a call ends the episode.
+The tool calls in a reply of the policy go to the MCP servers. A reply without a call ends the episode.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SHOWN = 160  # maximum length of an error message in characters
 
 
 def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> Reply:
-    """Parses a reply and checks that its calls fit the tools.
+    """Parses a reply of the policy and checks that its calls fit the tools.
 
     Raises:
-        ToolCallError: the reply cannot be parsed, is empty, or has a call that does not fit. The policy sees the
-            message.
+        ToolCallError: the reply cannot be parsed, is empty, or has a call that does not fit its tool. The policy sees
+            the error message.
     """
     reply = PARSERS[form](text, tools)
     if not (reply.calls or reply.content):
@@ -41,9 +41,10 @@ def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> R
 
 
 class McpEpisode:
-    """See ``turnwise.envs.replay.Episode``.
+    """A running episode. See ``turnwise.envs.live.Episode``.
 
-    The episode takes a server only when it first calls it, so opening an episode is cheap.
+    The episode takes a server only when it calls one of the server's tools for the first time. So opening an episode is
+    cheap.
 
     Args:
         problem: the content of the task.
@@ -68,13 +69,13 @@ class McpEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if the first message lists the functions instead."""
+        """Returns the tools that the chat template shows; empty if the system message lists the tools instead."""
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the system message and the request.
+        """Returns the system message, if there is one, and the user's request.
 
-        If no chat template shows the functions, the system message lists them.
+        If the chat template does not show the tools, the system message lists the tools.
         """
         system = [self.system]
         if not templated(self.form):
@@ -84,7 +85,9 @@ class McpEpisode:
         return [{"role": "system", "content": told}, user] if told else [user]
 
     def act(self, text: str) -> Step:
-        """Makes the calls in a reply one after the other. A reply without calls ends the episode, which is then judged.
+        """Makes the tool calls in a reply of the policy, one after the other, and returns their answers.
+
+        A reply without calls ends the episode. The answer and the final state are then judged.
 
         Raises:
             EnvironmentFault: a server failed, or the episode was closed.
@@ -99,7 +102,7 @@ class McpEpisode:
             self._acting = False
 
     def close(self) -> None:
-        """Gives the servers back. A server with a running call is ended.
+        """Gives the servers back. A server with a running call is ended, unless other episodes share it.
 
         After this, the episode cannot act any more.
         """

@@ -1,15 +1,15 @@
-"""The verifier of ``env=search`` that compares an action with the demonstrated one (PivotRL, arXiv:2603.21383, App.
+"""The verifier ``demonstrated`` of ``env=search``. It compares the policy's action with the expert's action.
 
-A.2).
+Source: PivotRL, arXiv:2603.21383, App. A.2.
 
-An action is accepted if it has the effect of the demonstrated one:
+An action is accepted if it has the effect of the expert's action:
 
-- A search must show the same pages as the demonstrated search, in the same order; the words of the query do not matter.
-- An answer must equal the demonstrated answer after normalisation (``search.scoring``).
+- A search must show the same pages as the expert's search, in the same order. The words of the query do not matter.
+- An answer must equal the expert's answer after normalisation (``search.scoring``).
 
-The verifier does not ask whether the demonstrated action was good. If the demonstrated action is not a valid call, or
-is a search that finds no page, there is no effect to compare with. Then no action is accepted, not even the
-demonstrated action itself.
+The verifier does not ask whether the expert's action was good. If the expert's action is not a valid call, or is a
+search that finds no page, there is no effect to compare with. Then no action is accepted, not even the expert's action
+itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnwise.envs.search.session import SearchSession
 
 
 def accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns whether the action has the effect of the demonstrated one. ``session`` is not changed.
+    """Returns whether ``action`` has the effect of the expert's action ``expert``. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the search failed.

@@ -1,10 +1,11 @@
 """Generates an encyclopaedia with pages and questions.
 
-The encyclopaedia consists of countries. Each country has things with relations between them, a page for each thing, and
-questions about the things.
+The encyclopaedia consists of countries. Each country contains things (such as persons, towns and rivers), facts that
+relate these things to each other, a page for each thing, and questions about the things.
 
-Two countries have no names or facts in common. ``unseen`` has its own countries, so its questions ask about new things
-and need new pages. ``train`` and ``seen`` use the same countries but have no question in common.
+Two countries have no names or facts in common. The split ``unseen`` has its own countries, so its questions ask about
+things and need pages that do not occur in the other splits. ``train`` and ``seen`` use the same countries but have no
+question in common.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from turnwise.envs.search.names import Names
 from turnwise.envs.search.pages import Fact, Page, Pages, Question
 from turnwise.envs.search.schema import SCHEMAS, Comparison, Relation, Schema
 
-_UNSEEN = 5  # every fifth country is reserved for unseen
-_SEEN = 5  # about one in five questions on the other countries is reserved for seen
+_UNSEEN = 5  # every fifth country is reserved for the split ``unseen``
+_SEEN = 5  # about one in five questions on the other countries is reserved for the split ``seen``
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
     """A thing, such as a person or a town.
 
-    ``facts`` maps each relation to the other thing's name or to a number. ``sentences`` maps it to the sentence on the
-    thing's page that states the fact.
+    ``facts`` maps the name of each of its relations, such as ``mayor``, to the name of another thing or to a number.
+    ``sentences`` maps the name of a relation to the sentence on this thing's page that states the fact.
     """
 
     kind: str
@@ -38,7 +39,7 @@ class Thing:
     sentences: dict[str, str] = field(default_factory=dict)
 
     def fact(self, relation: str) -> Fact:
-        """Returns the fact of a relation: the title of the page and the sentence on it."""
+        """Returns the fact that the relation states: the title of this thing's page and the sentence on the page."""
         return self.name, self.sentences[relation]
 
 
@@ -52,8 +53,9 @@ class Encyclopaedia:
         level: ``tiny`` (short sentences, few words) or ``full``.
         edition: seed of the encyclopaedia; each seed gives another encyclopaedia.
         countries: number of countries; None means the level's default.
-        hops: numbers of relations that a question follows, one kind of question for each number. None means the level's
-            default (1 and 2, or 2 and 3). Larger numbers widen the range of difficulty.
+        hops: numbers of relations that a question follows; each number gives one kind of question. For example, "Who is
+            the mayor of the town where X was born?" follows two relations. None means the level's default (tiny: 1
+            and 2, full: 2 and 3). Larger numbers widen the range of difficulty.
 
     Raises:
         ValueError: the level is unknown, the edition is negative, there are fewer than two countries, or a number of
@@ -85,7 +87,10 @@ class Encyclopaedia:
         self.pages = Pages(page for _, pages in drawn for page in pages)
 
     def questions(self, split: str, seed: int) -> list[Question]:
-        """Returns all questions of a split, with their kinds in rotation, in an order that depends on ``seed``."""
+        """Returns all questions of a split. The kinds of questions take turns.
+
+        ``seed`` decides the order of the questions of one kind.
+        """
         by_kind: dict[str, list[Question]] = {}
         for number, country in enumerate(self.countries):
             if (number % _UNSEEN == 1) == (split == "unseen"):
@@ -103,7 +108,7 @@ def _kept(question: Question) -> bool:
 
 
 def _in_turn(lists: list[list[Question]]) -> list[Question]:
-    """Merges lists by taking one question from each in rotation. Lists that have ended are skipped."""
+    """Merges lists into one: repeatedly takes the next question of every list. Lists that have ended are skipped."""
     longest = max(map(len, lists), default=0)
     return [questions[i] for i in range(longest) for questions in lists if i < len(questions)]
 
@@ -126,7 +131,8 @@ def _country(schema: Schema, names: Names, rng: random.Random) -> tuple[Country,
 def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random) -> Page:
     """Returns the page of a thing: its definition, then facts and asides in random order.
 
-    The function also stores the sentences of the facts in ``thing.sentences``.
+    An aside is a sentence without useful facts that mentions another thing of the country. The function also stores the
+    sentences of the facts in ``thing.sentences``.
     """
     relations = schema.relations.get(thing.kind, {})
     for name, value in thing.facts.items():
@@ -155,9 +161,9 @@ def _questions(schema: Schema, numbers: Sequence[int], country: Country) -> Iter
 
 
 def _chains(schema: Schema, country: Country, start: Thing, hops: int) -> Iterator[Question]:
-    """Yields questions that follow ``hops`` relations, beginning at a thing.
+    """Yields all questions that begin at the thing ``start`` and follow ``hops`` relations.
 
-    No question visits a thing twice or contains its own answer.
+    No question visits a thing twice, and none contains its own answer.
     """
     paths: list[tuple[Thing, str, tuple[Fact, ...], frozenset[str]]] = [
         (start, start.name, (), frozenset({start.name}))

@@ -16,7 +16,7 @@ from turnwise.types import Task
 
 
 class SearchEnv(QuestionEnv[SearchSession]):
-    """An environment with questions about generated pages or from the files of public data sets.
+    """An environment whose questions come from a generated encyclopaedia or from the files of public data sets.
 
     See ``turnwise.envs.environment.Environment``.
 
@@ -24,19 +24,19 @@ class SearchEnv(QuestionEnv[SearchSession]):
         level: ``tiny`` (short pages, few words, short calls) or ``full``.
         edition: seed of the generated encyclopaedia; each seed gives another encyclopaedia.
         countries: number of countries in the encyclopaedia; None means the level's default (tiny 24, full 100).
-        hops: numbers of relations that a question follows, with one kind of question for each number. None means the
+        hops: numbers of relations that a question follows; each number gives one kind of question. None means the
             level's default (tiny 1 and 2, full 2 and 3).
         results: number of pages that a search shows; None means the level's default (tiny 1, full 3).
         horizon: maximum number of turns of an episode.
-        calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
-            level.
-        floor: minimum F1 at which a partly right answer gets a reward.
+        calls: the format of tool calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the
+            full level.
+        floor: minimum F1 (overlap of words with the right answer) at which a partly right answer gets a reward.
         files: question files by split (train, seen, unseen), used instead of the encyclopaedia's questions.
         corpus: a file of pages to search, used instead of the pages that come with the questions.
         retriever: address of a retrieval server, used instead of BM25 in this process.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        verifier: ``oracle`` accepts new evidence and right answers (``search.verifier``); ``demonstrated`` accepts
-            actions with the effect of the demonstrated one (``search.demonstrated``).
+        verifier: ``oracle`` accepts searches that show new evidence, and right answers (``search.verifier``).
+            ``demonstrated`` accepts actions that have the effect of the expert's action (``search.demonstrated``).
 
     Raises:
         ValueError: a number is out of range, the verifier is unknown, or the question files contain no pages and

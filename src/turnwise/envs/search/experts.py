@@ -1,4 +1,4 @@
-"""Scripted experts of ``env=search``. They know which pages hold the evidence and look them up one by one."""
+"""The scripted experts of ``env=search``. They know which pages hold the evidence and search for them one by one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnwise.envs.search.session import SearchSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake.
+    """The probability with which the clumsy scripted expert makes each kind of mistake in a turn.
 
     The expert makes a mistake only while enough turns are left to correct it.
     """
@@ -24,9 +24,10 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[SearchSession]):
-    """An expert that searches for each missing page by its name, then answers.
+    """An expert that searches for each page of the evidence by its title, then answers.
 
-    If the question compares two things, the seed decides for which of them the expert searches first.
+    If the question compares two things, such as two towns, the seed decides for which of them the expert searches
+    first.
     """
 
     def __init__(self, session: SearchSession, seed: int | str) -> None:
@@ -35,9 +36,9 @@ class GoodExpert(Expert[SearchSession]):
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def plan(self, session: SearchSession) -> list[str]:
-        """Returns the titles to search for, the next one first.
+        """Returns the titles of the evidence pages that the expert still has to search for, the next one first.
 
-        A title is left out if an earlier search for it did not show the page of this title.
+        A title is left out if the expert has already searched for it, even if the search did not show its page.
         """
         missing = [title for title in session.missing() if title not in self.asked]
         return missing[::-1] if self.swap else missing

@@ -1,4 +1,4 @@
-"""Draws names for an encyclopaedia. Each name is used only once."""
+"""Draws names for the things in a generated encyclopaedia. Each name is used only once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CODAS = ("", "l", "m", "n", "r", "s", "th", "nd", "rk")
 
 
 class Names:
-    """A generator of new names for each kind of thing.
+    """Draws a new name for a thing of a given kind, such as a person or a town.
 
     Args:
-        level: ``tiny`` combines a hundred ordinary words; ``full`` invents words.
-        rng: random generator that decides all names.
+        level: ``tiny`` combines ordinary words from a list of about a hundred; ``full`` invents words.
+        rng: random number generator that decides all names.
     """
 
     def __init__(self, level: str, rng: random.Random) -> None:
@@ -36,7 +36,7 @@ class Names:
             self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
 
     def __call__(self, kind: str) -> str:
-        """Returns a name that was not returned before.
+        """Returns a name for a thing of this kind, which was not returned before.
 
         Raises:
             ValueError: all names of this kind are used up.

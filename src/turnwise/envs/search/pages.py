@@ -28,7 +28,7 @@ class Page:
 class Pages:
     """A collection of pages, which are found by number or by title.
 
-    Two pages with the same title are merged into one with the sentences of both.
+    Two pages with the same title are merged into one page with the sentences of both.
 
     Control characters and the markers of calls and answers are removed from all texts (``records.cleaned``).
 
@@ -65,9 +65,8 @@ class Pages:
 class Question:
     """A question with its right answers and its evidence.
 
-    The evidence consists of the facts that are needed for the answer, in the order in which they can be found.
-
-    ``evidence`` is empty if it is not known which pages hold the answer.
+    ``evidence`` holds the facts that are needed for the answer, in the order in which they can be found. It is empty if
+    it is not known which pages hold the answer.
     """
 
     kind: str
@@ -82,7 +81,7 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Returns a key that is the same for equal questions."""
+        """Returns a short hash of the question and its answers, which identifies the question."""
         return hashlib.sha256("\n".join([self.text, *self.answers]).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Reads the question files of HotpotQA, 2WikiMultiHopQA, MuSiQue and Bamboogle, in the form in which they are
 published.
 
-The keys of a record decide its format. So the same reader accepts original files, Hugging Face exports (Parquet, or
-JSON inside text) and FlashRAG's JSON lines:
+The reader recognises the format of each record by its keys. It therefore accepts original files, Hugging Face exports
+(Parquet, or JSON inside text) and FlashRAG's JSON lines:
 
 - HotpotQA, 2WikiMultiHopQA: ``question``, ``answer``, ``context``, ``supporting_facts``;
 - MuSiQue: ``question``, ``answer``, ``answer_aliases``, ``paragraphs``, ``question_decomposition``; the unanswerable
@@ -25,16 +25,20 @@ from turnwise.errors import InputError
 _FORMATS = "HotpotQA, 2WikiMultiHopQA, MuSiQue, Bamboogle or FlashRAG"
 
 
-# exceptions that may be raised when a record is read in a format that it does not have
+# exceptions that reading a record may raise if the record is not in the format that its keys suggest
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, StopIteration)
 
 
 def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
     """Returns the questions in a file, in the order of the file and without duplicates, and the pages that come with
-    them.
+    these questions.
+
+    Args:
+        path: the question file.
+        key: the configuration key that names the file, for error messages.
 
     Raises:
-        InputError: the file cannot be read, a record has none of the formats, or no usable question is left.
+        InputError: the file cannot be read, a record has none of the formats, or the file contains no usable question.
     """
     questions: dict[str, Question] = {}
     pages: list[Page] = []

@@ -1,5 +1,7 @@
-"""The base classes that ``env=search`` and ``env=browse`` share: questions about pages, a retriever, and an answer that
-ends the episode.
+"""The base classes that ``env=search`` and ``env=browse`` share.
+
+In both environments the policy gets a question about pages, finds pages with a retriever, and ends the episode with its
+answer.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ _ASKED = "Answer the question with facts that you find."
 
 
 class QuestionSession(TextSession):
-    """An episode that ends with an answer.
+    """An episode in which the policy answers a question. Its answer ends the episode.
 
     Args:
         question: the question of the task.
-        retriever: finds pages.
+        retriever: finds pages for a query.
         results: number of pages that a search shows.
-        floor: minimum F1 at which a partly right answer gets a reward.
+        floor: minimum F1 (overlap of words with the right answer) at which a partly right answer gets a reward.
     """
 
     def __init__(
@@ -53,22 +55,23 @@ class QuestionSession(TextSession):
 
     @abstractmethod
     def missing(self) -> Sequence[Any]:
-        """Returns the part of the evidence that no observation has shown yet, in the order in which it can be found."""
+        """Returns the evidence that the policy has not seen yet, in the order in which it can be found."""
 
     def answered(self, answer: str) -> Step:
-        """Ends the episode with an answer.
+        """Returns the last step of the episode, with the reward of the policy's answer.
 
-        An exact match gets the reward 1 and wins. Any other answer gets its F1 as reward if the F1 is at least
-        ``floor``, otherwise 0.
+        An answer that matches a right answer exactly gets the reward 1 and wins. Any other answer gets its F1 as reward
+        if the F1 is at least ``floor``, otherwise 0.
         """
         result = score(answer, self.question.answers)
         info = {"exact": float(result.exact), "f1": result.f1}
         return Step(ANSWERED, result.reward(self.floor), True, result.exact, info)
 
     def accepts_answer(self, answer: str, expert: tuple[str, str] | None) -> bool:
-        """Returns whether an answer is right and supported.
+        """Returns whether the verifier accepts an answer, which is the case if it is right and supported.
 
-        The answer is supported if all evidence was shown, or if the expert's call in this turn is an answer too.
+        An answer is supported if the policy has seen all evidence, or if the expert's call in this turn is an answer
+        too. ``expert`` is that call as the pair (tool, argument); None means that the expert makes no valid call.
         """
         supported = not self.missing() or (expert is not None and expert[0] == "answer")
         return supported and score(answer, self.question.answers).exact
@@ -78,12 +81,12 @@ Q = TypeVar("Q", bound=QuestionSession)
 
 
 class QuestionEnv(ToolEnv[Q]):
-    """An environment of questions. ``turnwise.envs.search.SearchEnv`` describes the arguments.
+    """Base class of environments with questions. ``turnwise.envs.search.SearchEnv`` describes the arguments.
 
     Attributes:
         opens: whether the policy can open pages. If so, the environment needs the pages themselves, not only a
             retriever.
-        evidence: a word for error messages: what a question file has to name so that the experts can act.
+        evidence: what a question file has to name so that the experts can act, as a word for error messages.
 
     Raises:
         ValueError: a number is out of range, or there are no pages.
@@ -131,5 +134,5 @@ class QuestionEnv(ToolEnv[Q]):
 
 
 def malformed(session: QuestionSession, action: str, short: str) -> str:
-    """Returns a call that is cut off before its end; if calls are in the short form, returns the text ``short``."""
+    """Returns a reply that is not a valid call: ``action`` without its closing tag, or ``short`` in the short form."""
     return action.replace("</tool_call>", "").strip() if isinstance(session.calls, Hermes) else short

@@ -1,4 +1,4 @@
-"""Reads records of question files in the formats in which data sets are published.
+"""Reads the records of question files and page files: JSON, JSON lines, Parquet, CSV and TSV.
 
 The reader yields each record with its place in the file.
 """
@@ -25,11 +25,13 @@ ENDINGS = ".json, .jsonl, .parquet, .csv or .tsv"
 
 
 def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("file:number", record)`` for every record. The number is a line number in JSON lines, else the record's
-    number, from 1.
+    """Yields ``("file:number", record)`` for every record.
+
+    The number counts from 1. It is the line number in a file of JSON lines, otherwise the number of the record.
 
     Args:
-        path: a JSON array or JSON lines (``.json``, ``.jsonl``), Parquet, or a table with a header line.
+        path: a file with a JSON array or JSON lines (``.json``, ``.jsonl``), a Parquet file, or a CSV or TSV table with
+            a header line.
         key: the configuration key that names the file, for error messages.
 
     Raises:
@@ -52,7 +54,7 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
 
 
 def cleaned(text: str) -> str:
-    """Returns a text from a file without control characters. Markers of chats and tool calls are broken up."""
+    """Returns the text without control characters. Markers of chats and calls like ``<tool_call>`` are broken up."""
     return _MARK.sub("< ", _CONTROL.sub(" ", text))
 
 

@@ -1,4 +1,4 @@
-"""Finds pages for a query, with BM25 in this process or with a retrieval server over HTTP."""
+"""Finds the pages that fit a query, with BM25 in this process or with a retrieval server over HTTP."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _TITLE = 3  # weight of title words relative to other words: a page is about its
 KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable with the server's token; if it is not set, no token is sent
 MAX_BODY = 16 * 2**20  # maximum size of an answer in bytes
 MAX_QUERY = 4096  # maximum number of characters of a query that are sent; encoders read fewer
-_OURS = "city"  # a query that tests whether the server works
+_OURS = "city"  # the test query, with which this module finds out whether the server works
 _LOGGED = 8  # maximum number of different faults that are logged
 _KEPT = 16_384  # number of queries whose results are cached; the rollouts of a group ask similar queries
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s logs every index that it builds
 
 
 class Retriever(Protocol):
-    """A function: query -> the best pages, best first; empty if no page fits."""
+    """A function that finds the pages that fit a query best. The best page comes first. It may find no page."""
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
         """Returns at most ``k`` pages. Raises ``EnvironmentFault`` if the search itself fails."""
@@ -80,13 +80,13 @@ class Served:
     [[{"document": {"contents": "title\ntext"}, "score": s}, ...]]}``.
 
     A search that fails raises ``EnvironmentFault``, and the first fault of each kind is logged. Until a search has
-    worked, each failed search is followed by a test query. If the test query fails too, the server cannot be used and
-    the run ends.
+    worked for the first time, a test query is sent after each failed search. If the test query fails too, the server
+    cannot be used, and the run ends with an ``InputError``.
 
     Args:
-        url: address of the server's ``/retrieve``.
+        url: address of the server, up to and including ``/retrieve``.
         timeout: time limit in seconds of one attempt, from the connection to the last byte of the answer.
-        retries: number of further attempts if no answer came.
+        retries: number of further attempts after an attempt that got no answer.
         pause: seconds before the second attempt. The pause doubles before each further attempt.
 
     Raises:
@@ -107,7 +107,9 @@ class Served:
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
         """Returns at most ``k`` pages.
 
-        Raises ``InputError`` if no search has ever worked and the test query fails too.
+        Raises:
+            EnvironmentFault: the search failed.
+            InputError: the search and the test query failed, and no search has worked before.
         """
         return self._search(query[:MAX_QUERY].encode(errors="replace").decode(), k)
 
@@ -180,10 +182,10 @@ class Served:
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
-    """Returns the first ``k`` pages in a server's answer.
+    """Returns the first ``k`` pages in the answer of a retrieval server.
 
     Raises:
-        ValueError: the answer is not in the format.
+        ValueError: the answer is not in the ``/retrieve`` format.
     """
     try:
         given = parse_json(answer)
@@ -205,6 +207,6 @@ def _tokens(texts: list[str]) -> Any:
 
 
 def _words(query: str) -> list[str]:
-    """Returns the words of a query in the form that the index uses."""
+    """Returns the words of a query in the form in which the BM25 index stores words."""
     found = bm25s.tokenize([query], stopwords="en", show_progress=False, return_ids=False)
     return list(found[0])

@@ -1,5 +1,6 @@
-"""Defines the kinds of things, relations and sentences of the generated encyclopaedia, in two sizes: one with short
-sentences and one with ordinary sentences.
+"""Defines what the generated encyclopaedia contains: kinds of things, their relations, and sentences that state them.
+
+There are two versions: ``TINY`` has short sentences, and ``FULL`` has ordinary sentences.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation of a kind of thing. In the texts, ``{x}`` is the thing, and ``{y}`` is the other thing or number.
+    """A relation that each thing of some kind has to another thing or to a number, such as a town to its mayor.
 
-    ``target`` is the kind of the other thing, or the range of the whole number.
+    In the texts, ``{x}`` stands for the thing, and ``{y}`` for the other thing or the number. ``target`` is the kind of
+    the other thing, or the range of the whole number.
     """
 
     says: Sequence[str]  # sentences that state the relation; a page uses one of them
@@ -23,10 +25,10 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A question that compares two things of a kind by a number.
+    """A question that compares two things of the same kind by a number, for example two towns by their year.
 
-    If ``via`` names a relation, the question follows this relation from each of the two things and compares the numbers
-    of the things that it leads to.
+    If ``via`` names a relation, the question follows this relation from each of the two things to another thing. It
+    then compares the numbers of these other things.
     """
 
     kind: str
@@ -38,8 +40,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The contents of an encyclopaedia: for each kind of thing its count per country, its definition, its relations,
-    and asides.
+    """What an encyclopaedia contains: for each kind of thing its number per country, its definition and its relations,
+    and also the comparisons and the asides.
 
     An aside is a sentence without useful facts that mentions another thing ``{y}`` of the country. Because of asides, a
     search for a name may find a page that only mentions the name.
@@ -53,7 +55,8 @@ class Schema:
     asides_per_page: int = 0
     countries: int = 24
     hops: tuple[int, ...] = (2, 3)
-    # maximum number of questions for each thing and number of hops; otherwise long chains would outnumber all others
+    # maximum number of questions that begin at the same thing and have the same number of hops; without this limit,
+    # questions with many hops would outnumber all others
     chains: int = 6
 
 

@@ -16,13 +16,13 @@ _CLOSED = frozenset({"yes", "no", "noanswer"})  # answers for which there is no 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of an answer: exact match and F1. Each is the maximum over all reference answers."""
+    """The score of an answer: whether it matches a right answer exactly, and its best F1 over the right answers."""
 
     exact: bool
     f1: float
 
     def reward(self, floor: float = F1_FLOOR) -> float:
-        """Returns 1 for an exact match, otherwise F1 if it is at least ``floor``, otherwise 0."""
+        """Returns the reward: 1 for an exact match, otherwise the F1 if it is at least ``floor``, otherwise 0."""
         if self.exact:
             return 1.0
         return self.f1 if self.f1 >= floor else 0.0
@@ -34,15 +34,15 @@ def normalise(text: str) -> str:
 
 
 def score(answer: str, references: Sequence[str]) -> Score:
-    """Returns the score of an answer. Exact match and F1 are the maximum over all reference answers."""
+    """Returns the score of an answer, compared with each of the right answers ``references``."""
     exact = any(normalise(answer) == normalise(reference) for reference in references)
     return Score(exact, max((f1(answer, reference) for reference in references), default=0.0))
 
 
 def f1(answer: str, reference: str) -> float:
-    """Returns the harmonic mean of precision and recall over words, in [0, 1].
+    """Returns the F1 of an answer: the harmonic mean of precision and recall over its words, in [0, 1].
 
-    If one of the two texts is a closed answer (yes, no, noanswer) and they differ, the result is 0.
+    If one of the two texts is a closed answer (yes, no, noanswer) and the texts differ, the result is 0.
     """
     given, wanted = normalise(answer), normalise(reference)
     if given != wanted and (given in _CLOSED or wanted in _CLOSED):

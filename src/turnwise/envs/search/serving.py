@@ -1,4 +1,4 @@
-"""The HTTP part of ``scripts/serve_retrieval.py``.
+"""The HTTP part of the retrieval server ``scripts/serve_retrieval.py``.
 
 The server limits the size and time of requests and the number of connections, and runs one search at a time.
 """
@@ -24,7 +24,7 @@ from turnwise.envs.search.retrieval import KEY, MAX_BODY, MAX_QUERY
 from turnwise.text import parse_json, plain
 
 _logger = logging.getLogger(__name__)
-_logger.addFilter(  # a client's text that is not HTTP is answered with 400 and not logged as an error
+_logger.addFilter(  # if a client sends text that is not HTTP, it gets status 400, and no error is logged
     lambda record: (
         not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError))
     )
@@ -39,7 +39,7 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits for requests and connections of clients.
+    """The server's limits for the requests and connections of its clients.
 
     Args:
         body: maximum size of a request in bytes.
@@ -51,7 +51,7 @@ class Limits:
         connections: maximum number of open connections; further ones are closed.
         waiting: maximum number of requests that are searched or wait for a search; further ones get status 503.
         arrive: seconds within which a request must have arrived completely.
-        search: seconds that the waiting and the search of a request may take together. The limit is checked between the
+        search: seconds that a request may take for waiting and searching together. The limit is checked between the
             parts of a search.
         open: seconds that a connection may stay open.
     """
@@ -80,9 +80,12 @@ class _Refused(Exception):
 
 
 def make_app(index: Searcher, key: str | None = None, limits: Limits | None = None) -> web.Application:
-    """Returns the web application that serves an index. A request in a wrong format gets status 400 and the reason.
+    """Returns the web application that answers search requests from an index.
+
+    A request in a wrong format gets status 400 and the reason.
 
     Args:
+        index: finds the pages.
         key: token that every request must carry (``Authorization: Bearer``); requests without it get status 401. None
             means that no token is needed.
         limits: limits for requests and connections.
@@ -165,8 +168,10 @@ async def _read(request: web.Request, limits: Limits) -> tuple[list[str], int, b
 async def _search(
     index: Searcher, queries: Sequence[str], k: int, limits: Limits, thread: ThreadPoolExecutor
 ) -> list[list[tuple[Page, float]]]:
-    """Searches the queries in parts, so that other requests get their turn between parts and a slow search can be
-    ended.
+    """Searches for all queries of a request and returns the pages found for each query.
+
+    The queries are searched in parts. Other requests get their turn between the parts, and a slow search can be ended
+    there.
     """
     found: list[list[tuple[Page, float]]] = []
     try:
@@ -183,7 +188,7 @@ async def _search(
 
 @asynccontextmanager
 async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """Listens and yields the server's address. Connections are closed if they are too slow, too old or too many.
+    """Starts the server and yields its address. It closes connections that are too slow, too old or too many.
 
     Raises:
         OSError: the address cannot be used.

@@ -15,7 +15,7 @@ SHOWN = 2_000  # maximum number of characters of one page in a result
 
 
 class SearchSession(QuestionSession):
-    """See :class:`~turnwise.envs.search.questions.QuestionSession`.
+    """A running episode. See :class:`~turnwise.envs.search.questions.QuestionSession`.
 
     ``seen`` holds the titles of all pages that search results have shown, in the order in which they were shown.
     """

@@ -1,4 +1,4 @@
-"""Provides the questions and pages of search and browse, from the generated encyclopaedia or from files of the user."""
+"""Provides the questions and pages of ``env=search`` and ``env=browse``, generated or read from files of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnwise.types import Task
 
 
 class Source:
-    """Questions by split, and the pages that belong to them.
+    """The questions of each split, and the pages that are searched for their answers.
 
     Args:
         level, edition, countries, hops: arguments of :class:`~turnwise.envs.search.encyclopaedia.Encyclopaedia`.
@@ -26,7 +26,7 @@ class Source:
 
     Raises:
         ValueError: ``files`` names an unknown split.
-        InputError: a file cannot be used, or there are no pages at all.
+        InputError: a file cannot be used, a question file has no question, or the corpus file has no page.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Source:
         self.name = f"files {_digest(files)}" if files else made
 
     def tasks(self, env: str, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` different tasks. With a larger ``count``, the list begins with the same tasks.
+        """Returns ``count`` different tasks of a split. A list with a larger ``count`` begins with the same tasks.
 
         Raises:
             InputError: the split has fewer than ``count`` questions.
@@ -76,7 +76,7 @@ class Source:
         """Returns the question of a task.
 
         Raises:
-            ValueError: the task was made from other pages.
+            ValueError: the task was made with other settings, so its pages are not the pages of this source.
         """
         made = task.data.get("source")
         if made is not None and made != self.name:

@@ -1,19 +1,19 @@
-"""The functional verifier of ``env=search``.
+"""The functional verifier ``oracle`` of ``env=search``.
 
-It accepts searches that show new evidence, and answers that the evidence supports.
+It accepts searches that show new evidence, and right answers that the evidence supports.
 
 PivotRL (arXiv:2603.21383, App. A.2) accepts a browsing step if it is a useful next step towards the evidence. Here, the
 pages that an action shows decide this, not the words of the action:
 
-- A search is accepted if its results show any page of the evidence that no result has shown before.
-- An answer is accepted if it is right *and* either all evidence was shown or the expert answers here too. Otherwise the
-  answer could be a lucky guess and is refused.
+- A search is accepted if its results show a page of the evidence that no search result has shown before.
+- An answer is accepted if it is right *and* either all evidence was shown or the expert's action in this turn is an
+  answer too. Otherwise the answer could be a lucky guess and is refused.
 - Everything else is refused: a search that shows only pages that were seen before, a search that finds no evidence, and
   an answer that is only partly right.
 
-Every accepted search reduces the evidence that is still to be found, so repeating searches gains nothing. If a question
-file does not name the supporting pages, a search is accepted if it shows the first new page that the expert's search
-shows.
+Every accepted search shows a part of the evidence for the first time, so the policy gains nothing by repeating
+searches. If a question file does not name the pages of the evidence, a search is accepted if it shows the first page
+that the expert's search would show and that was not shown before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turnwise.envs.search.session import SearchSession
 
 
 def accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns whether the action is accepted. ``session`` is not changed.
+    """Returns whether the verifier accepts the policy's action. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the search failed.
@@ -45,5 +45,5 @@ def accepts(session: SearchSession, action: str, expert: str) -> bool:
 
 
 def new_titles(session: SearchSession, query: str) -> list[str]:
-    """Returns the titles of the pages that a search would show and that no search result has shown before."""
+    """Returns the titles of the pages that a search for the query would show for the first time in this episode."""
     return [page.title for page in session.find(query) if page.title not in session.seen]

@@ -1,6 +1,8 @@
-"""The benchmark tau2-bench, with the tasks, policies, tools and databases that the package inspect-evals ships.
+"""The benchmark tau2-bench: customer service of an airline, a shop and a phone company.
 
-The user is simulated by rules or by a model behind an endpoint.
+The tasks, company rules, tools and databases are those that the package inspect-evals ships. A simulated user, who
+follows rules or is played by a model behind an endpoint, talks to the agent. The agent is the policy or a scripted
+expert.
 """
 
 from turnwise.envs.dialogues import Mistakes

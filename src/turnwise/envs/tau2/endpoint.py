@@ -1,5 +1,6 @@
-"""Simulates the user with a model behind any OpenAI-compatible chat endpoint, with the benchmark's own instructions to
-the user.
+"""Simulates the user of tau2-bench with a model behind any OpenAI-compatible chat endpoint.
+
+The model gets the instructions to the user that the benchmark itself uses.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ _OURS = ("model", "messages", "temperature", "max_tokens", "stream", "n")
 
 @dataclass(slots=True)
 class EndpointUser:
-    """See ``turnwise.envs.tau2.user.User``.
+    """A simulated user who is played by a model behind a chat endpoint. See ``turnwise.envs.tau2.user.User``.
 
     The model's answers are cached under the content of the requests, so that repeating a conversation gives the same
     answers. If no answer can be obtained, an ``EnvironmentFault`` is raised, and the episode does not count as lost.
 
     Args:
-        client: address and settings of the requests.
+        client: the HTTP client, which holds the address of the endpoint and the settings of the requests.
         model: the model's name at the endpoint. It is part of the cache key.
         cache: the file of cached answers. None means no cache; repeated episodes then differ wherever the model answers
             differently.
         temperature: sampling temperature.
         max_tokens: maximum length of an answer in tokens.
-        extra: further keys of the request.
+        extra: further keys that are added to each request.
 
     Raises:
         ValueError: an argument is out of range.
@@ -63,11 +64,11 @@ class EndpointUser:
             raise ValueError(f"extra must not set {', '.join(taken)}: the simulated user sets these keys itself")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation with the model's first message.
+        """Returns a conversation that consists of the model's first message. Calls the model for it.
 
         Raises:
-            EnvironmentFault: no answer could be obtained. :meth:`reply` raises it too.
-            InputError: the cache cannot be opened. :meth:`reply` raises it too.
+            EnvironmentFault: the model gave no answer. :meth:`reply` raises this error too.
+            InputError: the cache cannot be opened. :meth:`reply` raises this error too.
         """
         return self._go_on(Talk(scenario))
 
@@ -86,7 +87,7 @@ class EndpointUser:
     def _request(self, talk: Talk) -> dict[str, Any]:
         scenario = of_package("data_model.tasks", "UserScenario").model_validate(dict(talk.scenario))
         guidelines = of_package("utils", "USER_SIMULATOR_GUIDELINES")
-        # the model plays the user, so the user's messages get the role "assistant"
+        # the model plays the user, so in its requests the user's messages have the role "assistant"
         roles = {"user": "assistant", "agent": "user"}
         return {
             "model": self.model,

@@ -24,23 +24,24 @@ NAME = "tau2"
 
 
 class Tau2Env(ScriptedEnv[Tau2Session]):
-    """The tasks of tau2-bench's base set, without those that reward an agent for doing nothing.
+    """The environment of tau2-bench. See ``turnwise.envs.environment.Environment``.
 
-    See ``turnwise.envs.environment.Environment``.
+    It offers the benchmark's base set of tasks, without the tasks that count as solved if the agent does nothing.
 
     Args:
         domains: the domains to use, out of ``airline``, ``retail`` and ``telecom``. In ``telecom`` the policy works
             alone (solo mode): it gets a ticket instead of a user.
-        free: whether to keep the tasks that reward an agent for doing nothing.
+        free: whether to keep the tasks that count as solved if the agent does nothing.
         horizon: maximum number of turns of an episode.
-        format: the format of calls.
+        format: the format in which the policy writes tool calls.
         rules: whether the system message contains the company's rules. Without them, episodes are shorter but differ
             from the benchmark.
         user: how the user is simulated: ``scripted`` by rules, or ``endpoint`` by a model.
-        patience: number of replies without anything new after which the scripted user ends the conversation.
+        patience: the scripted user ends the conversation after this many messages of the agent in a row that brought
+            out no new fact.
         endpoint: the model that simulates the user.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        kept: number of tasks whose states are kept in memory.
+        kept: number of tasks whose start states and goal states are kept in memory.
 
     Raises:
         MissingTau2Error: the package is not installed; the message says how to install it.
@@ -87,8 +88,9 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     @property
     def left_out(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the tasks of each domain that ``tasks`` leaves out, because the benchmark rewards an agent for doing
-        nothing in these tasks.
+        """Returns the tasks that ``tasks`` leaves out: domain -> names of the tasks.
+
+        The benchmark counts these tasks as solved if the agent does nothing.
         """
         return {domain: () if self.free else FREE[domain] for domain in self.domains}
 
@@ -123,9 +125,10 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         return self._kept[domain, name]
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Returns an episode with the benchmark's calls, as chat messages. The clumsy expert adds harmless mistakes.
+        """Runs a scripted expert on the task and returns its episode as a trajectory.
 
-        The field ``success`` of the trajectory is the benchmark's verdict.
+        The good expert makes the tool calls that the benchmark lists as the task's solution. The clumsy expert adds
+        harmless mistakes. The field ``success`` of the trajectory says whether the benchmark counts it as solved.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -142,11 +145,13 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
 
 def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns the benchmark's success rate for each domain, and ``overall``, the unweighted mean of the domains.
+    """Returns the success rate in each domain, and ``overall``, the unweighted mean of these rates.
+
+    The benchmark computes its success rates in this way.
 
     Args:
-        success: name of a task -> the outcomes of its episodes, each 0 or 1 (``Evaluation.success``). They are averaged
-            per task before the tasks are averaged.
+        success: name of a task -> the outcomes of its episodes, each 0 or 1 (``Evaluation.success``). The outcomes of
+            each task are averaged first, then the tasks of a domain.
 
     Raises:
         ValueError: there are no tasks, a task belongs to none of tau2's domains, or a task has no outcomes.

@@ -1,8 +1,8 @@
-"""Scripted experts: one makes the benchmark's calls and follows the company's rules; the other also makes harmless
-mistakes.
+"""The scripted experts of ``env=tau2``. The good expert makes the tool calls that the benchmark lists as the task's
+solution, and it follows the company's rules. The clumsy expert also makes harmless mistakes.
 
-The benchmark lists the calls that have to be made, but often not how their arguments are found. So the expert first
-asks the user for everything that the user knows. It looks up information that it needs and has not seen, asks for
+The benchmark lists the calls that solve a task, but often not how their arguments are found. So the expert first asks
+the user for everything that the user knows. It looks up information that it needs and has not seen, asks for
 confirmation before the first change, makes the calls one by one, gives the required information, and ends the
 conversation.
 """
@@ -22,13 +22,13 @@ from turnwise.envs.tau2.session import ENDING, Tau2Session
 ASK = "I will help you with that. Could you tell me who you are, and everything else that I should know?"
 CLOSE = "All of this is done."
 HOLD = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
-_ROOM = 4  # a mistake is made only while more than this many spare turns are left
+_ROOM = 4  # the clumsy expert makes a mistake only while more than this many turns are left beyond those it needs
 
 
 def good(session: Tau2Session) -> Iterator[Reply]:
-    """Yields the benchmark's calls and the messages and look-ups around them.
+    """Yields the replies of the good expert: the benchmark's calls, and the messages and look-ups that they need.
 
-    ``session`` is the episode in which the replies are used.
+    The caller applies each reply to ``session`` before it takes the next one.
     """
     solo = session.talk is None
     if not solo:
@@ -51,14 +51,14 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 
 def closing(session: Tau2Session) -> str:
-    """Returns the agent's last message, with all required information that the agent has not given yet."""
+    """Returns the expert's last message, with all required information that it has not given to the user yet."""
     moved = any(call.name == TRANSFER for call in session.made)
     told = missing(session.reference.problem.said, session.said)
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
 
 
 def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
-    """Yields the replies of :func:`good` with occasional mistakes before a call."""
+    """Yields the replies of the clumsy expert: those of :func:`good`, with occasional mistakes before a tool call."""
     planned = 2 * len(session.reference.steps)  # twice, because a look-up may precede each call
     # these tools do not include ``done``, because ending the episode would not be harmless
     tools = toolbox(session.reference.problem.domain).tools
@@ -72,13 +72,16 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
 
 
 def _new(session: Tau2Session, gold: Gold) -> bool:
-    """Returns whether a read in the benchmark's list shows something new or is required."""
+    """Returns whether the expert has to make ``gold``, a listed call that changes nothing in the databases.
+
+    It has to if the answer would be new to it, if the benchmark requires the call, or if the call is a transfer.
+    """
     required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
     return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
 
 
 def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
-    """Yields the look-ups that an agent should make before the calls in ``steps``."""
+    """Yields the look-ups that the expert should make before the calls in ``steps``, one reply for each look-up."""
     for gold, writes in steps:
         while found := lookup(session, gold.call, writes):
             yield [found], ""

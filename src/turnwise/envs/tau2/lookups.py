@@ -1,5 +1,6 @@
-"""Finds look-ups to make before a call: of identifiers that were not named yet, and of the state that the call will
-change.
+"""Finds the reads that a careful agent makes before a tool call. A read is a tool call that changes nothing.
+
+Such a read shows an identifier that the agent needs and does not know yet, or the state that the call will change.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _PHONE_CHECKS = (  # calls that check the customer's phone, with the most inform
 
 
 def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
-    """Returns the identifiers that the agent has not read yet in any message or answer, among those in ``calls`` and
-    the customer's identifier.
+    """Returns the identifiers that the agent needs for ``calls`` but has not read yet in any message or answer.
+
+    The agent needs the identifiers in the arguments of the calls, and the identifier of the customer.
     """
     needed = {value for call in calls for value in identifiers(call.arguments)}
     if session.reference.customer:
@@ -36,12 +38,13 @@ def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
 
 
 def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
-    """Returns a read that a careful agent makes before ``call``; None if there is nothing left to read.
+    """Returns the next read that a careful agent makes before ``call``; None if it needs no further read.
 
-    The answer of this read contains an identifier that is still unknown. If ``call`` changes the state, it may also be
-    the first read whose answer the change will alter, unless the agent has already seen the answer.
+    The function first looks for a read whose answer contains an identifier that the agent needs and does not know. If
+    there is none and ``writes`` says that ``call`` changes the state, it takes the first read that gets another answer
+    after ``call`` than before. It returns None if the agent has already seen the answer before ``call``.
     """
-    before = session.world.fork()  # a single copy is enough, because reads do not change it
+    before = session.world.fork()  # one copy is enough for all reads, because reads do not change it
     reads = [read for read in _reads(session, call) if read != call]
     if wanted := unknown(session, [call]):
         for read in reads:
@@ -77,7 +80,7 @@ def identifiers(arguments: Mapping[str, Any]) -> set[str]:
 
 
 def customer_of(problem: Tau2Problem) -> str:
-    """Returns the identifier of the customer in a task; empty if it is not known."""
+    """Returns the identifier of the customer whom a task is about; empty if it cannot be found."""
     if problem.solo:
         answers = (problem.start.fork().call(read) for read in _by_phone(problem))
         return next((json.loads(answer)["customer_id"] for answer in answers if not answer.startswith(FAILED)), "")
@@ -92,8 +95,9 @@ def customer_of(problem: Tau2Problem) -> str:
 
 
 def _reads(session: Tau2Session, call: ToolCall) -> Iterator[ToolCall]:
-    """Yields reads that may give information about a call and its customer, with only identifiers that the agent
-    knows.
+    """Yields reads that may give information about a call and the customer.
+
+    The arguments of these reads contain only identifiers that the agent already knows.
     """
     found = {"airline": _airline, "retail": _retail, "telecom": _telecom}[session.reference.problem.domain]
     for name, arguments in found(session, call.arguments):

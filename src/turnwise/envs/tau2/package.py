@@ -1,8 +1,9 @@
-"""Reads from the installed package inspect-evals: tasks, splits, policies, tools, and the functions that open the
-tools' databases.
+"""Reads tau2-bench from the installed package inspect-evals: the tasks, splits, company rules and tools, and the
+functions that open the tools' databases.
 
-The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. The package's tools are coroutines that look for
-their databases in a store of the running context. In Turnwise, each episode has its own store (``world``).
+The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. The package's tools are coroutines. They find their
+databases in the store (a dictionary of inspect-ai) of the running context. In Turnwise, each episode has its own store
+(``world``).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Toolbox:
 
 
 def root() -> Path:
-    """Returns the folder of the benchmark in the installed package.
+    """Returns the folder of tau2-bench in the installed package inspect-evals.
 
     Raises:
         MissingTau2Error: the package is not installed.
@@ -117,7 +118,9 @@ def toolbox(domain: str) -> Toolbox:
 
 
 def opener(domain: str) -> Callable[[], Any]:
-    """Returns the function that puts a domain's databases into the current store and returns the object that runs its
+    """Returns the benchmark's function that opens the databases of a domain.
+
+    That function puts the databases into the store of the running context. It returns the object that runs the domain's
     tools.
     """
     found: Callable[[], Any] = of_package(*_OPENERS[domain])

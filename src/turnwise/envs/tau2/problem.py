@@ -1,4 +1,4 @@
-"""A task of the benchmark: what the agent reads, the expert's calls, and what is checked at the end."""
+"""A task of tau2-bench: what the agent reads, the calls that solve the task, and what is checked at the end."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "actio
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """A call that the benchmark demonstrates. ``compared`` names the arguments that must be equal; None means all."""
+    """One of the tool calls that the benchmark lists as a task's solution.
+
+    ``compared`` names the arguments in which a call of the agent must agree with it; None means all arguments.
+    """
 
     call: ToolCall
     compared: tuple[str, ...] | None = None
 
     def matches(self, call: ToolCall) -> bool:
-        """Returns whether a call counts as this required action by the benchmark's rule.
+        """Returns whether a call of the agent counts as this call by the benchmark's rule.
 
-        The elements of a list may be in any order. For a transfer to a human, the tool's name is enough.
+        The elements of a list may be in any order. For a transfer to a human, it is enough that the tool is the same.
         """
         if call.name != self.call.name:
             return False
@@ -55,11 +58,11 @@ class Tau2Problem:
     Attributes:
         domain: one of ``DOMAINS``.
         start: the databases at the start; they are never changed.
-        gold: the benchmark's calls, in order.
-        scenario: the record of the user's instructions.
+        gold: the calls that the benchmark lists as the task's solution, in order.
+        scenario: the benchmark's record of the instructions to the simulated user.
         ticket: the text that the agent gets in solo mode.
         said: information that the agent has to give the user.
-        required: whether all calls in ``gold`` have to be made.
+        required: whether the agent has to make all calls in ``gold``.
         assertions: conditions that must be true at the end. None means that the state must equal the state to which the
             calls in ``gold`` lead.
     """
@@ -80,19 +83,19 @@ class Tau2Problem:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that can be called."""
+        """Returns the definitions of the tools that the agent can call."""
         return (*toolbox(self.domain).tools, DONE) if self.solo else toolbox(self.domain).tools
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The result of running the expert's calls once. A ``Reference`` is never changed.
+    """A task together with the result of making the calls that solve it. A ``Reference`` is never changed.
 
     Attributes:
         problem: the content of the task.
-        goal: the state that the calls lead to.
-        steps: (call, whether it changes the state) for each call that succeeds or changes the state. The benchmark
-            ignores other calls.
+        goal: the state of the databases after the calls in ``problem.gold``.
+        steps: the pair (call, whether it changes the state) for each of these calls that succeeds or changes the state.
+            The benchmark ignores the other calls.
         customer: the identifier of the customer; empty if it is not known.
     """
 
@@ -103,7 +106,7 @@ class Reference:
 
     @classmethod
     def of(cls, problem: Tau2Problem) -> Reference:
-        """Runs the benchmark's calls and returns the result.
+        """Makes the calls in ``problem.gold`` on a copy of the start state and returns the result.
 
         Raises:
             EnvironmentFault: the databases cannot be used.
@@ -122,7 +125,7 @@ class Reference:
         success.
 
         Args:
-            world: the state that the agent left.
+            world: the databases as the agent left them.
             calls: all calls that the agent made.
             said: all messages from the agent to the user.
 
@@ -140,7 +143,11 @@ class Reference:
         return SAID if missing(problem.said, said) else ""
 
     def leads(self, world: World, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
-        """Returns whether all checks will pass once the calls in ``due`` have been made too."""
+        """Returns whether all checks of the task pass if the calls in ``due`` are made after the calls ``made``.
+
+        ``world`` is the state after the calls ``made``; it is not changed. The method assumes that the agent gives the
+        user all required information.
+        """
         world, calls = world.fork(), [gold.call for gold in due]
         for call in calls:
             world.call(call)
@@ -153,9 +160,9 @@ class Reference:
 
 
 def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
-    """Returns those texts in ``wanted`` that ``said`` does not contain.
+    """Returns the texts in ``wanted`` that no message in ``said`` contains.
 
-    As in the benchmark, texts are compared in lower case and without commas.
+    The comparison ignores upper and lower case, and commas in the messages are removed, as in the benchmark.
     """
     told = "\n".join(said).lower().replace(",", "")
     return [each for each in wanted if each.lower() not in told]
@@ -163,7 +170,7 @@ def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=256)
 def problem_of(domain: str, name: str) -> Tau2Problem:
-    """Returns a task of the base set.
+    """Returns a task of the benchmark's base set.
 
     Raises:
         ValueError: there is no domain or task of this name.
@@ -189,7 +196,7 @@ def problem_of(domain: str, name: str) -> Tau2Problem:
 
 
 def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
-    """Applies what happened before the episode begins, for example a wrong setting or an unpaid bill.
+    """Changes ``world`` by what happened before the episode begins, for example a wrong setting or an unpaid bill.
 
     Raises:
         EnvironmentFault: an action fails.

@@ -19,7 +19,7 @@ class Table:
         self._texts: dict[str, str] = {}
 
     def text(self, key: str) -> str | None:
-        """Returns a record as text for comparisons; None if there is no such record."""
+        """Returns a record as text, by which records are compared; None if there is no record with this key."""
         if key in self.records and key not in self._texts:
             self._texts[key] = text_of(self.records[key])
         return self._texts.get(key)
@@ -30,7 +30,7 @@ class Records(MutableMapping[str, Any]):
 
     A record that is accessed by key is the episode's own copy and may be changed. ``values`` and ``items`` give records
     for reading only, because the benchmark's searches only read them. A deep copy of the view copies no records. The
-    view and its copy continue with the same records, and each makes its own copy of a record when it next accesses it.
+    view and its copy first share all records, and each makes its own copy of a record when it next accesses it by key.
     """
 
     __slots__ = ("_frozen", "_own", "_table")
@@ -84,7 +84,7 @@ class Records(MutableMapping[str, Any]):
         return ChainMap(self._own, self._frozen, self._table.records)
 
     def changes(self) -> dict[str, str]:
-        """Returns a mapping from key to text for the records that differ from the table's records."""
+        """Returns the records that this episode has changed or added: key -> the record as text."""
         found = {key: text_of(self.peek(key)) for key in {**self._frozen, **self._own}}
         return {key: text for key, text in found.items() if text != self._table.text(key)}
 
@@ -104,7 +104,8 @@ class _Items(ItemsView[str, Any]):
 
 
 def text_of(record: Any) -> str:
-    """Returns a pydantic model as the text that the benchmark hashes: JSON with sorted keys, in which 5 differs from
-    5.0.
+    """Returns a record, which is a pydantic model, as the text that the benchmark hashes.
+
+    The text is JSON with sorted keys, in which 5 differs from 5.0.
     """
     return json.dumps(record.model_dump(warnings=False), sort_keys=True, default=str)

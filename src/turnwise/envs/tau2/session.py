@@ -1,4 +1,7 @@
-"""A running episode: the agent talks to a user or works on a ticket, with a company's tools."""
+"""A running episode of ``env=tau2``: the agent talks to a user or works on a ticket, with the tools of a company.
+
+The agent is the policy or a scripted expert.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ _SHOWN = 160  # maximum length of an error message in characters
 
 
 class Tau2Session:
-    """See ``turnwise.envs.environment.Session``.
+    """A running episode. See ``turnwise.envs.environment.Session``.
 
-    A reply either makes calls or is a message to the user. The episode ends when the user ends it or, in solo mode,
-    when the policy calls ``done``. After ``horizon`` turns it also ends and counts as lost, as in the benchmark. The
-    only reward comes at the end and is 0 or 1.
+    A reply of the agent either makes tool calls or is a message to the user. The episode ends when the user ends the
+    conversation or, in solo mode, when the agent calls ``done``. An episode that has not ended after ``horizon`` turns
+    is ended then and counts as lost, as in the benchmark. The only reward comes at the end and is 0 or 1.
     """
 
     __slots__ = (
@@ -47,10 +50,10 @@ class Tau2Session:
         self.world: World = reference.problem.start.fork()
         self.talk = talk  # None in solo mode
         self.made: tuple[ToolCall, ...] = ()
-        self.said: tuple[str, ...] = ()  # messages to the user so far
+        self.said: tuple[str, ...] = ()  # the agent's messages to the user so far
         # everything that the agent has read so far
         self.shown: tuple[str, ...] = (talk.last if talk else reference.problem.ticket,)
-        # the verifier's result of ``still_due`` for this turn; None until it is computed
+        # the calls that the verifier's function ``still_due`` found for this turn; None until they are computed
         self.due: tuple[list[tuple[Gold, bool]], ...] | None = None
         self.turns = 0
         self.fault = ""
@@ -58,14 +61,14 @@ class Tau2Session:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if the first message lists the functions instead."""
+        """Returns the tools that the chat template shows; empty if the system message lists the tools instead."""
         return self.reference.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
         """Returns the system message, followed by the user's first message or the ticket.
 
-        The system message has the agent's role and the company's rules. If no chat template shows the functions, it
-        also lists them.
+        The system message has the agent's role and, if ``rules`` is true, the company's rules. If the chat template
+        does not show the tools, the system message also lists the tools.
         """
         problem = self.reference.problem
         system = [SOLO_ROLE if problem.solo else ROLE]
@@ -77,7 +80,7 @@ class Tau2Session:
         return [{"role": "system", "content": "\n\n".join(system)}, {"role": "user", "content": opened}]
 
     def read(self, action: str) -> Reply:
-        """Parses a reply into its text and its calls.
+        """Parses a reply of the agent into its text and its tool calls.
 
         Raises:
             ToolCallError: the reply cannot be parsed, is empty, or combines ``done`` with something else.
@@ -94,7 +97,7 @@ class Tau2Session:
         return reply
 
     def step(self, action: str) -> Step:
-        """Makes the calls in a reply, or sends its text to the user.
+        """Makes the tool calls in a reply, or sends its text to the user. Returns the answers of the tools or the user.
 
         Raises:
             RuntimeError: the episode is over.
@@ -125,7 +128,7 @@ class Tau2Session:
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _say(self, text: str) -> str:
-        """Gives a message to the user and returns the user's answer."""
+        """Sends a message of the agent to the user and returns the user's answer."""
         assert self.talk is not None  # in solo mode ``read`` refuses replies without calls
         self.said += (text,)
         satisfied = not self.reference.fault(self.world, self.made, self.said)
@@ -140,13 +143,13 @@ class Tau2Session:
         self.done, self.won = True, not self.fault
 
     def fork(self) -> Tau2Session:
-        """Returns an independent copy. Everything except the databases is immutable and therefore shared."""
+        """Returns an independent copy. The copy has its own databases; everything else is immutable and is shared."""
         twin = copy.copy(self)
         twin.world = self.world.fork()
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns an empty list, because calls have free values and cannot be listed."""
+        """Returns an empty list, because the arguments of tool calls are free values and cannot be listed."""
         return []
 
 

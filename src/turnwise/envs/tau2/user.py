@@ -1,4 +1,4 @@
-"""The interface of simulated users, and a user that follows rules."""
+"""The interface of the simulated users of ``env=tau2``, and a simulated user that follows rules."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ENDS = (STOP, TRANSFERRED, "###OUT-OF-SCOPE###")  # the benchmark's markers for 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A conversation as the user remembers it. It is immutable; each message makes a new conversation."""
+    """The conversation between the user and the agent so far. It is immutable; each message makes a new ``Talk``."""
 
     scenario: Mapping[str, Any]
     messages: tuple[tuple[str, str], ...] = ()  # (user or agent, text)
     told: frozenset[int] = frozenset()  # numbers of the scenario's facts that the user has given
-    idle: int = 0  # number of replies in a row with nothing new
+    idle: int = 0  # number of the user's latest answers in a row that gave no new fact
     agreed: bool = False  # whether the user has agreed to the agent's changes
     ended: bool = False
 
@@ -32,17 +32,17 @@ class Talk:
 class User(Protocol):
     """A simulated user, who answers the agent. The user does not see the agent's tool calls.
 
-    ``scripted`` says whether answers cost nothing and are always the same. If so, a verifier may ask for an answer in
-    advance.
+    ``scripted`` says whether the user's answers cost nothing and are always the same. If so, a verifier may compute an
+    answer before the agent has sent its message.
     """
 
     scripted: ClassVar[bool]
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation with the user's first message.
+        """Returns a conversation that consists of the user's first message.
 
         Raises:
-            EnvironmentFault: no answer could be obtained. :meth:`reply` raises it too.
+            EnvironmentFault: no answer of the user could be obtained. :meth:`reply` raises this error too.
         """
         ...
 
@@ -62,15 +62,15 @@ class User(Protocol):
 class ScriptedUser:
     """A simulated user that follows rules. It needs no model and always gives the same answers.
 
-    The user begins with the reason for the call. If the agent asks something, the user gives the facts that share a
-    word with the question. If the agent asks who the user is, the user also gives the facts that identify him or her.
-    If the agent asks for everything, the user gives all remaining facts. To any other question, the user gives the next
-    fact. If the agent asks for confirmation, the user agrees. The user ends the conversation when everything that was
-    wanted is done, after a transfer, or after ``patience`` replies in a row with nothing new. The user's facts are the
-    sentences of the task's instructions in the first person.
+    The user has a list of facts: the sentences of the task's instructions, changed to the first person. The user begins
+    with the reason for the call. If the agent asks something, the user gives the facts that share a word with the
+    question. If the agent asks who the user is, the user also gives the facts that identify him or her. If the agent
+    asks for everything, the user gives all facts that are left. To any other question, the user gives the next fact. If
+    the agent asks for confirmation, the user agrees. The user ends the conversation when everything that the user
+    wanted is done, after a transfer to a human, or after ``patience`` answers in a row without a new fact.
 
-    This user compares words and says more than people do. It is therefore meant for training and tests and does not
-    replace a person.
+    This user only compares words, and says more than people do. It is therefore meant for training and tests and does
+    not replace a person.
 
     Raises:
         ValueError: ``patience`` is below 1.
@@ -124,14 +124,17 @@ def asks(message: str) -> bool:
 
 
 def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Returns a scenario's sentences in the first person as two lists: those that identify the user, and the others."""
+    """Returns the user's facts as two lists: the facts that identify the user, and the other facts.
+
+    A fact is a sentence of the scenario's instructions, changed to the first person.
+    """
     instructions = _instructions(scenario)
     known = [instructions.get(key) for key in ("known_info", "unknown_info")]
     return _sentences(*known), _sentences(instructions.get("task_instructions"))
 
 
 def first_person(text: str) -> str:
-    """Returns instructions to a user as the user would say them in the first person."""
+    """Returns an instruction to the user ("you want ...") as the user would say it ("I want ...")."""
     for pattern, mine in _PERSONS:
         text = pattern.sub(partial(_replaced, mine), text)
     return text

@@ -1,21 +1,23 @@
-"""The functional verifier: it accepts replies that serve the task as well as the benchmark's calls do (PivotRL,
-arXiv:2603.21383, Eq. 6).
+"""The functional verifier of ``env=tau2`` (PivotRL, arXiv:2603.21383, Eq. 6).
 
-- A call is due if it is one of the benchmark's calls and still has to be made. A call is accepted if it is due or
-  replaces a due call. It replaces a due call if, after it, the other due calls suffice to pass the checks, and without
-  it they do not.
-- A read that is not in the benchmark's list is accepted if it shows something new that matters: the answer of a due
-  read, an identifier that a due call needs, or a state that a due call changes.
+The benchmark lists the tool calls that solve a task. The verifier accepts a reply of the agent if the reply serves the
+task as well as these calls do. A read is a tool call that changes nothing. A listed call is due while it still has to
+be made.
+
+- A call is accepted if it is due or replaces a due call. A call replaces a due call if, after it, the other due calls
+  are enough to pass all checks of the task, and if they are not enough without it.
+- A read that is not listed is accepted if it shows something new that matters: the answer of a due read, an identifier
+  that a due call needs, or a part of the state that a due call changes.
 - A call that changes the state is accepted only after the user has agreed. This rule does not hold in solo mode or if a
   model simulates the user.
-- A message is accepted if it makes the user give a new fact, or if it names a due change and makes the user agree. It
-  is also accepted if it gives required information and no read is due, or if all checks pass after it.
+- A message to the user is accepted in four cases: it makes the user give a new fact; it names a due change and makes
+  the user agree; it gives required information while no read is due; or all checks pass after it.
 
-So repeating replies gains nothing.
+Under these rules, the agent gains nothing by repeating a reply.
 
-The demonstrated reply has no influence, with one exception. If a model simulates the user, it is not known in advance
-whether a question will bring something new. So a message is then accepted if the expert also writes a message in this
-turn.
+The expert's reply has no influence on the verdict, with one exception. If a model simulates the user, it is not known
+in advance whether a question will bring out something new. So a message is then accepted if the expert also writes a
+message in this turn.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from turnwise.envs.tools import read_calls
 from turnwise.types import ToolCall
 
 Due = list[tuple[Gold, bool]]
-"""The calls that are still to be made, and whether each changes the state."""
+"""One pair for each listed call that still has to be made: the call, and whether it changes the state."""
 
 
 def accepts(session: Tau2Session, action: str, expert: str) -> bool:
-    """Returns whether the reply is accepted. ``session`` is not changed.
+    """Returns whether the verifier accepts the agent's reply ``action``. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the databases cannot be used.
@@ -63,11 +65,12 @@ def accepts(session: Tau2Session, action: str, expert: str) -> bool:
 
 
 def still_due(session: Tau2Session) -> Iterator[Due]:
-    """Yields one list of the benchmark's calls that are still to be made. If the task can no longer be solved, yields
-    nothing.
+    """Yields one list of the calls that still have to be made to solve the task. If the task can no longer be solved,
+    yields nothing.
 
-    The list omits calls that were made and reads whose answers were seen. If the remaining calls do not lead to the
-    goal, because another call replaced one of them, one more call is left out if this makes the rest lead to the goal.
+    The list begins as the benchmark's list of calls. Calls that the agent has made are left out, and so are reads whose
+    answers it has seen. If the remaining calls do not pass the checks, one of them may have been replaced by another
+    call of the agent. One more call is then left out, if the rest pass the checks without it.
     """
     due = list(session.reference.steps)
     for call in session.made:
@@ -92,7 +95,7 @@ def _leads(session: Tau2Session, world: World, made: Sequence[ToolCall], due: Du
 def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
     tools, world, rest = session.reference.problem.tools, session.world.fork(), due
     agreed = session.talk is None or session.talk.agreed or not session.user.scripted
-    # whether changes are made in the benchmark's order; if so, the remaining calls need not be tried out
+    # whether the agent makes the changes in the benchmark's order; if so, the remaining calls need not be tried out
     in_order = True
     for place, call in enumerate(calls):
         if check_call({"name": call.name, "arguments": call.arguments}, tools):
@@ -126,9 +129,9 @@ def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
 def _stands_for_one(
     session: Tau2Session, world: World, untouched: World, made: Sequence[ToolCall], due: Due
 ) -> Due | None:
-    """Returns ``due`` without one call that another call has made needless; None if there is no such call.
+    """Returns ``due`` without the call that the agent's latest call replaces; None if it replaces no due call.
 
-    That other call changed the world from ``untouched`` to ``world``.
+    The latest call changed the databases from ``untouched`` to ``world``.
     """
     for i, (_, writes) in enumerate(due):
         rest = due[:i] + due[i + 1 :]
@@ -144,14 +147,15 @@ def _without(due: Due, call: ToolCall) -> Due | None:
 
 
 def _changes(due: Due, call: ToolCall) -> bool:
-    """Returns whether a call in ``due`` changed the state when the benchmark made it."""
+    """Returns whether the call in ``due`` that equals ``call`` changes the state, according to the reference."""
     return next(writes for gold, writes in due if _same(gold, call))
 
 
 def _same(gold: Gold, call: ToolCall) -> bool:
-    """Returns whether a call is the benchmark's call.
+    """Returns whether a call of the agent is the listed call ``gold``.
 
-    Only required calls are compared by the benchmark's less strict rule.
+    The benchmark's less strict rule decides if the benchmark names the arguments to compare, and for a transfer to a
+    human. Otherwise all arguments must be equal.
     """
     if gold.compared is not None or call.name == TRANSFER:
         return gold.matches(call)
@@ -159,7 +163,11 @@ def _same(gold: Gold, call: ToolCall) -> bool:
 
 
 def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due: Due) -> bool:
-    """Returns whether a read shows something new that matters for the calls that are still due."""
+    """Returns whether the read ``call``, whose answer is ``answer``, shows the agent something new that matters.
+
+    It matters if it is the answer of a due read, an identifier that a due call needs, or a state that a due call
+    changes. ``world`` is the state before the read.
+    """
     if seen(session, answer):
         return False
     if any(value in answer for value in unknown(session, [gold.call for gold, _ in due])):

@@ -1,4 +1,4 @@
-"""The databases of one episode, and the benchmark's own tools on them."""
+"""The databases of one episode of ``env=tau2``. The benchmark's own tools read and change them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _BILLS = "TelecomAgentTools:TelecomAgentTools:db"
 
 
 class World:
-    """The current state of a domain in one episode.
+    """The current state of a domain's databases in one episode.
 
     Args:
         domain: one of ``DOMAINS``.
-        store: inspect-ai's store with the databases. It must not be used elsewhere afterwards.
+        store: the store of inspect-ai that holds the databases. The caller must not use it afterwards.
     """
 
     __slots__ = ("domain", "store")
@@ -67,8 +67,9 @@ class World:
         return World(self.domain, Store(dict(self.store.items())))  # Store makes a deep copy of its argument
 
     def call(self, call: ToolCall) -> str:
-        """Makes a call and returns the text of its answer. As in the benchmark, an error that a tool raises is an
-        answer too.
+        """Makes a tool call and returns the text of its answer.
+
+        An error that a tool raises becomes an answer too, as in the benchmark.
 
         Raises:
             EnvironmentFault: the databases themselves cannot be used.
@@ -94,7 +95,9 @@ class World:
         return answer if isinstance(answer, str) else json.dumps(answer)
 
     def opened(self) -> Any:
-        """Returns the domain's tools for this world's databases, after synchronising the databases with one another.
+        """Returns the benchmark's object that runs the domain's tools on these databases.
+
+        The benchmark first passes changes on from one database to the other.
 
         Raises:
             EnvironmentFault: the databases cannot be used.
@@ -105,7 +108,7 @@ class World:
             raise EnvironmentFault(f"tau2 {self.domain}: the databases cannot be used ({error})") from error
 
     def within(self, function: Callable[[], T]) -> T:
-        """Calls a function that looks for its databases in inspect-ai's store, and returns its result."""
+        """Calls ``function`` and returns its result. If it asks inspect-ai for a store, it gets this world's store."""
         from inspect_ai.util._store import init_subtask_store
 
         def run() -> T:
@@ -115,7 +118,10 @@ class World:
         return copy_context().run(run)
 
     def state(self) -> Mapping[str, Any]:
-        """Returns the values by which states are compared. Of shared tables, only the changed records are included."""
+        """Returns the content of the databases as values that can be compared.
+
+        Of a table that episodes share, only the changed records are included.
+        """
         found: dict[str, Any] = {}
         for name, value in self.store.items():
             if not isinstance(value, BaseModel):
@@ -126,7 +132,7 @@ class World:
         return found
 
     def same_state(self, other: World) -> bool:
-        """Returns whether two states count as equal."""
+        """Returns whether the databases of two worlds count as equal."""
         return self.state() == other.state()
 
     same_place = same_state  # there is no hidden state: equal states give equal answers from now on
@@ -152,7 +158,7 @@ class World:
 
 @lru_cache(maxsize=len(DOMAINS))
 def pristine(domain: str) -> Store:
-    """Returns the store of a domain in its shipped state. Its large tables are shared, and the store is never changed.
+    """Returns a domain's store in its shipped state. Episodes share its large tables, and the store is never changed.
 
     Raises:
         MissingTau2Error: the package cannot be used.
