@@ -96,11 +96,14 @@ def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -
     names = [SUCCESS, ACCEPTED, *(SUMMED.get(key) or words(key) for key in SHOWN)]
     panels: dict[str, dict[str, Line]] = {}
     for name in names:
+        lines: dict[str, Line] = {}
         for row, seeds in runs.items():
-            having = [found[name] for found in seeds if any(found.get(name, {}).values())]
+            having = [found[name] for found in seeds if found.get(name)]
             line = over_seeds(having, interval) if having else []
             if len(line) > 1:
-                panels.setdefault(name, {})[row] = line
+                lines[row] = line
+        if any(value for line in lines.values() for _, value, *_ in line):  # a metric that is always 0 is not drawn
+            panels[name] = lines
     if not panels:
         return None
     ends = [

@@ -16,19 +16,18 @@ FALLBACK: Format = "hermes"  # the format of most chat templates with tools
 SAMPLE = 32  # greatest number of demonstrated actions that are checked before a run begins
 
 
-def call_format(given: Format | None, environment: Any, from_file: bool, of_policy: Format | None = None) -> Format:
+def call_format(given: Format | None, environment: Any, from_file: bool) -> Format:
     """Returns the format of the run's tool calls.
 
     The configured format (``reward.format``) is used if there is one. Otherwise the format is that of the environment
-    if the environment's experts wrote the demonstrations, or that of the policy's chat template if the demonstrations
-    come from a file. If this format is unknown, it is ``hermes``.
+    if the environment's experts wrote the demonstrations. If the demonstrations come from a file, or the environment
+    names no format, the format is ``hermes``.
 
     Args:
         given: the configured format, or None if the user set none.
         environment: the environment, or a mixture of several. Its attribute ``format`` or ``calls`` is the format in
             which its experts write.
         from_file: whether the demonstrations are dialogues from a file (``data.file``).
-        of_policy: the format of the policy's chat template, or None if it is unknown.
 
     Raises:
         InputError: the parts of the environment write calls in different formats.
@@ -43,7 +42,7 @@ def call_format(given: Format | None, environment: Any, from_file: bool, of_poli
             "leave out all environments except those of one format, or choose reward=functional, which lets each "
             "environment compare actions"
         )
-    return next(iter(own.values()), of_policy or FALLBACK)
+    return next(iter(own.values()), FALLBACK)
 
 
 def _own_formats(environment: Any) -> dict[str, Format]:

@@ -154,8 +154,9 @@ class EvaluateBetween:
 def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = "") -> str | None:
     """Returns the key under which the base policy's evaluation is cached.
 
-    The key is a hash of the policy's weights and settings, the environment, engine, evaluation settings, sampling
-    settings, held-out dialogues and commit. If the code has uncommitted changes, the key is None and the cache is not
+    The key is a hash of the policy's weights and settings, the environment, the engine, the evaluation settings, the
+    sampling settings, the greatest length of a history, the treatment of earlier thinking, the held-out dialogues and
+    the commit. If the code has uncommitted changes, the key is None and the cache is not
     used, because nothing would show whether a cached evaluation is still valid.
 
     Args:
@@ -176,7 +177,8 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
     acting = {"env": environment, "engine": cfg.engine._target_}  # included because engines sample differently
     asked: Any = OmegaConf.to_container(cfg.eval, resolve=True)
     suites = {name: value for name, value in asked.items() if name != "every" and value is not None}
-    sampling = asdict(settings.rollout.sampling)
-    named = [*models, str(settings.policy), weights.hexdigest(), acting, suites, sampling, code]
+    rollout = settings.rollout
+    playing = [asdict(rollout.sampling), rollout.max_length, settings.data.thinking]
+    named = [*models, str(settings.policy), weights.hexdigest(), acting, suites, *playing, code]
     named += [dialogues] if dialogues else []
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]

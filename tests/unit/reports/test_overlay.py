@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from turnwise.evaluation.stats import mean_interval
-from turnwise.reports.compare import collect
+from turnwise.reports.compare import RunRow, collect
 from turnwise.reports.html import comparison_page
 from turnwise.reports.labels import words
 from turnwise.reports.overlay import ACCEPTED, SUCCESS, logged, over_seeds, overlays
@@ -59,6 +59,15 @@ def test_a_line_is_the_mean_over_seeds_where_all_have_a_number() -> None:
         (2 - 12.7062, 2 + 12.7062), abs=1e-3
     )  # t of one degree of freedom, deviation sqrt 2
     assert over_seeds([{0: 1.0}], mean_interval) == [(0, 1.0, None, None)]
+
+
+def test_a_seed_that_never_succeeds_counts_and_a_metric_that_is_always_zero_is_not_drawn(tmp_path: Path) -> None:
+    for seed, success in ((0, 0.0), (1, 40.0)):
+        (tmp_path / str(seed)).mkdir()
+        rows = [{"phase": "eval", "iteration": i, "eval/seen/success": success, "train/kl_ref": 0.0} for i in range(2)]
+        (tmp_path / str(seed) / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    figure = overlays([RunRow("grpo", {}, folders={s: tmp_path / str(s) for s in (0, 1)})], mean_interval, "t", "k")
+    assert figure is not None and "grpo 20" in figure.alt and "40" not in figure.alt
 
 
 def test_a_comparison_draws_every_curve_with_a_part_for_each_run(make: Any, tmp_path: Path) -> None:

@@ -35,10 +35,9 @@ def test_the_environments_own_format_counts_where_its_experts_wrote() -> None:
     assert call_format("qwen_xml", ApiBankEnv(), from_file=False) == "qwen_xml"
 
 
-def test_what_the_policy_writes_counts_for_a_file_of_dialogues() -> None:
-    assert call_format(None, ApiBankEnv(), from_file=True, of_policy="llama_json") == "llama_json"
+def test_the_format_of_most_chat_templates_counts_where_nothing_names_one() -> None:
     assert call_format(None, ApiBankEnv(), from_file=True) == "hermes"
-    assert call_format(None, HouseholdEnv(), from_file=False, of_policy="qwen_xml") == "qwen_xml"
+    assert call_format(None, HouseholdEnv(), from_file=False) == "hermes"
 
 
 def test_parts_of_a_mixture_must_agree() -> None:

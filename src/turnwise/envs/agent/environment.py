@@ -94,9 +94,11 @@ class AgentEnv(ReplayedEnv):
 
         Raises:
             InputError: the file has fewer than ``count`` tasks of this split.
-            ValueError: there is no split of this name.
+            ValueError: there is no split of this name, or the count is negative.
         """
         check_split(split)
+        if count < 0:
+            raise ValueError(f"count: must be at least 0, got {count}")
         found = list(self._tasks[split])
         if count > len(found):
             raise InputError(
