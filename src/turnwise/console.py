@@ -34,7 +34,10 @@ class Terminal(Console):
 
 
 def number(least: float, most: float, whole: bool = False) -> Callable[[str], Any]:
-    """Returns a function for the ``type`` of an ``argparse`` option that accepts a number from ``least`` to ``most``."""
+    """Returns a function that converts the text of an option to a number, for the argument ``type`` of ``argparse``.
+
+    The function refuses numbers that are not from ``least`` to ``most``. If ``whole`` is set, it accepts only integers.
+    """
 
     def parse(text: str) -> Any:
         try:

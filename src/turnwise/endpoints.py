@@ -1,7 +1,7 @@
-"""Shared code of the clients of HTTP services.
+"""Provides the code that all clients of HTTP services share.
 
-It checks addresses, reads API keys, limits the size of an answer and the pause that a server may ask for, and runs an
-event loop in a thread, so that requests proceed while the caller computes.
+This code checks addresses, reads API keys, and limits the size of an answer and the pause that a server may ask for. It
+also runs an event loop in a thread, so that requests proceed while the caller computes.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def is_local(url: str) -> bool:
 
 
 def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientSession:
-    """Returns an HTTP session whose requests carry the API key. Proxies from environment variables are used only if the
-    URL is on another machine.
+    """Returns an HTTP session whose requests carry the API key ``key``. The session uses the proxies that environment
+    variables name only if the URL is on another machine.
     """
     return aiohttp.ClientSession(
         headers={"Authorization": f"Bearer {key}"} if key else None,

@@ -1,5 +1,5 @@
-"""Exceptions for errors that a user can correct and for runs that end early without a bug. They are shown without a
-traceback.
+"""Defines the exceptions for errors that a user can correct, and for runs that end early although the code has no bug.
+The programs print the message of such an exception without a traceback.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from turnwise.text import plain
 
 
 class InputError(ValueError):
-    """A configuration, file or folder cannot be used. The message names it and says how to correct it. No traceback is
-    shown.
+    """Raised if a configuration, file or folder cannot be used. The message names it and says how to correct it. No
+    traceback is shown.
 
-    Quotations from a file are escaped and shortened, so that the message can be printed.
+    Control characters in the message are escaped and long lines are cut, because the message may quote a file.
     """
 
     def __str__(self) -> str:
@@ -36,17 +36,17 @@ def refuse_twice(arguments: Iterable[str]) -> None:
 
 
 class RowsFailed(RuntimeError):
-    """Some runs of a sweep did not finish. The table that the sweep prints shows which runs did not finish, and why."""
+    """Raised if some runs of a sweep did not finish. The table that the sweep prints shows which ones, and why."""
 
 
 class Stopped(RuntimeError):
-    """A run cannot continue, because its numbers are not usable or its machine failed. The message explains it without
-    a traceback. Everything saved so far is kept.
+    """Raised if a run cannot continue, because its numbers are not usable or its machine failed. The message says why,
+    and no traceback is shown. Everything that the run has saved so far is kept.
     """
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the run during training. Everything saved so far is kept."""
+    """Raised if a signal ended the run during training. Everything that the run has saved so far is kept."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number)

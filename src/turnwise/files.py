@@ -1,6 +1,4 @@
-"""Writes files atomically, keeps computed values in files, and makes clear messages of operating-system errors in reading
-and writing.
-"""
+"""Writes files atomically, keeps computed values in files, and turns operating-system errors into clear messages."""
 
 from __future__ import annotations
 
@@ -64,12 +62,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 class KeptValues(dict[str, Any]):
-    """Values that are kept in a JSON file, so that no later process computes them again.
+    """A dictionary of computed values. It is kept in a JSON file, so that no later process computes the values again.
 
     Args:
         path: the file. None: nothing is read or written.
-        state: a checksum of everything but the keys that decides the values (:func:`checksum`). If the file was written
-            for another state, or cannot be read, no value is known.
+        state: a checksum (:func:`checksum`) of everything on which the values depend, except the keys. If the file was
+            written with another checksum, or cannot be read, the dictionary is empty at first.
     """
 
     def __init__(self, path: Path | None, state: str) -> None:
@@ -82,7 +80,7 @@ class KeptValues(dict[str, Any]):
         self._read = len(self)
 
     def write(self) -> None:
-        """Writes the file if there are new values. If it cannot be written, nothing is kept."""
+        """Writes the file if there are new values. If the file cannot be written, the error is ignored."""
         if self._path is not None and len(self) > self._read:
             with suppress(OSError), atomic_write(self._path) as part:
                 part.write_text(json.dumps({"state": self._state, "values": self}), encoding="utf-8")
@@ -90,7 +88,7 @@ class KeptValues(dict[str, Any]):
 
 
 def checksum(files: Iterable[Path], *more: object) -> str:
-    """Returns a checksum of the paths and contents of files, and of the texts of other objects."""
+    """Returns a checksum of the paths and contents of ``files``, and of the ``repr`` of each object in ``more``."""
     digest = hashlib.sha256(repr(more).encode())
     for file in files:
         digest.update(repr((str(file), file.read_bytes())).encode())
@@ -125,7 +123,7 @@ def parse_yaml(text: str | bytes) -> Any:
             13.
     """
     try:
-        # not with libyaml's loader, although it is faster: a deeply nested text overflows its stack and kills the process
+        # libyaml's loader would be faster, but a deeply nested text overflows its stack and kills the process
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"not YAML ({' '.join(str(error).split())})") from error
@@ -134,8 +132,8 @@ def parse_yaml(text: str | bytes) -> Any:
 def append(path: Path, text: str) -> None:
     """Appends lines to a file, either all of them or none.
 
-    If the last line of the file is incomplete, as after a kill, a line break is added first, so that the new lines stay
-    readable.
+    If the last line of the file has no line break, for example because a process was killed while it wrote, a line
+    break is added first. The new lines then stay readable.
 
     Raises:
         OSError: the text cannot be written, for example because the disk is full. ``filename`` is ``path``, and the
@@ -152,7 +150,7 @@ def append(path: Path, text: str) -> None:
             try:
                 while rest:
                     rest = rest[stream.write(rest) :]
-                # written to the disk now: otherwise a power failure could lose lines that a saved checkpoint relies on
+                # force the lines to the disk: otherwise a power failure could lose lines that a saved checkpoint needs
                 os.fsync(stream.fileno())
             except OSError:
                 with suppress(OSError):

@@ -11,8 +11,9 @@ from urllib.parse import quote
 
 LINE = 2000  # largest length in characters of one line of a message; longer lines are cut
 
-# These characters are escaped: control characters, which terminals obey; bidirectional marks, which change the order in
-# which a line is read; and single halves of a surrogate pair, which no stream can encode. Newline and tab are kept.
+# This expression matches the characters that are escaped: control characters, which terminals obey; bidirectional
+# marks, which change the order in which a line is read; and single halves of a surrogate pair, which no stream can
+# encode. Newline and tab are not escaped.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SAID = 4096  # number of bytes of a server's answer that are read for a message
 _MASK = "[masked]"
@@ -97,7 +98,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def whole_characters(value: Any) -> Any:
-    """Returns ``value``, a JSON value, after checking that all of its texts can be written as UTF-8.
+    """Returns the JSON value ``value`` unchanged, after checking that all texts in it can be written as UTF-8.
 
     Raises:
         ValueError: a text holds half of a surrogate pair, or the value is nested too deeply.

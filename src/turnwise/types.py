@@ -3,7 +3,8 @@
     Trajectory -> State -> RolloutTree (of Turns) -> Credit -> Packed (rollouts.pack) -> LossInputs (algo.losses.loss)
 
 The suffix of a name gives the axis of an array: ``_S`` states, ``_G`` rollouts of a group, ``_N`` turns of a tree,
-``_T`` tokens. Every log-probability uses the natural logarithm and belongs to the token at the same index of the ids.
+``_T`` tokens. Every log-probability uses the natural logarithm. In a list of log-probabilities, each one belongs to the
+token at the same index in the list of token ids.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ class Pivot:
     """Marks a trajectory that gives only one training state: the state before its last reply. The earlier turns are the
     history.
 
-    Each row of a pivot file is such a trajectory. ``passed`` and ``total`` count actions that were sampled at this
-    state before, and give its pass rate.
+    Each row of a pivot file is such a trajectory. ``passed / total`` is the pass rate of the actions that were sampled
+    at this state when the file was made.
     """
 
-    passed: int = 0  # number of samples that were accepted
-    total: int = 0  # number of samples; 0 if none was drawn
+    passed: int = 0  # number of sampled actions that were accepted
+    total: int = 0  # number of sampled actions; 0 if none was sampled
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A demonstrated episode. It has the first messages of the task, then assistant messages and observation messages
-    in alternation.
+    """A demonstrated episode. Its messages are the first messages of the task, then alternately a reply of the
+    assistant and an observation.
     """
 
     id: str
@@ -77,17 +78,17 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state s_t in which the policy acts next. All rollouts from it form one group, which ``id`` identifies. ``id``
-    names the trajectory or task and the turn.
+    """A state s_t: the history of an episode up to the point where the policy acts next. All rollouts from one state
+    form a group. ``id`` identifies the state and its group. It names the trajectory or task, and the turn.
     """
 
     id: str
     task: Task
-    ids: tuple[int, ...]  # tokens of the whole history, up to where the policy writes next
+    ids: tuple[int, ...]  # token ids of the whole history, up to where the policy writes next
     # actions since the start of the task; replaying them brings the environment into this state
     actions: tuple[str, ...] = ()
     expert: str | None = None  # a*_t, the demonstrated action
-    expert_ids: tuple[int, ...] = ()  # tokens of the expert's action, with the end-of-turn token
+    expert_ids: tuple[int, ...] = ()  # token ids of the demonstrated action, with the end-of-turn token
     trajectory: str | None = None
     turn: int = 0
     pivot: Pivot | None = None  # the trajectory's pivot, if it has one
@@ -95,13 +96,13 @@ class State:
 
 @dataclass(slots=True)
 class Turn:
-    """A node of a rollout tree: the tokens that the policy wrote, then the tokens of the environment's answer."""
+    """A node of a rollout tree: one action of the policy, and the environment's answer to it (the observation)."""
 
     parent: int  # index of the previous turn in the same tree; -1 means the root state
     action_ids: list[int]
     logprobs: list[float]  # log-probs of action_ids, under the policy and the sampling settings that produced them
     text: str = ""  # the action as text, which the environment received
-    observation_ids: list[int] = field(default_factory=list)  # not in the loss; empty if the episode ended
+    observation_ids: list[int] = field(default_factory=list)  # never in the loss; empty if the episode ended
     # whether ``observation_ids`` begin a new conversation: later turns do not see the tokens before them
     anew: bool = False
     observation: str = ""
@@ -113,12 +114,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """A gate's decision about a tree at one step: whether to stop its rollouts, and the signals from which the gate
-    decided.
+    """A gate's decision about one rollout tree at one step: whether to stop all rollouts of the tree, and the values of
+    the signals from which the gate decided.
     """
 
-    step: int  # number of turns since the root
-    values: Mapping[str, float]  # signal -> value; empty if the gate computes no signal
+    step: int  # number of turns since the tree's root state
+    values: Mapping[str, float]  # name of a signal -> its value; empty if the gate computes no signal
     stop: bool
 
 
@@ -131,10 +132,10 @@ class RolloutTree:
     state: State
     turns: list[Turn] = field(default_factory=list)
     stopped: bool = False  # whether a gate stopped this tree; no turn of a stopped tree is trained on
-    # leaves whose environment failed; they are left out of all statistics and of training
+    # indices of the leaves whose environment failed; these leaves are left out of all statistics and of training
     invalid: set[int] = field(default_factory=set)
     version: int = 0  # the version of the policy that sampled the tree
-    looks: list[GateDecision] = field(default_factory=list)  # the gate's decisions in order
+    looks: list[GateDecision] = field(default_factory=list)  # the gate's decisions about this tree, in order of time
 
     def leaves(self) -> list[int]:
         """Returns the indices of the turns without children, in the order in which they were sampled."""
@@ -198,7 +199,7 @@ class Credit:
 
 Rewards = Mapping[str, Sequence[float]]
 """Named rewards of one tree. Each is a list aligned with ``RolloutTree.leaves()``, with NaN where a leaf has no reward.
-``total`` is the reward that an advantage rule reads. A rule that weighs several rewards reads ``outcome``, which comes
+Most advantage rules read only ``total``. A rule that weighs several rewards reads two others: ``outcome``, which comes
 from the environment or the demonstration, and ``reasoning``, a judge's score. ``reasoning`` is NaN where the judge
 failed on a leaf, and absent if there is no judge.
 """
@@ -210,6 +211,6 @@ follows it.
 """
 
 Judge = Callable[[RolloutTree], Rewards]
-"""A function that returns named rewards of each leaf of a tree, including ``total``, with NaN where the environment
-failed (``algo.rewards.reward.Reward``).
+"""A function that returns the named rewards of each leaf of a tree (``algo.rewards.reward.Reward``). One of them is
+``total``. A reward is NaN for a leaf whose environment failed.
 """

@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS answers (
 
 
 class CacheError(OSError):
-    """Raised if the cache cannot be read or written at the moment: the disk is full, or the file is locked too long.
+    """Raised if the cache cannot be read or written at the moment: the disk is full, or another process locks the file.
 
     If an answer could not be stored, the answer itself is still valid.
     """

@@ -20,14 +20,14 @@ from turnwise.text import parse_json, said
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 4 * 2**20  # maximum size of an answer in bytes
-_SAID, _SHOWN = 4096, 300  # of an error response, at most so many bytes are read and so many characters are shown
+_SAID, _SHOWN = 4096, 300  # maximum number of bytes of an error response that are read, and of characters shown
 _REACH = 5.0  # time limit in seconds for a test whether the server responds
-_MOST_TOKENS = 2**24  # maximum plausible number of tokens per request; a larger count is no count
+_MOST_TOKENS = 2**24  # maximum plausible number of tokens per request; a larger number counts as no token count
 _FINAL = ("rejected", "skipped", "budget")  # faults for which a retry is useless
 
 
 class ChatFault(Exception):
-    """Raised if a question gets no answer.
+    """Raised if a question to a model gets no usable answer.
 
     ``after`` is the pause in seconds that the server asks for, or None. ``said`` is the server's error message with
     secrets masked.
@@ -57,7 +57,7 @@ class ChatClient:
         url: base address of the API, such as ``http://127.0.0.1:8000/v1``.
         key_variable: environment variable with the API key. If it is not set, no key is sent. This object never stores
             the key.
-        concurrency: maximum number of questions at the same time.
+        concurrency: maximum number of questions that are in progress at the same time.
         attempts: maximum number of requests for one question.
         attempt_limit: time limit of one request in seconds.
         time_limit: time limit of one question in seconds, including all its requests and pauses.
@@ -255,7 +255,7 @@ class ChatClient:
             self._shut_until = time.monotonic() + self.cooldown
 
     def _fault(self, fault: ChatFault) -> ChatFault:
-        """Counts a fault and returns it. Only the first fault of each kind is logged, without text of the question."""
+        """Counts a fault and returns it. Only the first fault of each kind is logged, without the question's text."""
         self.tally.faults[fault.kind] += 1
         if fault.kind not in self._told:
             self._told.add(fault.kind)

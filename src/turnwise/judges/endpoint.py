@@ -1,4 +1,4 @@
-"""Implements a judge that asks a judging model at an OpenAI-compatible endpoint for scores."""
+"""Implements a judge that gets its scores from a judging model at an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class EndpointJudge:
     """Gets scores from a judging model (AWPO, arXiv:2512.19126, App. B.2) and caches them by the question's content.
 
     Questions run in a separate thread while the caller continues. If an answer contains no valid score, the model is
-    asked once more with a note about the error. If that fails too, the score is None. Such failures are counted by
-    reason and not cached, so a later run asks again.
+    asked once more with a note about the error. If that fails too, the score is None. Failures are counted by their
+    reason. They are not cached, so a later run asks the question again.
 
     Args:
         client: client that sends the requests.
@@ -89,7 +89,7 @@ class EndpointJudge:
     def prove(self, candidate: Candidate) -> str | None:
         """Tests the endpoint with one question before a run depends on it.
 
-        The question's cost is counted, but the question is not counted as a scored candidate.
+        The cost of this question is counted, but the candidate is not counted as scored.
 
         Returns:
             A warning if the score came from the cache and the server does not respond, otherwise None.
@@ -176,7 +176,7 @@ class EndpointJudge:
     def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
         """Returns the body of a request with these chat messages.
 
-        The cache key is also computed from such a body, but its messages contain an empty code instead of a random one.
+        The cache key is computed from such a body too. Its messages then contain an empty code instead of a random one.
         """
         return {
             "model": self.model,

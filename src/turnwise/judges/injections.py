@@ -1,7 +1,7 @@
 """Lists prompt injections against a judge: texts by which a reply demands a high score instead of solving the task.
 
-Each attack is a text that is added to a reply. `benchmarks/judge.py` compares the reply's scores with and without the
-attack, to measure whether a judge obeys. :func:`attacked` adds all attacks to a candidate.
+Each injection (attack) is a text that is added to a reply. `benchmarks/judge.py` compares the reply's scores with and
+without the attack, to measure whether the judge obeys the attack. :func:`attacked` adds all attacks to a candidate.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Candidate:
     id: str
     prompt: tuple[Message, ...]  # the conversation up to the reply
     text: str  # the reply as the policy wrote it, including thinking and tool calls
-    thinking: str  # the reply without its tool calls, which the parser has split off
+    thinking: str  # the reply's text without its tool calls
     calls: tuple[ToolCall, ...] | None  # the reply's tool calls; None if the reply cannot be parsed
     reference: str | None  # a reference rationale for this step; None: there is none
     reference_calls: tuple[ToolCall, ...]  # the correct tool calls
@@ -44,11 +44,11 @@ class Judge(Protocol):
         ...
 
     def report(self) -> dict[str, float]:
-        """Returns counts, cost and rates so far, by name (see docs/judges.md)."""
+        """Returns the counts, the cost and the rates of all questions so far, by name (see docs/judges.md)."""
         ...
 
     def close(self) -> None:
-        """Cancels scoring that is still running. The results of its futures are None."""
+        """Cancels all scoring that is still running. The futures of these candidates get the result None."""
         ...
 
 

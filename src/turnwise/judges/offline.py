@@ -1,4 +1,4 @@
-"""Implements a judge without a model: rules measure the rubric's dimensions. Bias and noise can be added."""
+"""Implements a judge without a model: rules compute the scores. A bias and noise can be added to the scores."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def grade(candidate: Candidate) -> float:
     """Returns a candidate's grade in [0, 1]: the weighted mean of its dimensions, limited by the rubric's caps.
 
     The grade is not yet rounded to a tier. Without a reference rationale, the weight of the reasoning is distributed
-    over the other dimensions. If a reply cannot be parsed, its other dimensions are 0, and it is capped like a reply
-    without calls.
+    over the other dimensions. If a reply cannot be parsed, all dimensions except the reasoning are 0, and the caps are
+    those of a reply without calls.
     """
     grades = {name: value for name, value in asdict(dimensions(candidate)).items() if value is not None}
     score = sum(WEIGHTS[name] * value for name, value in grades.items()) / sum(WEIGHTS[name] for name in grades)
@@ -114,10 +114,11 @@ def dimensions(candidate: Candidate) -> Grades:
 
     - reasoning: 2 L / (m + n), where the thinking has m words, the reference rationale has n words, and L is the length
       of their longest common subsequence;
-    - tools: the same measure, computed for the sequences of tool names instead of words;
+    - tools: the same formula, for the tool names of the reply's calls and of the true calls instead of words;
     - parameters: 2 e / (a + b), where the reply's calls have a parameters in total, the true calls have b, and e
       parameters are equal under the best one-to-one match of calls of the same tool;
-    - conduct: the fraction of the reply's calls that are neither repeated nor in excess of the number of true calls.
+    - conduct: 1 - s / c, where the reply has c calls, and s is the greater of two numbers: the calls beyond the number
+      of true calls, and the repeated calls. For a reply without calls it is 1 if there are no true calls, otherwise 0.
     """
     reasoning = None
     if candidate.reference is not None:
@@ -182,5 +183,5 @@ def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
 
 
 def _same(a: object, b: object) -> bool:
-    """Returns whether two values are equal as JSON. Unlike in Python, true and 1 are different."""
+    """Returns whether two values have the same JSON text. Unlike in Python, true and 1 differ, and so do 1 and 1.0."""
     return calls_text([ToolCall("", {"": a})]) == calls_text([ToolCall("", {"": b})])

@@ -26,7 +26,7 @@ SCHEMA = {
 _CODE_BLOCK = re.compile(
     r"\A```(?:json)?(.*)```\Z", re.DOTALL
 )  # only one repetition, because several ones would take cubic time on blank text
-_QUOTED = 500  # of an unusable answer, the second question quotes at most this many characters
+_QUOTED = 500  # the second question quotes at most this many characters of the unusable first answer
 
 
 class AnswerError(ValueError):
@@ -80,7 +80,7 @@ def repair(messages: Sequence[dict[str, str]], answer: str, error: AnswerError) 
 
 
 def response_format(structured: Structured) -> dict[str, Any]:
-    """Returns the part of a request that makes the server enforce JSON output; it is empty for ``none``."""
+    """Returns the keys of a request that make the server enforce JSON output. There are no such keys for ``none``."""
     if structured == "json_schema":
         schema = {"name": "verdict", "strict": True, "schema": SCHEMA}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -91,7 +91,8 @@ def read_score(answer: str) -> float:
     """Returns the score in an answer of a judging model.
 
     The answer must be one JSON object. It may be in a code block, or after reasoning that ends with ``</think>``. Other
-    text is not searched for a score, because there the judge may repeat a score that the reply told it to give.
+    text is not searched for a score, because the judging model may repeat there a score that the candidate's reply
+    demanded.
 
     Raises:
         AnswerError: the answer has another form, or its score is not in [0, 1].

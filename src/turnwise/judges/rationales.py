@@ -1,7 +1,7 @@
 """Asks a model at an endpoint to write reference rationales, which explain why each step of a demonstration is right.
 
-AWPO (arXiv:2512.19126, App. B.2) compares a reply's reasoning with a reference rationale that a strong model wrote
-before training.
+AWPO (arXiv:2512.19126, App. B.2) needs them: its judge compares the reasoning of a reply with the reference rationale,
+which a strong model wrote before training.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class DemonstratedTurn:
 
 @dataclass(slots=True)
 class Written:
-    """The rationales that were written, by (trajectory id, turn).
+    """The rationales that a model wrote. The keys of ``rationales`` are pairs (trajectory id, turn).
 
-    ``missing`` counts the steps without a rationale by reason, and ``cached`` counts the rationales from the cache.
+    ``missing`` maps each reason for a missing rationale to the number of turns that have none for this reason.
+    ``cached`` counts the rationales that came from the cache.
     """
 
     rationales: dict[tuple[str, int], str] = field(default_factory=dict)

@@ -1,7 +1,8 @@
-"""Defines the scores of all judges by weights, tiers and caps (AWPO, arXiv:2512.19126, App. B.2), and loads rubrics.
+"""Defines the tiers, weights and caps of the scores of all judges (AWPO, arXiv:2512.19126, App. B.2). Loads rubrics.
 
-The text of a rubric is in ``rubrics/<name>.txt``. A changed text is a new version of the rubric, so cached scores of
-the old text are not reused.
+A score is a weighted mean of four dimensions, limited by caps and rounded to a tier. A rubric is the text that tells a
+judging model how to score; it is in ``rubrics/<name>.txt``. If the text is changed, the rubric has a new version, and
+cached scores of the old text are not reused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Marks untrusted text in a prompt, so that a model treats it as data and not as instructions.
 
 There are three defences. First, markers before and after the text contain a random code, which is chosen after the text
-was written. Second, every line of the text gets a prefix, which instructions do not have (the idea of spotlighting,
-arXiv:2403.14720). Third, control tokens, invisible characters and unusual line ends are turned into plain text.
+was written. Second, every line of the text gets a prefix, which instructions do not have. This is the idea of
+spotlighting (arXiv:2403.14720). Third, control tokens, invisible characters and unusual line ends are turned into plain
+text.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs"}  # Unicode categories: control, format,
 
 
 def new_code() -> str:
-    """Returns a random code of 64 bits as hex digits. Text that was written before cannot contain it."""
+    """Returns a random code of 64 bits as hex digits. Text that was written earlier cannot contain this code."""
     return secrets.token_hex(8)
 
 

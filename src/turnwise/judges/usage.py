@@ -1,4 +1,4 @@
-"""Counts requests to an endpoint: faults by kind, tokens, cost, latencies and rates."""
+"""Counts the requests to an endpoint and computes their faults by kind, tokens, cost, latencies and rates."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Fault = Literal[
-    "unreachable",  # connection refused or reset, or no such host
-    "timeout",  # no complete answer within the limit
+    "unreachable",  # the connection was refused or reset, or there is no such host
+    "timeout",  # no complete answer arrived within the time limit, or the HTTP status is 408
     "rate_limited",  # HTTP status 429
     "server_error",  # HTTP status 5xx
-    "rejected",  # any other HTTP status; a retry is useless
-    "garbage",  # not a chat completion
-    "skipped",  # not sent, because the endpoint has just failed too often
-    "budget",  # not sent, because the budget is spent
+    "rejected",  # any other HTTP status than 200; a retry is useless
+    "garbage",  # the answer is not a chat completion
+    "skipped",  # the question was not sent, because the endpoint has just failed too often
+    "budget",  # the question was not sent, because the budget is spent or the cost is unknown
 ]
 _KEPT = 4096  # number of the latest latencies that are kept to compute percentiles
 
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of requests to one endpoint. Only one thread may change them, but any thread may read them."""
+    """The counts of the requests to one endpoint. Only one thread may change a tally, but any thread may read it."""
 
     calls: int = 0  # HTTP requests that were begun
-    answered: int = 0
+    answered: int = 0  # HTTP requests that were answered with a chat completion
     # number of faults by kind; a fault is a failed request or a question that was not sent
     faults: Counter[str] = field(default_factory=Counter)
     prompt_tokens: int = 0

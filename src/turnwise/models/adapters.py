@@ -85,7 +85,7 @@ def note_base(folder: Path, base: str | Path) -> None:
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """Returns a digest that tells models apart.
+    """Returns a digest that differs between models with different weights.
 
     The digest is computed from the names and shapes of all tensors in ``files`` and from a few values of each tensor.
     """

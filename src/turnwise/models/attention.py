@@ -23,19 +23,20 @@ from turnwise.models.rope import fix_rope
 
 NAME = "turnwise_tree"
 KINDS = frozenset({"full_attention", "sliding_attention"})  # ``layer_types`` that work with every plan
-HIDDEN = -3e4  # added to masked scores; with -inf, a row in which everything is masked would give NaN
+HIDDEN = -3e4  # added to masked scores; with -inf, a query whose keys are all masked would get NaN
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Options of a layer's attention beyond scaled dot products.
+    """The options of a layer's attention that plain scaled dot-product attention does not have.
 
     Attributes:
         window: size of the sliding window: a token attends to itself and to the ``window - 1`` tokens before it on its
             path through the tree; None: no window.
-        softcap: scores become ``softcap * tanh(score / softcap)`` (Gemma 2, arXiv:2408.00118, section 2); None: no cap.
-        sinks: attention sinks (H,): one additional score per head, which enters the softmax's denominator but has no
-            value (gpt-oss); None: no sinks.
+        softcap: each score becomes ``softcap * tanh(score / softcap)`` (Gemma 2, arXiv:2408.00118, section 2); None: no
+            soft cap.
+        sinks: attention sinks (H,), as in gpt-oss: each head has one additional score, which enters the denominator of
+            the softmax but has no value vector; None: no sinks.
     """
 
     window: int | None = None
@@ -58,7 +59,7 @@ class Plan(Protocol):
 
     @property
     def flow(self) -> Flow | None:
-        """Returns how recurrent states pass through the new tokens. Only recurrent layers use it."""
+        """Returns the flow, which says along which tokens recurrent states pass. Only recurrent layers use it."""
         ...
 
     def attend(
@@ -102,7 +103,7 @@ def attended(
 def depth_of(end_BS: Tensor) -> Tensor:
     """Returns the number of ancestors (B, S) of each token in packed trees. Its values at padding have no meaning.
 
-    ``end_BS`` is the end of each token's subtree (see :class:`PackedTree`).
+    ``end_BS`` holds for each token the index one past its last descendant (see :class:`PackedTree`).
     """
     S = end_BS.shape[1]
     place = torch.arange(S, device=end_BS.device).expand_as(end_BS)
@@ -112,7 +113,10 @@ def depth_of(end_BS: Tensor) -> Tensor:
 
 
 class OfTrees:
-    """Base class of the attention plans for packed trees. ``end`` (B, S) is explained at :class:`PackedTree`."""
+    """Base class of the attention plans for packed trees.
+
+    ``end`` (B, S) holds for each token the index one past its last descendant, and 0 for padding.
+    """
 
     end: Tensor
 
@@ -218,7 +222,7 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
 
 
 def backbone(model: nn.Module) -> nn.Module:
-    """Returns the transformer below the output head. ``model`` may be wrapped by PEFT."""
+    """Returns the model's transformer without the output head. ``model`` may be wrapped by PEFT."""
     return unwrapped(model).base_model
 
 

@@ -2,10 +2,11 @@
 
 In depth-first order, a tree consists of *runs*: stretches of tokens without a branch. The tokens of a run attend to
 each other causally, and all descendants of a run attend to the whole run. So the ancestor mask is cut into pieces: a
-triangle for each run, and a rectangle for the descendants of the run. Both cover contiguous tokens. Small neighbouring
-subtrees form one piece with a small mask. The results of the pieces are merged by their log-sum-exps. The result is
-therefore exact, and no mask over the whole sequence is in memory. A sliding window cuts the pieces further. Attention
-sinks are treated as keys without values, which are included before the first piece.
+triangle for each run, and a rectangle for the descendants of the run. The queries of a piece are contiguous tokens, and
+so are its keys. Small neighbouring subtrees form one piece with a small mask. The attention outputs of the pieces are
+merged by the log-sum-exps of their scores. The result is therefore exact, and no mask over the whole sequence is in
+memory. If a layer has a sliding window, the pieces are cut further. If it has attention sinks, each query starts with
+the log-sum-exp of its sinks, to which the pieces are added.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from turnwise.models.attention import HIDDEN, PLAIN, OfTrees, PackedTree, Rules, depth_of
 
-SMALL = 128  # greatest total number of tokens of neighbouring subtrees that form one piece with a mask
-STEP = 512  # greatest number of queries of a piece under a sliding window
+SMALL = 128  # neighbouring subtrees with at most this many tokens in total form one piece, which has a mask
+STEP = 512  # if there is a sliding window, a piece has at most this many queries
 
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -54,7 +55,8 @@ def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
 
     Args:
         out: the result so far (..., q, D), which is updated.
-        mass: log-sum-exps (..., q) of the scores that belong to ``out``, which are updated; -inf if there are none.
+        mass: log-sum-exps (..., q) of the scores that belong to ``out``, which are updated too. They are -inf if
+            ``out`` contains no keys yet.
         part: attention output (..., q, D) over the additional keys.
         lse: log-sum-exps (..., q) of the scores that belong to ``part``.
     """
@@ -83,7 +85,7 @@ def pieces_of(end: Sequence[int], small: int = SMALL) -> list[Piece]:
 
     Args:
         end: for each token in depth-first order, the index one past its last descendant.
-        small: greatest total number of tokens of neighbouring subtrees that form one piece with a mask.
+        small: neighbouring subtrees with at most this many tokens in total form one piece, which has a mask.
 
     Returns:
         Pieces that together contain every pair of a token and one of its ancestors (or itself) exactly once.
@@ -122,7 +124,9 @@ def _together(end: Sequence[int], start: int, stop: int) -> Piece:
 
 
 def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]:
-    """Restricts pieces to a sliding window: each key must be less than ``window`` tokens before its query on the path.
+    """Returns the pieces restricted to a sliding window: a key must lie less than ``window`` tokens before its query.
+
+    The distance is counted along the path from the root to the query.
 
     Args:
         pieces: the pieces of one packed row.
@@ -154,7 +158,8 @@ class RunTree(OfTrees):
     """An attention plan for packed trees on a CPU (see ``models.attention.PackedTree``).
 
     Args:
-        end_BS: the ends of the tokens' subtrees (B, S), on the CPU. Padding has end 0, and its output is zero.
+        end_BS: for each token, the index one past its last descendant (B, S), on the CPU. Padding has end 0, and the
+            attention output at padding is zero.
     """
 
     def __init__(self, end_BS: Tensor) -> None:
@@ -197,7 +202,7 @@ class _Attend(torch.autograd.Function):
         sinks: Tensor | None,
     ) -> Tensor:
         out = torch.zeros_like(query)
-        # Log-sum-exp of each query's scores so far. The kernel computes it in float32 also for bfloat16.
+        # Log-sum-exp of each query's scores so far. The kernel returns it in float32 even if its inputs are bfloat16.
         mass = query.new_full(query.shape[:3], -torch.inf, dtype=torch.promote_types(query.dtype, torch.float32))
         if sinks is not None:
             mass.copy_(sinks[None, :, None])

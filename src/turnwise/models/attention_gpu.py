@@ -1,8 +1,9 @@
 """Computes attention over packed trees on an accelerator, in blocks and without a full mask in memory.
 
-A key is an ancestor of a later query if the query comes before the end of the key's subtree. So for a block of queries
-and keys, the first and last query and the least and greatest end of the keys' subtrees decide whether the ancestor mask
-allows all pairs, some pairs or none. Blocks without an allowed pair are not computed.
+A query may attend to an earlier key exactly if the query comes before the end of the key's subtree. A block consists of
+consecutive queries and consecutive keys. Its first and last query and the least and greatest end of its keys' subtrees
+decide whether the ancestor mask allows all pairs of the block, some pairs or none. Blocks without an allowed pair are
+not computed.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ NARROW = 16  # smallest head size that the kernel supports
 class BlockTree(OfTrees):
     """An attention plan for packed trees on an accelerator (see ``models.attention.PackedTree``).
 
-    Layers with a soft cap, attention sinks or heads of fewer than ``NARROW`` dimensions use the dense plan.
+    Layers with a soft cap, attention sinks or heads of fewer than ``NARROW`` dimensions use the plan with a dense mask
+    (``models.attention.PackedTree``).
 
     Args:
-        end_BS: the ends of the tokens' subtrees (B, S). Padding has end 0 and attends only to itself.
+        end_BS: for each token, the index one past its last descendant (B, S). Padding has end 0 and attends only to
+            itself.
     """
 
     def __init__(self, end_BS: Tensor) -> None:
@@ -57,7 +60,7 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> 
     """Returns the ancestor mask of packed trees as a block mask for flex attention.
 
     Args:
-        end_BS: the ends of the tokens' subtrees (B, S); S must be a multiple of ``block``.
+        end_BS: for each token, the index one past its last descendant (B, S). S must be a multiple of ``block``.
         block: block size in tokens.
         window: size of the sliding window in tokens; None: no window.
     """
@@ -107,7 +110,7 @@ def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
 def _kernel(device: str) -> Any:
     """Returns the flex attention kernel, compiled unless the device is a CPU.
 
-    On a CPU it is used only in tests, and keeps all scores in memory. It is compiled for any length (``dynamic``), because
-    nearly every packed row has another one.
+    It is compiled for sequences of any length (``dynamic``), because nearly every packed row has a different length. On
+    a CPU the kernel is used only in tests, and keeps all scores in memory.
     """
     return torch.compile(flex_attention, dynamic=True) if device != "cpu" else flex_attention

@@ -1,8 +1,9 @@
-"""Makes gated delta rule layers of transformers compute along the branches of a tree.
+"""Makes the gated delta rule layers of transformers pass their states along the branches of a tree.
 
 Such a layer calls two functions that are defined or imported in its module: a convolution and the gated delta rule.
-Both are replaced by functions that follow the plan of the forward pass (``models.attention``). Without a plan, they
-call the original functions. So the rest of each architecture's layer code is used unchanged.
+This module replaces both by functions that follow the plan of the forward pass (``models.attention.Plan``), which
+describes the tree. Without a plan, they call the original functions. So the rest of each architecture's layer code is
+used unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ CONVOLUTION, RULE, ONE = "causal_conv1d_fn", "torch_chunk_gated_delta_rule", "to
 
 
 def heed_plans(model: nn.Module) -> bool:
-    """Makes the model's gated delta rule layers follow plans. Returns whether the model has such layers."""
+    """Makes the model's gated delta rule layers follow the plan of a forward pass (``models.attention.Plan``).
+
+    Returns whether the model has such layers.
+    """
     layers = [layer for layer in model.modules() if _follows_rule(layer)]
     for layer in layers:
         file = sys.modules[type(layer).__module__]

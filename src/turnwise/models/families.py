@@ -1,8 +1,8 @@
 """Builds small random models of the architectures in transformers, for checks that each architecture works.
 
-A small model's configuration is the library's default with reduced sizes. Sizes are recognised by the names of their
-keys, so no list of architectures is needed. The random weights have a large spread, so that a wrong mask, position or
-head changes every log-prob.
+A small model's configuration is the default configuration of transformers with reduced sizes. Sizes are recognised by
+the names of their keys, so no list of architectures is needed. The random weights have a large spread, so that a wrong
+mask, position or head changes every log-prob.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-MOST = 30_000_000  # parameters; in a larger model, some sizes have unknown names and were not reduced
+MOST = 30_000_000  # greatest number of parameters; a larger model has sizes with unknown names, which were not reduced
 LAYERS = 4
 MEMORY = -3.0  # natural log of the approximate fraction of its state that a recurrent layer forgets per token
 _SIZES = (  # pattern of a configuration key, and the value in a small model; the first matching pattern is used
@@ -147,9 +147,9 @@ def _small(config: Any) -> dict[str, Any]:
 
 
 def _including_all(default: Any, given: int) -> int:
-    """Returns the number of lowest layers that include every layer kind of the default configuration.
+    """Returns the least n for which the n lowest layers of the default configuration include all its kinds of layers.
 
-    If that number is above ``2 * LAYERS``, it returns ``given`` instead.
+    If n is above ``2 * LAYERS``, it returns ``given`` instead.
     """
     kinds: Iterable[str] = getattr(default.get_text_config(), "layer_types", None) or ()
     known = list(kinds)

@@ -1,10 +1,10 @@
 """Implements the forward pass of Llama-like decoders with few torch operations, for fast sampling.
 
 Small models on a CPU spend more time on the overhead of operations than on computing. This forward pass uses the
-weights of the library's modules and computes the same function, with about a third of the operations. For example, it
-normalises and rotates queries and keys together, adds residuals within the preceding matrix product, and overwrites
-tensors that are no longer needed. In lower precision, every number is rounded where the library rounds it, because
-sampled log-probs should be near those of the training pass.
+weights of the modules of transformers and computes the same function, with about a third of the operations. For
+example, it normalises and rotates queries and keys together, adds residuals within the preceding matrix product, and
+overwrites tensors that are no longer needed. If the weights are not float32, every number is rounded where transformers
+rounds it, because the log-probs of sampling should be near those of the training pass.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def norm(x: Tensor, module: Any) -> Tensor:
 def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """Returns ``x / sqrt(mean(x^2) + epsilon) * weight``, with the mean over the last axis.
 
-    In lower precision, the quotient is computed in float32 and rounded before the product.
+    If ``x`` is not float32, the quotient is computed in float32 and rounded to the dtype of ``x`` before the product.
     """
     if x.dtype != torch.float32:
         return F.rms_norm(x, x.shape[-1:], eps=epsilon).mul_(weight)
@@ -124,7 +124,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     out = torch.empty_like(x)
     low, high = out.chunk(2, dim=-1)
-    if x.dtype != torch.float32:  # each product is rounded before the sum
+    if x.dtype != torch.float32:  # then each product is rounded before the sum, as in transformers
         torch.mul(first, cos, out=low).sub_(second * sin)
         torch.mul(second, cos, out=high).add_(first * sin)
         return out
@@ -140,7 +140,7 @@ def _linear(x: Tensor, module: Any) -> Tensor:
 def _add_linear(x: Tensor, h: Tensor, module: Any) -> None:
     """Adds the output of the linear layer ``module`` for the input ``h`` to ``x``, in place.
 
-    In lower precision, the output is rounded before the sum.
+    If ``x`` is not float32, the layer's output is rounded to the dtype of ``x`` before the sum.
     """
     if x.dtype != torch.float32:
         x.add_(_linear(h, module))

@@ -90,7 +90,8 @@ class Head:
     def _is_product(self) -> bool:
         """Returns whether the logits are exactly the product of the hidden states and the output embedding.
 
-        The head must be a linear layer without bias, and the model must not change its input or output.
+        This holds if the head is a linear layer without bias, and the model changes neither the hidden states before
+        this layer nor the logits after it.
         """
         layer = self.base.get_output_embeddings()
         seen: list[tuple[Tensor, Tensor, int]] = []
@@ -117,7 +118,7 @@ class _Given(nn.Module):
 
     @property
     def decoder(self) -> _Given:
-        """Returns this module, because some models call ``decoder`` of their transformer."""
+        """Returns this module itself, because some models call the attribute ``decoder`` of their transformer."""
         return self
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:

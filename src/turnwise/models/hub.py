@@ -53,7 +53,7 @@ def at_hand(model: str, key: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Returns whether a server answers at this address in one attempt. Proxies of the environment are used."""
+    """Returns whether a server at this address answers one request. Proxies from environment variables are used."""
     try:
         with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_LIMIT):
             return True

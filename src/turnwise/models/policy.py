@@ -1,4 +1,4 @@
-"""Loads a policy: a Hugging Face causal LM and its tokenizer, for training with LoRA or of all weights."""
+"""Loads a policy: a Hugging Face causal LM and its tokenizer. Either LoRA adapters or all weights can be trained."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PolicyError(InputError):
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
     """Returns a copy of ``model`` in which LoRA adapters are merged into the weights.
 
-    If ``into`` is given (an earlier copy), the weights are written into it instead of a new model.
+    If ``into`` is given, which must be an earlier copy, the weights are written into it and no new model is made.
 
     Raises:
         PolicyError: the architecture or its adapters cannot be copied.
@@ -60,7 +60,7 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
         with torch.device("meta"):
             into = type(base)(base.config)
         into = into.to_empty(device=next(base.parameters()).device).to(next(base.parameters()).dtype)
-        for name, buffer in base.named_buffers():  # such as rotary frequencies, which are not in the state dict
+        for name, buffer in base.named_buffers():  # buffers, such as rotary frequencies, are not in the state dict
             owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
         for name, module in base.named_modules():  # keeps fixed rotary frequencies fixed (``models.rope``)
@@ -196,7 +196,7 @@ def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bo
 def _unlike_linear(module: torch.nn.Module) -> bool:
     """Returns whether ``module`` is a subclass of ``nn.Linear`` with its own forward pass, such as an expert router.
 
-    Such a module may return something else than a tensor, so it cannot have a LoRA adapter.
+    The output of such a module may not be a tensor, so it cannot have a LoRA adapter.
     """
     own = type(module).__module__.startswith("transformers.models.")
     return own and isinstance(module, torch.nn.Linear) and type(module).forward is not torch.nn.Linear.forward

@@ -38,9 +38,9 @@ def pick(states: States, index: Tensor) -> dict[int, State]:
 
 
 def stack(states: Sequence[States | None]) -> dict[int, State] | None:
-    """Joins the states of single histories into states of all of them.
+    """Joins the states of single histories into one batch of states.
 
-    None stands for an empty history, whose states are zeros. If all entries are None, the result is None.
+    An entry that is None stands for an empty history, whose states are zeros. If all entries are None, it returns None.
     """
     known = next((each for each in states if each is not None), None)
     if known is None:
@@ -54,13 +54,13 @@ def stack(states: Sequence[States | None]) -> dict[int, State] | None:
 
 
 class _Level(NamedTuple):
-    """The n pieces at one depth of the tree, padded to L tokens and computed together."""
+    """All n pieces (stretches without a branch) at one depth of the tree. They are padded to L tokens."""
 
     shape: tuple[int, int]  # (n, L)
     token: Tensor  # (n * L,): flat index of each token in the forward pass; an arbitrary index for padding
     real: Tensor  # (n, L): 1 for a token, 0 for padding
     kept: Tensor  # those of the n * L indices that are tokens and not padding
-    above: Tensor  # (n,): index of the parent piece within the previous level; at depth 0, index of the given state
+    above: Tensor  # (n,): index of the parent piece within the previous level; at depth 0, index of the initial state
 
 
 class Flow:
@@ -97,10 +97,11 @@ class Flow:
     # -- the convolution -----------------------------------------------------------------------------------------------
 
     def taps(self, size: int) -> Tensor:
-        """Returns the places of each token's inputs to a convolution with kernel size ``size``, as (size, places).
+        """Returns the places (flat indices) of each token's inputs to a convolution with kernel size ``size``.
 
-        Row 0 holds the token's own place, row 1 the place of the token before it on its path, and so on. Places from
-        ``self.places`` on stand for the ``size - 1`` inputs stored in each given state. The last place stands for zero.
+        The result has shape (size, places). Row 0 holds the token's own place, row 1 the place of the token before it
+        on its path, and so on. Places from ``self.places`` on stand for the ``size - 1`` inputs that each initial state
+        stores. The last place stands for an input of zero.
         """
         if size not in self._taps:
             first, length, above = (np.array(x) for x in (self.first, self.length, self.above))
@@ -121,7 +122,7 @@ class Flow:
 
     @cached_property
     def ends(self) -> Tensor:
-        """Returns the place of the last token of each piece."""
+        """Returns the place (flat index) of the last token of each piece."""
         return self._tensor(np.array(self.first) + np.array(self.length) - 1)
 
     def convolve(
@@ -156,7 +157,10 @@ class Flow:
 
     @cached_property
     def levels(self) -> list[_Level]:
-        """Groups the pieces by depth. Also sets ``order`` and ``written``, which are used to undo the grouping."""
+        """Returns the pieces grouped by their depth in the tree, one level for each depth.
+
+        The call also sets ``order`` and ``written``, with which :meth:`rule` undoes the grouping.
+        """
         depth: list[int] = []
         column: list[int] = []  # for each piece, its index within its level
         members: list[list[int]] = []
@@ -189,8 +193,8 @@ class Flow:
 
         Args:
             layer: number of the layer.
-            chunked: the library's function for a sequence of tokens.
-            single: the library's function for one token.
+            chunked: the function of transformers that computes the rule for a sequence of tokens.
+            single: the function of transformers that computes the rule for one token.
             parts: query and key (B, T, H_k, D_k), value (B, T, H, D_v), log of the decay (B, T, H), and beta (B, T, H).
             more: other keyword arguments with which the layer calls its rule.
 
@@ -221,7 +225,8 @@ class Flow:
 def flow_of_tree(end_BS: Tensor) -> Flow:
     """Returns the flow of recurrent states through packed trees (see ``models.attention.PackedTree``).
 
-    Padding has end 0. If ``end_BS`` has no data (as when memory is planned), each row counts as one path.
+    ``end_BS`` holds for each token the index one past its last descendant, and 0 for padding. If ``end_BS`` has no data
+    (as when memory is planned), each row counts as one path.
     """
     B, S = end_BS.shape
     if type(end_BS) is not Tensor or end_BS.is_meta:

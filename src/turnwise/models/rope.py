@@ -1,9 +1,9 @@
 """Fixes the frequencies of rotary embeddings, so that they do not depend on which tokens share a forward pass.
 
 Two scaling methods choose the frequencies by the longest position in a forward pass: longrope (Phi-3 long,
-arXiv:2402.13753) and dynamic NTK scaling. Unchanged, they would rotate a token in a packed tree differently than in its
-path alone. They would also rotate a token differently in sampling, when its path is still short, than in training. So
-the frequencies are chosen once, when the model is loaded.
+arXiv:2402.13753) and dynamic NTK scaling. A token in a packed tree would then be rotated differently than in a forward
+pass over its path alone. It would also be rotated differently in sampling, when its path is still short, than in
+training. To prevent this, the frequencies are chosen once, when the model is loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def fix_rope(model: Any, longest: int | None = None) -> None:
     used, and all tokens use the same set.
 
     Raises:
-        ValueError: the model uses dynamic scaling, and ``longest`` is above the context length without scaling.
+        ValueError: the model uses dynamic scaling, and ``longest`` is above the length from which on dynamic scaling
+            changes the frequencies.
     """
     for module in model.modules():
         kind = getattr(module, "rope_type", None)

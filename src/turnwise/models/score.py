@@ -11,14 +11,15 @@ from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
 from turnwise.models.head import Head
 
-# Pairs of tokens in a micro-batch (rows * tokens^2) from which on attention is computed in blocks: one row of 2,897 tokens. On an
-# H200 a dense mask was faster for one row of 2,048 tokens and slower for one of 4,096 (docs/gpu.md). That several rows count by
-# their pairs is an assumption: the time of a dense mask grows with the pairs, and that of starting kernels does not.
+# Attention on a GPU is computed in blocks if a micro-batch has at least this many pairs of tokens (rows * tokens^2).
+# One row of 2,897 tokens has so many. On an H200, a dense mask was faster than blocks for one row of 2,048 tokens, and
+# slower for one row of 4,096 tokens (docs/gpu.md). For several rows, it is an assumption that the number of pairs
+# decides: the time of a dense mask grows with the number of pairs, but the time to start kernels does not.
 LARGE = 1 << 23
 
 
 class PackedTokens(Protocol):
-    """Packed trees, and the tokens in them whose log-probs are computed (see ``rollouts.pack.Packed``)."""
+    """A batch of packed trees, and the tokens in them whose log-probs are computed (see ``rollouts.pack.Packed``)."""
 
     ids_BS: Tensor
     position_BS: Tensor
@@ -35,7 +36,8 @@ def score(
     Args:
         model: the policy.
         packed: the packed trees and the tokens to predict, on the model's device.
-        temperature: the sampling temperature, so that log-probs are those of the distribution that was sampled from.
+        temperature: the temperature at which the tokens were sampled. The log-probs are then those of the distribution
+            from which the tokens were drawn.
         entropy: whether to compute the entropies; otherwise None is returned for them.
     """
     plan = plan_of(packed.end_BS)

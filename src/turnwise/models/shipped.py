@@ -18,7 +18,7 @@ WORLDS: Mapping[str, tuple[str, ...]] = {
 }
 """Maps each shipped base policy's name (a value of ``policy.model``) to the environments it was trained on.
 
-It was trained on the tiny level of each environment.
+Each policy was trained only on the tiny level of these environments.
 """
 BASES: Mapping[str, Path] = {name: _SHELF / name for name in WORLDS}
 """Maps each shipped base policy's name to its folder."""
@@ -42,7 +42,7 @@ def tiny_path(name: str = "tiny") -> Path:
 
 
 def weights_of(model: str) -> str:
-    """Returns the folder or id of a configured model. The name of a shipped base policy becomes its folder."""
+    """Returns the folder or Hugging Face id of a model. For the name of a shipped base policy, this is its folder."""
     return str(tiny_path(model) if model in BASES else model)
 
 

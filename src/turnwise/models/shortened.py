@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from turnwise.models.attention import backbone, unwrapped
 
-FEWEST = 2  # least number of layers: only from the second layer on, inputs depend on other tokens
+FEWEST = 2  # at least so many layers are kept, because the inputs of the first layer do not depend on other tokens
 _WINDOWS = ("sliding_window",)  # attribute names of window sizes (in tokens) in configurations and attention modules
 _NUMBERS = ("idx", "index", "layer_id", "layer_number")  # suffixes of the attributes that hold a layer's own number
 
@@ -47,7 +47,7 @@ def cut(model: Any, window: int) -> Iterator[None]:
 
 @contextmanager
 def narrowed(model: Any, tokens: int) -> Iterator[bool]:
-    """Limits the vocabulary to its first ``tokens`` tokens within a ``with`` block, and restores it afterwards.
+    """Limits the model's vocabulary to its first ``tokens`` tokens within a ``with`` block, and restores it afterwards.
 
     No weight is copied.
 
@@ -90,7 +90,7 @@ def _changes() -> Iterator[Callable[[Any, str, Any], None]]:
 def enough(layers: nn.ModuleList) -> int:
     """Returns the least number n for which the first n layers include every kind of layer.
 
-    If the model has enough layers, n is at least ``FEWEST``.
+    n is at least ``FEWEST``, or the number of layers if the model has fewer.
     """
     kinds = [kind_of(layer) for layer in layers]
     return max(min(FEWEST, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds))

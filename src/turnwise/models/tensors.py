@@ -1,4 +1,4 @@
-"""Provides general tensor functions: segmented sums, and log-probs and entropies of chosen tokens.
+"""Provides general tensor functions: sums over segments, and log-probs and entropies of chosen tokens.
 
 In shapes, ``K`` is a flat axis of trained tokens, ``D`` the hidden size, and ``V`` the vocabulary size.
 """
@@ -40,7 +40,7 @@ def selected_logprobs(
 def selected_logprobs_and_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, chunk: int = 1024
 ) -> tuple[Tensor, Tensor]:
-    """Returns log-probs of chosen tokens and the entropies of their distributions, both in nats.
+    """Returns log-probs of chosen tokens and the entropies of the next-token distributions, both in nats.
 
     Only the logits of ``chunk`` positions are in memory at a time. The backward pass recomputes them. Matrix products
     use the dtype of ``hidden``, and the softmax uses at least float32. Autocast is ignored, so that the forward and
@@ -107,7 +107,7 @@ class _SelectedLogprobs(torch.autograd.Function):
                 entropy_K[part] = logsumexp_K[part] - probs.mul_(logits).sum(-1)
         ctx.save_for_backward(rows, weight, targets_K, logsumexp_K, entropy_K)
         ctx.temperature, ctx.chunk = temperature, chunk
-        ctx.set_materialize_grads(False)  # an entropy without gradient then costs nothing in the backward pass
+        ctx.set_materialize_grads(False)  # if only the log-probs have a gradient, the backward pass skips the entropies
         return logprobs_K, entropy_K
 
     @staticmethod

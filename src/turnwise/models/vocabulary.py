@@ -1,4 +1,4 @@
-"""Checks that a model's tokenizer fits its weights, reproduces ordinary text, and encodes any text in limited time."""
+"""Checks that a tokenizer fits the model's weights, reproduces ordinary text, and encodes any text in limited time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = 4  # limit of CPU time in seconds for all texts of one trial
 _PATIENCE = 60  # seconds of wall-clock time after which a trial is stopped, in case it gets no CPU time
 _WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_KNOWN = {  # patterns that are known to be safe: those of the shipped base policies, of Qwen and of Llama
+_KNOWN = {  # patterns that always match within limited time: those of the shipped base policies, of Qwen and of Llama
     r"\n| ?\p{N}{1,2}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s",
     _WORD + r"\p{N}" + _REST,
     _WORD + r"\p{N}{1,3}" + _REST,
@@ -78,9 +78,9 @@ def check_special(model: str | Path, rows: int) -> None:
 def check_patterns(model: str | Path) -> None:
     """Checks that the regular expressions in a model's ``tokenizer.json`` are matched within limited time.
 
-    Matching a regular expression may take practically forever, and this process could not stop it. So unknown
-    expressions are tried in another process. The test texts are long repetitions of each character in the expressions
-    and of some other characters.
+    Matching a regular expression may take practically forever, and the process that does it cannot be interrupted. So
+    expressions that are not in ``_KNOWN`` are tried in another process. The test texts are long repetitions of each
+    character in the expressions and of some other characters.
 
     Raises:
         WeightsError: matching took too long or failed, the tokenizer splits texts at random (dropout), or two added

@@ -132,7 +132,7 @@ def _check_types(files: Sequence[Path]) -> None:
 def _check_folder(folder: Path) -> None:
     """Checks that a model's folder contains only regular files and folders.
 
-    Anything else, such as a broken link, would be ignored silently.
+    Anything else, such as a broken link, would be ignored silently when the model is loaded.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         if not path.is_file() and not path.is_dir():
@@ -155,7 +155,7 @@ def _check_places(files: Sequence[Path], named: Mapping[str, str]) -> int:
 def check_tied(files: Sequence[Path], config: Any) -> None:
     """Checks that the output head in the files equals the embeddings if the configuration ties the two.
 
-    A tied head in the files is ignored when the model is loaded. So a head with other values would be lost silently.
+    If they are tied, transformers ignores the head in the files. So a head with other values would be lost silently.
 
     Raises:
         WeightsError: the files contain a head that differs from the embeddings, although it is tied.
@@ -185,7 +185,7 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
 def check_loaded(info: Mapping[str, Any], layers: int) -> None:
     """Checks the missing and unexpected tensors that ``from_pretrained`` reports.
 
-    Missing tensors are an error, because the library fills them with random values; tied tensors may be missing. An
+    Missing tensors are an error, because transformers fills them with random values. Tied tensors may be missing. An
     unexpected tensor in one of the model's layers means that the files belong to another architecture. Other unexpected
     tensors are ignored.
 
@@ -222,10 +222,10 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def check_embeddings(weight: torch.Tensor) -> None:
-    """Checks that the first rows of the embeddings do not all have the same value, as in weights that were never set.
+    """Checks that the first 64 rows of the embeddings hold different values, unlike weights that were never set.
 
     Raises:
-        WeightsError: all their values are equal.
+        WeightsError: all values in these rows are equal.
     """
     if not weight.is_meta and weight.numel() > 1 and bool((weight[:64] == weight[0, 0]).all()):
         raise WeightsError("all embeddings have the same value: the weights were never set")
@@ -237,7 +237,7 @@ def check_norms(modules: Iterable[tuple[str, torch.nn.Module]]) -> None:
     Zero weights are accepted in layers that scale by 1 + weight, such as Gemma's.
 
     Raises:
-        WeightsError: such a layer was found; the message names the first one.
+        WeightsError: a normalisation layer returns the same output for every input; the message names the first one.
     """
     for name, module in modules:
         if re.search(r"Norm(Gated)?$", type(module).__name__) and _answers_one_thing(module):

@@ -17,7 +17,8 @@ from turnwise.models.score import score
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.shape import blank
 
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # keys that tell a mixture of experts
+# configuration keys that only models with a mixture of experts have
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 @dataclass(slots=True)
@@ -59,7 +60,8 @@ def activation_bytes(
             computed again.
     """
     if dtype != "bfloat16" and any(getattr(source.config, name, 0) for name in EXPERTS):
-        # Fake tensors know the product of experts in bfloat16 only. Where some numbers stay in bfloat16, this is too much.
+        # The matrix product of experts works on fake tensors only in bfloat16. So the bytes are counted in bfloat16 and
+        # scaled to the size of dtype. If autocast keeps some tensors in bfloat16, the result is too large.
         half = activation_bytes(source, "bfloat16", lora, rows, tokens, scored, autocast, recompute, offload)
         return half * getattr(torch, dtype).itemsize // torch.bfloat16.itemsize
     layers = int(source.config.num_hidden_layers)

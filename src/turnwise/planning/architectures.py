@@ -34,11 +34,12 @@ class Architecture:
 
 
 def architecture(model: str) -> Architecture:
-    """Returns the architecture of the model that ``policy.model`` names: a shipped tiny base, a folder, or a Hugging
-    Face id. No server is contacted.
+    """Returns the architecture of a model. ``model`` is a value of ``policy.model``: the name of a shipped base policy,
+    a folder, or a Hugging Face id. No server is contacted.
 
     Raises:
-        InputError: the folder has no ``config.json``, or the id is neither in the cache nor in the shipped file.
+        InputError: the folder has no ``config.json``, or the id is neither in the Hugging Face cache nor in
+            architectures.yaml.
     """
     folder = Path(weights_of(model))
     if folder.is_dir():

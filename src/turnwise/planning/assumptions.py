@@ -1,5 +1,5 @@
-"""Collects the assumptions of a simulation about a run: values from the run's configuration and plan, and values that
-the user provides.
+"""Collects what a simulation assumes about a run: values from the run's configuration and plan, and values that the
+user provides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ TURNS_SIGMA = 0.5
 LATENCY = 1.0  # assumed mean seconds until an environment answers
 HANDED_GB_S = 1.0  # assumed speed in GB/s at which new weights are written to files and loaded by the servers
 USED = 0.9  # fraction of a GPU's memory that a server uses; vLLM's default
-LEAST = 6  # smallest number of collections; with the largest staleness, the first three wait for no update
+# smallest number of simulated collections; with the largest staleness, the first three collections wait for no update
+LEAST = 6
 DRAWN = 40_000  # approximate number of turns that a simulation draws
 
 Given = Mapping[str, float | tuple[tuple[float, float], ...]]
@@ -60,7 +61,7 @@ class Assumptions:
 
 
 class _Values:
-    """Collects assumed numbers and their sources. A value that the user gives takes precedence over a derived one."""
+    """Collects assumed numbers and their sources. A value that the user gives replaces the derived value."""
 
     def __init__(self, given: Given) -> None:
         self.given, self.values, self.why = dict(given), dict[str, Any](), dict[str, str]()
@@ -190,8 +191,9 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
 
 
 def _pace(shape: Shape, gpu: Gpu, each: int, context: float, tell: _Values) -> Pace:
-    """Returns the decoding speed of one server. Unless the user gives it, it is derived from the time in which a
-    decoding step reads all weights, and for each request reads the keys and values and computes the FLOPs of a token.
+    """Returns the decoding speed of one server. If the user does not give it, it is computed from the time of a
+    decoding step. A step reads all weights once. For each request, it also reads the keys and values and computes one
+    token.
     """
     points = tell.given.pop("curve", None)
     if isinstance(points, tuple):

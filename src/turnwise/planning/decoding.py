@@ -1,4 +1,4 @@
-"""Simulates the sampling engine. All requests share its servers, and their tokens are decoded at the same rate."""
+"""Simulates the sampling engine. All requests share the engine's servers, and all get tokens at the same rate."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Request(Generic[T]):
 
 class Decoding(Generic[T]):
     """Simulates requests that are decoded together and spread evenly over the servers. If ``places`` requests are in
-    progress, further ones wait in a queue.
+    progress, further requests wait in a queue.
 
-    All requests in progress get tokens at the same rate, so that one clock is enough. The clock counts the tokens that
-    a request would have received if it had been in progress since the start. A request of L tokens that begins at clock
-    c is complete when the clock reaches c + L.
+    All requests in progress get tokens at the same rate, so that one clock is enough for all of them. The clock counts
+    the tokens that a request would have received if it had been in progress since the start of the simulation. A
+    request of L tokens that begins at clock value c is complete when the clock reaches c + L.
 
     Args:
         pace: the decoding speed of one server.
@@ -45,7 +45,7 @@ class Decoding(Generic[T]):
         self.thrown = 0.0  # tokens decoded for requests that were cancelled later
         self.saved = 0.0  # tokens that cancelled requests would still have needed
         self._clock, self._now = 0.0, 0.0
-        self._seconds = 0.0  # seconds for one token at the current number of requests
+        self._seconds = 0.0  # seconds for one token of a request, at the current number of requests
         self._ends: list[tuple[float, int, Request[T]]] = []
         self._line: deque[Request[T]] = deque()
         self._count = 0
@@ -79,7 +79,7 @@ class Decoding(Generic[T]):
     def take(self) -> Request[T]:
         """Returns the request that completes now, and starts the next request of the queue."""
         end, _, request = heappop(self._ends)
-        self._clock = end  # set exactly, which removes the rounding errors of the time steps
+        self._clock = end  # the exact value, without the rounding errors of the time steps
         self.decoded += request.tokens
         self._leave()
         return request

@@ -12,13 +12,14 @@ from turnwise.planning.shape import Shape
 
 def attention(shape: Shape, tokens: float, context: float) -> float:
     """Returns the FLOPs of attention for ``tokens`` queries with ``context`` keys each. They are 4 x layers x H x D x
-    tokens x context.
+    tokens x context, with H heads of size D.
     """
     return 4.0 * shape.layers * shape.heads * shape.head_dim * tokens * context
 
 
 def forward(shape: Shape, tokens: float, context: float, scored: float) -> float:
-    """Returns the FLOPs of a forward pass: 2 x (matmul + adapter) x tokens + attention + 2 x V x D x scored.
+    """Returns the FLOPs of a forward pass: 2 x (matmul + adapter_matmul) x tokens + attention + 2 x head x scored. The
+    parameter counts ``matmul``, ``adapter_matmul`` and ``head`` are explained at :class:`Shape`.
 
     Args:
         tokens: number of tokens that pass through the layers.
@@ -46,11 +47,10 @@ def backward(shape: Shape, tokens: float, context: float, scored: float) -> floa
 
 
 def decode(shape: Shape, sampled: float, context: float, prefilled: float) -> float:
-    """Returns the FLOPs of sampling. Each of the ``sampled`` tokens attends to ``context`` others and needs logits. The
-    ``prefilled`` tokens need no logits.
+    """Returns the FLOPs of sampling. Each of the ``sampled`` tokens attends to ``context`` other tokens and needs
+    logits. The ``prefilled`` tokens need no logits, and attend to half of ``context`` on average.
 
-    The engine's copy of the policy has its adapter merged into the weights, so that the adapter costs nothing. A
-    prefilled token attends to half of ``context`` on average.
+    The adapter costs nothing, because it is merged into the weights of the engine's copy of the policy.
     """
     tokens = sampled + prefilled
     seen = attention(shape, sampled, context) + attention(shape, prefilled, context / 2)

@@ -1,4 +1,4 @@
-"""GPUs that a plan or a measurement can name, with the figures of their data sheets."""
+"""Lists the GPUs that a plan or a measurement can name, with the numbers from their data sheets."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ def work(
     """Returns the FLOPs and GPU-hours of a run.
 
     Sampling: every decoding step reads the engine's weights once for all replies that are decoded together, and it
-    reads the keys and values of each reply. The time of a prefill is limited by computation. Training: a forward and a
-    backward pass over the packed rows, including masked query-key pairs, and a further forward pass if the loss needs
-    log-probs of the reference policy. Not counted: kernel launches, environments, judges, optimiser steps, diagnostics,
-    loading and saving.
+    reads the keys and values of each reply. The time of a prefill is limited by computation. Training: the update makes
+    a forward and a backward pass over the packed rows, including masked query-key pairs. It makes a further forward
+    pass if the loss needs log-probs of the reference policy. The following is not counted: kernel launches,
+    environments, judges, optimiser steps, diagnostics, loading and saving.
     """
     steps = int(cfg.trainer.max_epochs)
     counts: dict[str, float] = {}

@@ -1,5 +1,5 @@
-"""Estimates the lengths of histories and replies in tokens. They come from demonstrations, from the user's input, or
-from limits in the configuration as upper bounds.
+"""Estimates the lengths of histories and replies in tokens. The numbers come from demonstrations or from the user's
+input. If neither gives a number, a limit in the configuration is used as an upper bound.
 """
 
 from __future__ import annotations

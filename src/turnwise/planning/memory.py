@@ -1,4 +1,4 @@
-"""Estimates how much memory a run needs on each GPU, by part and in bytes. Every GPU holds the whole policy, unless
+"""Estimates how many bytes of memory each part of a run needs on each GPU. Every GPU holds the whole policy, unless
 ``trainer=fsdp`` shards it.
 """
 
@@ -19,9 +19,9 @@ from turnwise.planning.tokens import Around, Tokens
 
 CHUNK = 1024  # number of positions whose logits the update holds in memory at once (tensors.selected_logprobs)
 TRAINED_LOGIT = (
-    20  # bytes per logit: product, float32 logits, and in the backward pass log-probs, probabilities and gradient
+    20  # bytes per logit: matrix product, float32 logits, and in the backward pass log-probs, probabilities, gradient
 )
-DRAWN_LOGIT = 34  # bytes per logit in engines.draw: product, four float32 copies, two float64 copies
+DRAWN_LOGIT = 34  # bytes per logit in engines.draw: matrix product, four float32 copies and two float64 copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ def cached(shape: Shape, history: float) -> int:
 
 
 def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
-    """Returns the number of histories whose keys and values the engine holds at a time (``engines.rows.Rows``). It is
-    limited by ``engine.memory_gb``, but it is at least 1 if ``histories`` is not 0.
+    """Returns how many of ``histories`` histories the engine holds at the same time, with their keys and values
+    (``engines.rows.Rows``). ``engine.memory_gb`` limits this number, but it is at least 1 if ``histories`` is not 0.
     """
     budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))
@@ -126,7 +126,7 @@ def memory(
     trains = int(cfg.trainer.max_epochs) > 0
     inside = "vllm" not in str(cfg.engine.get("_target_"))  # vLLM servers use GPUs of their own
     shards, offload = sharding(cfg)
-    beside = 0 if offload else 1  # whether this part stays in GPU memory
+    beside = 0 if offload else 1  # 0 if the shards of the policy are in CPU memory
     layers, outside = shape.layers, shape.head * shape.item * (1 if source.config.tie_word_embeddings else 2)
     # bytes of the embeddings, of the gathered layer and of the next layer
     gathered = outside + 2 * (shape.weight_bytes - outside) // layers if shards > 1 else 0

@@ -1,5 +1,5 @@
-"""Finds what a configured run still lacks: files, checkpoints, credentials, programs, memory. Each finding names a
-remedy and the section of docs/cluster.md that explains it.
+"""Finds out what a configured run still lacks: files, checkpoints, credentials, programs, memory. For each missing item
+it returns a text that names a remedy and the section of docs/cluster.md that explains the remedy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turnwise.planning.nested import settings_of
 from turnwise.planning.shape import Shape
 
 _FILES = {"files", "corpus", "games", "data"}  # environment settings that hold a file, or one file per split
-SMALLEST_STEP = 2.0**-9  # smallest relative step that is not lost when a bfloat16 weight is rounded
+SMALLEST_STEP = 2.0**-9  # if |step / weight| of an update is smaller, rounding the weight to bfloat16 removes the step
 
 
 def missing(
@@ -32,7 +32,7 @@ def missing(
     gpu: Gpu,
     world: str,
 ) -> list[str]:
-    """Returns the reasons why the run cannot start. Each names its remedy and a section of docs/cluster.md.
+    """Returns the reasons why the run cannot start. Each reason names a remedy and a section of docs/cluster.md.
 
     Args:
         models: the architecture of each model by its configuration key, such as ``policy.model``.
@@ -60,8 +60,8 @@ def _files(cfg: DictConfig) -> Iterator[str]:
 
 
 def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
-    """Yields a reason if the opening history and the longest reply together exceed ``rollout.max_length``. Such states
-    are skipped, and such episodes end before their first turn.
+    """Yields a reason if the opening history and the longest reply together exceed ``rollout.max_length``. A run would
+    then leave out these states, or its episodes would end before their first turn.
     """
     limit, reply = int(cfg.rollout.max_length), int(cfg.rollout.sampling.max_tokens)
     needed = ceil(lengths.opening) + reply

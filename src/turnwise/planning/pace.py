@@ -11,8 +11,9 @@ Points = Sequence[tuple[float, float]]
 
 
 class Pace:
-    """The decoding speed of one server: the seconds per token of a request as a function of the number of requests in
-    progress. The seconds are interpolated linearly between given points, and extrapolated linearly beyond them.
+    """The decoding speed of one server. It gives the seconds that a request needs for a token, as a function of the
+    number of requests in progress. The seconds are interpolated linearly between given points, and extrapolated
+    linearly beyond them.
 
     A decoding step reads the weights once, and the keys and values once for each request. Its time is therefore a
     constant plus a term that is proportional to the number of requests, and the total throughput approaches a limit.
@@ -47,7 +48,7 @@ class Pace:
 
     @classmethod
     def halving(cls, first: float, half: float) -> Pace:
-        """Returns the pace at which each of n requests receives first / (1 + n / half) tokens per second."""
+        """Returns the pace at which each of n requests in progress gets first / (1 + n / half) tokens per second."""
         return cls([(0, first), (half, first / 2)])
 
     def seconds(self, requests: float) -> float:

@@ -1,5 +1,5 @@
 """Computes the plan of one run from its configuration: tokens, memory, FLOPs, GPU-hours, and missing inputs.
-``scripts/plan.py`` prints a plan as a row.
+``scripts/plan.py`` prints each plan as a row of its tables.
 """
 
 from __future__ import annotations

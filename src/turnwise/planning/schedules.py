@@ -1,5 +1,6 @@
 """Simulates sampling and training as discrete events. A collection is the batch of rollouts for one update. The
-schedule and its staleness decide which collections and updates wait for each other.
+schedule decides which collections and updates wait for each other. Its staleness is the number of collections by which
+sampling may be ahead of training.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from turnwise.planning.decoding import Decoding, Request
 from turnwise.planning.pace import Pace
 from turnwise.planning.workload import Group, Turn
 
-SHARE = 0.5  # speed of the engine and of the trainer while both use the same GPUs, relative to their speed alone
+SHARE = 0.5  # speed of the engine and the trainer while both use the same GPUs, divided by the speed of each one alone
 NEVER = float("inf")
 
 
@@ -98,15 +99,15 @@ class Played:
 
     @property
     def first(self) -> int:
-        """Index of the update at which the timing of iterations begins. The collections of earlier updates did not have
-        to wait for any update.
+        """Index of the update at which the timing of iterations begins. Earlier updates are not timed, because their
+        collections did not have to wait for any update.
         """
         return min(self.staleness, max(0, len(self.updated) - 2))
 
     @property
     def iteration(self) -> float:
         """Mean seconds from the end of one update to the end of the next, beginning at :attr:`first`. If there is only
-        one update, the time at which it ended.
+        one update, this is the time at which it ended.
         """
         count = len(self.updated) - 1 - self.first
         return (self.updated[-1] - self.updated[self.first]) / count if count else self.updated[-1]
@@ -158,7 +159,7 @@ class _Run:
         self.count = self.begun = self.loaded = 0
         self.left: list[int] = []  # number of unfinished rollouts of each collection
         self.waiting: list[_Rollout] = []  # waiting for the next batch, if the schedule is not free
-        self.under_way = 0  # number of other unfinished rollouts, if the schedule is not free
+        self.under_way = 0  # number of unfinished rollouts that are not in ``waiting``, if the schedule is not free
 
     def play(self, on_update: Callable[[int], None] | None) -> Played:
         while len(self.played.updated) < len(self.collections):

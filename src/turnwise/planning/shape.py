@@ -1,7 +1,7 @@
-"""Counts a policy's parameters by part, in numbers and bytes, on the meta device without its weights.
+"""Counts the parameters and bytes of each part of a policy, which is built on torch's meta device without weights.
 
-The model is built by transformers, and its adapter is added by the same code as in a run. The counts therefore equal
-those of a run.
+Transformers builds the model, and the same code as in a run adds its adapter. The counts therefore equal those of a
+run.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Simulates a run under each schedule of sampling and training. Reports the duration of the run, the mean fraction of
-its GPUs that are busy, and a lower bound of the time per iteration.
+"""Simulates a run under each schedule. A schedule says how sampling and training wait for each other. The results are
+the duration of the run, the mean fraction of its GPUs that are busy, and a lower bound of the time per iteration.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Row:
         asked: number of tokens that would be sampled if no gate stopped any rollout.
         hours: duration of the whole run in hours, without evaluations and profiles.
         gpu_hours: ``hours`` times the number of GPUs.
-        busy: mean fraction of the GPUs that are busy during the iterations that ``Played.iteration`` averages over.
+        busy: mean fraction of the GPUs that are busy, over the iterations from which ``Played.iteration`` computes its
+            mean.
     """
 
     schedule: Schedule
@@ -108,8 +109,8 @@ def simulated(
 
 
 def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) -> list[Row]:
-    """Returns a row for each schedule. All schedules are simulated on the same randomly drawn rollouts. ``on_update``
-    is called after each simulated update.
+    """Returns a result for each schedule. All schedules are simulated with the same randomly drawn rollouts.
+    ``on_update`` is called after each simulated update.
     """
     drawn = [assumed.workload.collection(assumed.seed, number) for number in range(assumed.collections)]
     asked = sum(tokens for groups in drawn for group in groups for rollout in group.rollouts for tokens, _ in rollout)
@@ -129,9 +130,10 @@ def bound(collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule
 
     A collection is the batch of rollouts for one update. It takes at least the time to decode its tokens at the
     engine's largest throughput. It also takes at least as long as its slowest rollout would take alone on a server,
-    with its replies and the answers of the environment one after the other. With staleness 0 each collection is
-    followed by an update, and their times add up. With a larger staleness, collections and updates overlap. With
-    ``schedule.spanning``, up to ``staleness + 1`` collections also overlap each other.
+    with its replies and the answers of the environment one after the other. Staleness is the number of collections by
+    which sampling may be ahead of training. With staleness 0, each collection is followed by an update, and their times
+    add up. With a larger staleness, collections and updates overlap. With ``schedule.spanning``, up to
+    ``staleness + 1`` collections also overlap each other.
     """
     work, chain, both = [], [], []
     for groups in collections:
@@ -170,7 +172,7 @@ def shares(busy: Sequence[tuple[float, float]], begin: float, end: float, bins: 
 
 def simulated_table(name: str, simulation: Simulation) -> Table:
     """Returns a table with a line for each schedule. The last column is the fraction of tokens that the gate saves,
-    relative to the tokens that would be sampled without a gate.
+    compared with a run that has no gate.
     """
     assumed, site = simulation.assumed, simulation.assumed.site
     head = [

@@ -28,8 +28,8 @@ HOURS = ("sampling", "training", "predictor", "profile", "evaluation", "in all")
 
 
 def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Table]:
-    """Returns tables of the memory, the tokens, and the FLOPs and GPU-hours of the planned runs, with one line for each
-    row of the sweep.
+    """Returns three tables of the planned runs: the first shows the memory, the second the tokens, and the third the
+    FLOPs and GPU-hours. Each table has one line for each row of the sweep.
     """
     memory = Table(f"{title}: GB on a GPU", ["row", "model", "parameters, B", "trained, M", *PARTS], [])
     tokens = Table(
@@ -68,8 +68,14 @@ def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Tabl
 
 
 def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
-    """Returns notes on the sources of the lengths, on missing inputs such as files, and on the sections of
-    docs/cluster.md that explain how to get them. Rows with the same note share one line.
+    """Returns notes about the planned runs, one per line. They say where the assumed lengths come from, what is
+    missing, and which sections of docs/cluster.md explain how to get it. Rows of the sweep with the same note share one
+    line.
+
+    Args:
+        plans: the plan of each row by name.
+        gpu: the planned GPU.
+        cannot: for each row that has no plan, the reason.
     """
     told: dict[str, list[str]] = {}
     for name, one in plans.items():

@@ -1,7 +1,7 @@
 """Estimates how many tokens a run samples and trains on.
 
-To count rollouts, the run's own allocator is called on made-up states and finished rollouts of the expected length,
-half of which succeed.
+To count rollouts, this module calls the run's own allocator. The allocator gets made-up states and made-up finished
+rollouts of the expected length, half of which succeed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from turnwise.planning.lengths import Lengths
 from turnwise.rollouts.pack import row_limit
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
-ANSWER = 24  # assumed tokens of an answer to an out-of-domain item (evaluation.suites.answer_skills)
+ANSWER = 24  # assumed number of tokens of an answer to an out-of-domain test item (evaluation.suites.answer_skills)
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Token counts for one iteration, under the assumption that every group is used in the update. A history is the
-    token sequence of a rollout so far.
+    """The token counts of one iteration, if every group is used in the update. A history is the token sequence of a
+    rollout so far.
 
     Attributes:
         states: number of sampled states.
@@ -39,7 +39,8 @@ class Tokens:
         samples: number of replies sampled at the same time from one history.
         depth: mean number of turns of a rollout.
         trained: number of tokens on which the loss is computed.
-        stored: number of tokens in all packed rows of the update.
+        stored: number of tokens in all packed rows of the update. Paths that share a prefix are packed into one row,
+            which stores the prefix once.
         row: number of tokens in one packed row.
     """
 
@@ -61,11 +62,13 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Counts of the tokens that are sampled for profiles and evaluations, outside of training iterations.
+    """Counts of the tokens that are sampled for profiles and evaluations, outside of training iterations. A profile
+    samples actions at every demonstrated turn and records which of them are accepted (states=pivots).
 
     Attributes:
-        profiled: tokens sampled to profile the demonstrated turns (states=pivots). With ``states.refresh`` the count
-            assumes the largest possible number of profiles.
+        profiled: tokens sampled for profiles. With ``states.refresh`` the count assumes the largest possible number of
+            profiles.
+        profiled_prefill, evaluated_prefill: tokens that the engine prefills for profiles, and for evaluations.
         demonstrated: number of turns of a demonstrated trajectory.
         evaluated: tokens sampled in all evaluations together.
         evaluations: number of evaluations.
@@ -88,7 +91,7 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
     states = int(cfg.rollout.states)
     from_experts = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     spoken = lengths.spoken + lengths.observation
-    # Imitation trains on whole demonstrated trajectories without an allocator, even if a scale sets
+    # Imitation trains on whole demonstrated trajectories and has no allocator. A scale (conf/scale) may still set
     # allocator.group_size.
     if OmegaConf.select(cfg, "allocator._target_") is None:
         spine = lengths.opening + lengths.demonstrated * spoken - lengths.observation
@@ -148,8 +151,8 @@ def _packed(trees: int, shared: float, own: float, pieces: float, longest: float
 
 
 def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
-    """Returns the number of rollouts that the run's allocator starts at roots, and the number of turns of each rollout
-    that it lets branch off later.
+    """Returns two values: the number of rollouts that the run's allocator starts at root states, and the number of
+    turns of each rollout that it lets branch off later from another rollout.
     """
     allocator = build(cfg, "allocator", value=_even, reward=_alternating)
     shown = [State(f"planned/{i}", Task("", str(i), "train"), (0,)) for i in range(states)]
@@ -188,7 +191,7 @@ def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
     profiles = int(cfg.states.refresh_most) if again else 1
     spine = lengths.opening + lengths.demonstrated * (lengths.spoken + lengths.observation)
     epochs, every = int(cfg.trainer.max_epochs), int(cfg.eval.every)
-    # an evaluation that is due after the last iteration coincides with the one after training
+    # an evaluation that is due after the last iteration is the same as the evaluation after training
     times = 2 + (max(epochs - 1, 0) // every if every else 0)
     episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
     items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(

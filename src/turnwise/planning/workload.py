@@ -21,7 +21,7 @@ class Tail:
         mean: mean before values are clipped.
         sigma: standard deviation of the logarithm. The 99th percentile is exp(2.33 sigma) times the median. For sigma
             1.0 that is 10 times the median.
-        most: largest value; larger ones are replaced by it.
+        most: largest value. A larger random value is replaced by ``most``.
     """
 
     mean: float

@@ -131,7 +131,7 @@ class Bubblewrap:
             return self._mark
 
     def _start(self, command: str, stack: ExitStack, passage: Passage | None) -> tuple[subprocess.Popen[bytes], int]:
-        """Starts a bash that runs the command once its input is closed. Returns it and a pipe of bwrap's reports."""
+        """Starts a bash that runs the command once its input is closed. Returns bwrap's process and its report pipe."""
         limits = self.limits
         bounds: dict[str, int | str] = {
             "c": 0,
@@ -141,7 +141,7 @@ class Bubblewrap:
             "u": limits.processes,
             "t": math.ceil(limits.seconds) + 1,
         }
-        if passage:  # a command with a door may open few sockets, but may reserve any amount of address space
+        if passage:  # a command with a door may open only 64 files, but may reserve any amount of address space
             bounds |= {"n": 64, "v": "unlimited"}
         script = (
             "echo; read -r _; exec < /dev/null\n"
@@ -190,7 +190,7 @@ class Bubblewrap:
 
 
 class _Running:
-    """A command in bwrap. Its only child is process 1 of the sandbox, whose end also ends all others in the sandbox."""
+    """A command in bwrap. The only child of bwrap is the sandbox's process 1; when it ends, all others there end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -237,7 +237,7 @@ def reason() -> str | None:
 
 
 def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> Sequence[int]:
-    """Waits for bwrap's start. Returns descriptors of the file systems that the command can write to."""
+    """Waits until bwrap has started. Returns descriptors of the file systems to which the command can write."""
     assert process.stdout is not None
     ready = readable(process.stdout, _START)
     if not ready or os.read(process.stdout.fileno(), 1) != b"\n":
@@ -282,7 +282,7 @@ def _pipe_of(data: bytes) -> int:
 
 
 def _drain(descriptor: int) -> str:
-    """Returns the remaining content of a pipe, whose writers have closed it."""
+    """Returns the remaining content of a pipe, after all writers have closed the pipe."""
     parts = []
     while chunk := os.read(descriptor, 4096):
         parts.append(chunk)

@@ -16,7 +16,7 @@ DISKS = (BOX, "/tmp", "/dev/shm")
 """The file systems that a command can write to, all in memory and limited in size. The first is the work folder."""
 _CLOSED = "/closed"  # a folder that only a process with the capability CAP_DAC_READ_SEARCH can enter
 
-_LONGEST = 100_000  # maximum length of a command in bytes, because the kernel refuses arguments above 128 KiB
+_LONGEST = 100_000  # maximum length of a command in bytes; the kernel refuses arguments of more than 128 KiB
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
 
 
@@ -24,7 +24,7 @@ def command_walls(owner: int | None, python: str, folders: Sequence[str], limits
     """Returns the command line of a bwrap that runs one shell command in an empty work folder.
 
     Args:
-        owner: id of the user that replaces root; None if the run was not started by root.
+        owner: id of the user as whom bwrap runs if root started the run; None if another user started it.
         python: the Python interpreter whose folder comes first on the PATH.
         folders: folders of the host, besides /usr, that code in the sandbox may read.
         limits: the limits of the call. They determine the maximum size of the work folder.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from turnwise.errors import InputError
 
-X86_64, _AARCH64 = 0xC000003E, 0xC00000B7  # the codes of the kernel's audit subsystem for architectures
+X86_64, _AARCH64 = 0xC000003E, 0xC00000B7  # the codes by which the kernel's audit subsystem names architectures
 # name of a system call -> its numbers on x86_64 and on aarch64; None: aarch64 has no such call
 _NUMBERS: Mapping[str, tuple[int, int | None]] = {
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186),

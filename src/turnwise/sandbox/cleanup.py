@@ -3,8 +3,8 @@
 ``python cleanup.py MARK`` waits until its standard input is closed, which happens when the trainer ends. It then kills
 every bwrap process that has the trainer's mark (a unique word) on its command line.
 
-This is needed because bubblewrap ends with its parent only once it has started up. If the parent dies during the start,
-bubblewrap's inner process waits forever for its outer process.
+This is needed because a bubblewrap that is still starting does not end together with its parent. If the parent dies
+during the start, bubblewrap's inner process waits forever for its outer process.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 LOOKS, TICK = 40, 0.05  # maximum number of searches for processes, and seconds between two searches
-# This process ends after so many consecutive searches that find nothing. One is not enough, because a process may be
-# about to become a bwrap.
+# This process ends after so many consecutive searches that find no process. One search is not enough, because a process
+# may be about to become a bwrap.
 QUIET = 2
 
 

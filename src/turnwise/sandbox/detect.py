@@ -1,4 +1,4 @@
-"""Opens a sandbox, after checking that it works on this machine."""
+"""Opens a sandbox, after a test that bubblewrap works on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.sandbox import bubblewrap
 from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox
 
 Backend = Literal["auto", "bubblewrap"]
-TRIES = 3  # number of failed attempts to run a command after which bubblewrap counts as unusable
+TRIES = 3  # after so many failed attempts to run a command, bubblewrap counts as unusable
 
 
 def open_sandbox(

@@ -1,4 +1,4 @@
-"""Reads and writes the content of a work folder as a value (a tree): its files, links and folders.
+"""Reads and writes the content of a work folder. In memory the content is a value, a tree of files, links and folders.
 
 Owners and dates of files are not kept. Folders are opened through descriptors, one path component at a time, and links
 are never followed.

@@ -1,7 +1,7 @@
 """Reads information about processes from the kernel.
 
 The Python server receives this file as text, after ``state.py`` and before ``server.py``. So this file imports no other
-file of Turnwise. On the host, ``watch.py`` also uses it."""
+file of Turnwise. ``watch.py``, which runs on the host, uses it too."""
 
 # ruff: noqa: PTH115, PTH123, PTH208
 
@@ -41,9 +41,9 @@ def pair():
 
 
 def enter():
-    """Makes this module read processes through the current folder, which must be a /proc folder.
+    """Makes this module read information about processes through the current folder, which must be a /proc folder.
 
-    It then gives up all capabilities permanently, so that no later process can open that folder.
+    The process then gives up all capabilities permanently, so that no later process can open that folder.
     """
     global PROCESSES  # noqa: PLW0603 (the program is one text, so a global is simplest)
     PROCESSES = "."
@@ -82,7 +82,10 @@ def bare(process, channel, excused):
 
 
 def lets_go(process, channel, seconds):
-    """Waits until a state has closed ``channel``, which it passed to its copy. Returns False after ``seconds``."""
+    """Waits until a state has closed the socket that it passed to its copy, which is the other end of ``channel``.
+
+    Returns False if the state has not closed it after ``seconds``.
+    """
     end = time.monotonic() + seconds
     while name_of(channel.peer) in (open_files(process) or {}).values():
         if time.monotonic() > end:

@@ -28,7 +28,7 @@ from turnwise.sandbox.watch import children, readable
 STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "processes.py", "server.py"))
 STATES = 480  # maximum number of states that are kept at the same time; each state is a process and a socket
 COPIES = 32  # maximum number of copies of states that are made in advance
-KEPT_MIB = 4096  # memory limit in MiB for all kept states together; of each, only memory beyond an empty state's counts
+KEPT_MIB = 4096  # memory limit in MiB of all states together; the memory of an empty state is subtracted from each
 _GRACE = 10.0  # seconds after a snippet's time limit until a server that has not answered is killed
 
 Start = Callable[[str, str], "subprocess.Popen[bytes]"]
@@ -36,7 +36,7 @@ Start = Callable[[str, str], "subprocess.Popen[bytes]"]
 
 
 def source() -> str:
-    """Returns the source text of the program that runs in the sandbox: three files, one after the other."""
+    """Returns the source text of the Python server, which runs in the sandbox: three files, one after the other."""
     return "\n\n".join(part.read_text() for part in (STATE, *_REST))
 
 
@@ -108,7 +108,9 @@ class PythonServer:
         return CallResult(reply["output"], reply["status"], reply["stopped"]), reply["state"]
 
     def free(self, number: int) -> None:
-        """Marks a state to be dropped. The server is told with the next call, so this method is safe in a finalizer."""
+        """Marks a state as no longer needed. The next call of :meth:`run` tells the server, so this method only appends
+        to a list, which is safe in a finalizer.
+        """
         self._freed.append(number)
 
     def close(self) -> None:

@@ -1,9 +1,10 @@
 """Defines the interface of a sandbox, which runs shell commands and Python snippets with limits.
 
-Folders and states are values. A command maps a :class:`~turnwise.sandbox.folder_value.Tree` (the files of a work
-folder) to a new tree. A snippet maps a :class:`PythonState` to a new state. The old tree or state stays unchanged, so
-rollouts can branch by starting from the same value several times. Model-written code runs only in a sandbox. If no
-sandbox works on the machine, :class:`NoSandboxError` says what to install.
+The content of a folder and the state of an interpreter are values. A command maps a
+:class:`~turnwise.sandbox.folder_value.Tree` (the files of a work folder) to a new tree. A snippet maps a
+:class:`PythonState` to a new state. The old tree or state stays unchanged, so rollouts can branch by starting from the
+same value several times. Model-written code runs only in a sandbox. If no sandbox works on the machine,
+:class:`NoSandboxError` says what to install.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _LEAST_MIB = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one call. Each limit applies to all processes of the call together, unless its comment differs.
+    """The limits of one call of a sandbox (a command or a snippet).
+
+    Each limit applies to all processes of the call together, unless its comment says otherwise.
 
     Raises:
         ValueError: a limit is not above 0, or the memory is too small for a Python interpreter.
@@ -70,7 +73,7 @@ class CallResult:
     """The result of a call.
 
     ``output`` contains standard output and standard error in the order in which they were written. ``status`` is the
-    exit status, or None if a limit ended the call. ``stopped`` names this limit.
+    exit status, or None if a limit ended the call. ``stopped`` is the name of the limit that ended the call.
     """
 
     output: str

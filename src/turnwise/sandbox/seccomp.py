@@ -1,8 +1,9 @@
 """Builds filters of system calls (seccomp), as byte code for the kernel and ``bwrap --seccomp``.
 
-Namespaces already hide the network, the host's files and its processes. The filters refuse three more kinds of system
-calls: calls that evade a limit (by memory that is counted for no process), calls into parts of the kernel that ordinary
-commands do not need, and calls by which two Python states could exchange data.
+The namespaces of a sandbox already hide the network, the host's files and its processes. In addition, the filters
+refuse three kinds of system calls. Calls of the first kind evade a limit, because they allocate memory that is counted
+for no process. The second kind uses parts of the kernel that ordinary commands do not need. The third kind would let
+two Python states exchange data.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _REFUSED = (
 )  # fmt: skip
 """System calls that no process in a sandbox may use."""
 
-# Refused too, because the memory of file attributes does not count towards the size of a folder.
+# These calls are refused too, because the memory of file attributes does not count towards the size of a folder.
 _ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
 
 _REFUSED_STATES = (
@@ -52,7 +53,7 @@ _IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)
 _INTERNET, _TCP = 2, 6  # AF_INET, IPPROTO_TCP
 _SOL_SOCKET, _BUFFERS = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and their FORCE variants
 
-_SPACES = 0x7E020000  # the CLONE_NEW* flags, which create new namespaces
+_SPACES = 0x7E020000  # all CLONE_NEW* flags of clone, which create new namespaces
 # clone flags by which a new process shares its current folder, open files, signal handlers, semaphores or I/O context
 _SHARING = 0x80040E00
 _MEMORY, _VFORK, _THREAD = 0x100, 0x4000, 0x10000
@@ -75,7 +76,8 @@ def confined() -> bytes:
 
 
 def broker() -> bytes:
-    """Returns the filter for the Python server. It allows socket pairs, by which process 1 talks to its states.
+    """Returns the filter for the Python server. It allows socket pairs, by which the server's process 1 talks to the
+    Python states.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -104,7 +106,7 @@ def connected() -> bytes:
 
 
 def alone() -> bytes:
-    """Returns an additional filter for Python states, so that no state can affect another state or pass data to it.
+    """Returns an additional filter for Python states. With it, no state can affect another state or pass data to it.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -112,7 +114,7 @@ def alone() -> bytes:
     _, numbers = calls()
     rules = [
         *_refuse_all(_REFUSED_STATES, errno.EPERM),
-        *_on(  # a new thread may share everything; a new process may share only memory, while its parent waits (vfork)
+        *_on(  # a new thread may share everything; a new process may share only memory, if its parent waits (vfork)
             numbers["clone"],
             [
                 _first(0),
@@ -173,7 +175,7 @@ def _refuse_all(names: Iterable[str], number: int) -> list[_Rule]:
 def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
     """Returns instructions that apply ``rules`` only to the system call number ``call``.
 
-    They end by loading the call's number again, which the following instructions need.
+    The last of them loads the number of the system call again, because the following instructions read it.
     """
     inner = [*rules, (_LOAD, _NUMBER, 0, 0)]
     return [(_EQUAL, call, 0, len(inner)), *inner]

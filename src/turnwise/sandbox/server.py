@@ -1,13 +1,13 @@
-"""Runs the Python server, which is process 1 of its own sandbox. This text follows ``state.py`` and ``processes.py``.
+"""Runs the Python server, process 1 of its own sandbox. In its program, ``state.py`` and ``processes.py`` come first.
 
 A state is a waiting process. A snippet runs in a copy of that process, and the copy then waits as the next state. The
 original process stays unchanged. To save time, copies of the state that the next snippet will probably use are made in
-advance. A snippet can do anything to its own process, so process 1 (the broker) trusts no state: the kernel tells which
-process sent a message (SCM_CREDENTIALS), and after each snippet all processes except kept states are killed, and kept
-states are stopped until their next request. States cannot exchange data, because no state can open /proc, and a state
-with other open files after a snippet is killed. Requests and replies pass through standard input and output: four bytes
-of length, then JSON. Request: {"run": state, "code": text, "free": [states]}. Reply: {"output", "status", "stopped",
-"state"} or {"lost": why}. This file imports only the standard library.
+advance. A snippet can do anything to its own process, so process 1 (the broker) trusts no state. The kernel tells which
+process sent a message (SCM_CREDENTIALS). After each snippet, the broker kills all processes but kept states and their
+copies, and stops these until their next request. States cannot exchange data, because no state can open /proc, and the
+broker kills a state that has other open files after a snippet. Requests and replies pass through standard input and
+output: four bytes of length, then JSON. Request: {"run": state, "code": text, "free": [states]}. Reply: {"output",
+"status", "stopped", "state"} or {"lost": why}. This file imports only the standard library.
 """
 
 # No pathlib, because its import would take longer than all other imports together.
@@ -31,20 +31,20 @@ if TYPE_CHECKING:  # in the sandbox there are no files to import
     from turnwise.sandbox.processes import pair, receive, report, resident, stop_all, take
     from turnwise.sandbox.state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
-TICK = 0.02  # seconds between two checks of what a snippet uses
-AHEAD = 0.5  # time limit in seconds of a copy that no request waits for
-BESIDE = 0.05  # seconds to wait after a snippet for the copy that was begun during it
+TICK = 0.02  # seconds between two checks of the memory and processes that a snippet uses
+AHEAD = 0.5  # time limit in seconds for making a copy in advance, while no request waits
+BESIDE = 0.05  # after a snippet, seconds to wait for the copy that was begun while the snippet ran
 WARM = 0.002  # seconds that a new copy may run while there is no request
 PATIENCE = 5  # seconds within which killed processes must have ended
-SMALL = 16 << 20  # a state of at most this many bytes is kept however much memory the others take
+SMALL = 16 << 20  # a state of at most this many bytes is kept, no matter how much memory the other states take
 
 
 class Broker:
     def __init__(self, settings):
         self.settings = settings
-        self.states = {}  # number -> (process id, socket, bytes beyond an empty state's)
+        self.states = {}  # number -> (process id, socket, bytes of memory beyond that of an empty state)
         self.copies = {}  # number -> (process id or None while being made, socket); the latest copy is last
-        self.late = {}  # number -> channels (their inodes) that a state may still hold; no data went through them
+        self.late = {}  # number -> inodes of unused sockets that the state may still hold open
         self.asked = set()  # states on which a snippet ran
         self.killed = set()  # processes that the broker killed; some may not have ended yet
         self.count = 0
@@ -99,9 +99,10 @@ class Broker:
         return there - self.known()
 
     def sweep(self, speaker):
-        """Stops all processes, then kills all except kept states and ``speaker``. Returns ``speaker`` if it is alive.
+        """Stops all processes, then kills all but ``speaker``, kept states and copies. Returns ``speaker`` if alive.
 
-        Killing processes one by one would be too slow for a fork bomb. But one stop signal to the whole namespace
+        ``speaker`` is the process that reported the end of the snippet, or None. The processes are stopped first,
+        because killing them one by one would be too slow for a fork bomb. One stop signal to the whole namespace
         reaches every process, even a child that is just being created, and stopped processes create no children.
         """
         stop_all()
@@ -179,7 +180,7 @@ class Broker:
         stop_all()
 
     def begin(self, number):
-        """Begins a copy of state ``number`` unless there is one already. Returns whether a copy was begun."""
+        """Begins a copy of state ``number`` unless it has a copy already. Returns whether a copy was begun."""
         if number not in self.states or number in self.copies:
             return False
         if len(self.copies) >= self.settings["copies"]:
@@ -214,7 +215,7 @@ class Broker:
         making = [self.copies[number][1].peer] if number in self.copies else []
         maker, own, _ = self.states[number]
         if not bare(maker, own, {*making, *self.late.get(number, ())}):
-            self.free(number)  # an earlier snippet may have changed how this state copies itself
+            self.free(number)  # the state holds a foreign file: an earlier snippet may have changed its copying
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])
@@ -226,7 +227,7 @@ class Broker:
             channel.close()
             status = None if stopped else 1
         state = number if heir is None else self.keep(heir, channel, size)
-        self.likely = number if number in self.asked else state  # branches begin at a state that ran a snippet before
+        self.likely = number if number in self.asked else state  # a second snippet on a state: rollouts branch there
         self.asked.add(number)
         return {"output": output.decode("utf-8", "replace"), "status": status, "stopped": stopped, "state": state}
 
@@ -243,7 +244,7 @@ class Broker:
             self.order(copy, channel, RUN, text, write)
         except TimeoutError:
             return channel, b"", None, "time", None
-        if number in self.asked:  # branches begin at this state, so its next copy is made during this call
+        if number in self.asked:  # rollouts branch at this state, so its next copy is made while the snippet runs
             self.begin(number)
         return channel, *self.follow(channel, read)
 

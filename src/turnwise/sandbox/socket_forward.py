@@ -2,8 +2,8 @@
 
 A sandbox has a network of its own, which consists only of 127.0.0.1. A listening socket belongs to the network in which
 it was created, no matter which process holds it. So a small program in the sandbox creates the socket and passes it to
-the host before the command begins. The host then accepts the command's connections on this socket. There is no other
-way out of the sandbox.
+the host before the command begins. The host then accepts the command's connections on this socket. A command in the
+sandbox can connect to nothing else outside.
 """
 
 from __future__ import annotations

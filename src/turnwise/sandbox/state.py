@@ -3,8 +3,9 @@
 The server receives this file as text, so this file imports only the standard library. ``server.py`` comes later in the
 same program and sends orders to states. An order is a message with a kind, the length of a text, the text, and one file
 descriptor. There are two kinds of orders. COPY: the process forks, and the copy uses the descriptor as its own socket
-and reports on it. RUN: the process runs the text as a snippet, writes the output to the descriptor, and reports the
-exit status. Files that a snippet leaves open are closed, because all copies would share an open file and its position.
+and sends a report on it. RUN: the process runs the text as a snippet, writes the output to the descriptor, and reports
+the exit status. After a snippet, the process closes the files that the snippet left open. Otherwise all copies would
+share an open file and its position.
 """
 
 # The C module, because the enumerations of signal take many pages of memory.
@@ -33,9 +34,9 @@ class Filter(ctypes.Structure):
 
 
 def execute(code, names):
-    """Runs a snippet and returns its exit status. As in a console, the value of a last expression is printed."""
+    """Runs a snippet and returns its exit status. If the snippet ends with an expression, its value is printed."""
     try:
-        try:  # tries one expression first, because that takes half the time without a syntax tree
+        try:  # first treats the snippet as one expression: this needs no syntax tree and takes half the time
             shown = compile(code, "<snippet>", "eval")
         except SyntaxError:
             shown = None
@@ -59,7 +60,7 @@ def execute(code, names):
 
 
 def fork():
-    """Calls os.fork, with retries at the process limit, because killed processes count until they have ended."""
+    """Calls os.fork. If the process limit is reached, it tries again: killed processes count until they have ended."""
     for _ in range(400):
         try:
             return os.fork()
@@ -71,8 +72,8 @@ def fork():
 def serve(own):
     """Carries out the orders that arrive on the socket ``own``, one after the other, forever.
 
-    After a fork, the kernel copies each memory page when a process first writes to it. So this loop does as little as
-    possible, in order to write to few pages.
+    After a fork, the kernel copies a memory page when a process first writes to it. So this loop writes to as few pages
+    as possible.
     """
     names = {"__name__": "__main__"}
     settled = False
@@ -93,7 +94,8 @@ def serve(own):
                 own.send(bytes(4))
             except OSError:  # the broker does not wait for this copy any more
                 os._exit(1)
-            # Writes now to the pages that a snippet would write to, so that it need not wait for their copies.
+            # The copy writes now to the pages to which a snippet would write. A later snippet then need not wait until
+            # the kernel has copied these pages.
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             execute("None", {})
             sys.stdout.flush()
@@ -119,7 +121,7 @@ def serve(own):
 
 
 def settle():
-    """Removes dead child processes, and makes the kernel remove later ones automatically.
+    """Removes dead child processes of this state, and makes the kernel remove later ones automatically.
 
     The children are copies of this state, which the broker manages, and processes that a snippet left behind.
     """
@@ -147,7 +149,7 @@ def first_state(own, settings):
         resource.setrlimit(getattr(resource, name), (value, value))
     rules = bytes.fromhex(settings["filter"])
     library = ctypes.CDLL(None, use_errno=True)
-    library.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # lets the broker count its open files; no other process can look
+    library.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # lets the broker, and no other process, see this process's open files
     if library.prctl(PR_SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(Filter(len(rules) // 8, rules)), 0, 0):
         raise OSError(ctypes.get_errno(), "the filter of system calls is refused")
     serve(own)

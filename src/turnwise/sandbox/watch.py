@@ -2,7 +2,7 @@
 
 The kernel itself limits each process and file (``ulimit``), the number of processes, and the size of each file system
 that a command can write to. But it does not limit the total memory of several processes or the number of files. So the
-host compares these two with their limits forty times per second. The host reads no folder while a command runs.
+host checks these two numbers about forty times per second. The host reads no folder while a command runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The output of a command, truncated to its size limit, and the limit that ended the command (empty: none)."""
+    """The output of a command, cut to its size limit, and the name of the limit that ended the command.
+
+    The name is empty if the command ended by itself.
+    """
 
     output: bytes
     stopped: Stop
