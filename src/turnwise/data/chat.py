@@ -5,9 +5,9 @@ A conversation is one list of token ids. It consists of pieces, each written by 
     prompt | action | bridge | action | bridge | action
              ^ policy ^ environment
 
-``prompt`` renders the opening messages. ``action`` is what the policy writes, with its end-of-turn token. ``bridge`` is all
-text between an action and the place where the policy writes next. Demonstrations and rollouts are built from the same three
-pieces, so their tokens are the same by construction. Text that the policy did not write can hold no special token
+``prompt`` renders the opening messages. ``action`` is the text of the policy, with its end-of-turn token. ``bridge`` is all
+text from the end of an action to the start of the next one. Demonstrations and rollouts are built from the same pieces, so
+equal texts get equal tokens. In text that the policy did not write, special tokens are made harmless
 (``data/markers.py``).
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _ASKED = {"role": "user", "content": "u"}  # first message of the test conversations
-_SPOKEN = "turnwise's action: b a\n 2  1 b B"  # the action in a test conversation; sorting or escaping would change it
+_SPOKEN = "turnwise's action: b a\n 2  1 b B"  # action in a test conversation; sorting or escaping would change it
 _ANSWER = {"role": "user", "content": "v"}
 _KEPT = 16384  # largest number of entries of each cache
 
@@ -38,12 +38,12 @@ _KEPT = 16384  # largest number of entries of each cache
 class ChatTokens:
     """Renders and tokenises conversations with a tokenizer's own chat template.
 
-    ``end_id`` closes an assistant turn. ``stop_ids`` are the ids at which sampling stops: ``end_id``, and eos if that is another
-    token. If the template closes a turn only with ordinary text, eos ends the action; the template itself writes no eos there.
+    ``end_id`` is the token that closes an assistant turn. ``stop_ids`` are the ids at which sampling stops: ``end_id``, and eos
+    if it is another token. If the template closes a turn only with ordinary text, ``end_id`` is eos, which it does not write.
 
-    ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep past reasoning as
-    the policy wrote it. Demonstrations follow the template, which may drop it; ``spines`` then warns once. If ``thinking`` is
-    set, demonstrations keep or drop past reasoning regardless of the template.
+    ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep the reasoning of
+    earlier turns. In demonstrations the template may drop it, and ``spines`` then warns once. If ``thinking`` is set,
+    demonstrations keep or drop the reasoning of earlier turns whatever the template does.
 
     Raises:
         ChatTemplateError: the tokenizer has no chat template, or no end-of-turn token is known.
@@ -80,7 +80,7 @@ class ChatTokens:
         self._encode_action = lru_cache(maxsize=_KEPT)(self._encode_action_uncached)
 
     def _try_out(self) -> None:
-        """Renders test conversations to find out what text the template writes around messages. They share one time limit."""
+        """Renders test conversations to find out what text the template writes around the messages."""
         tokenizer = self.tokenizer
         self._opening = self._render([_ASKED])
         if _SPOKEN not in self._render([{"role": "user", "content": _SPOKEN}]):
@@ -106,10 +106,10 @@ class ChatTokens:
         return self._render(messages, tools)
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
-        """Returns the token ids between two actions: the rest of the first action's turn, the observation, the generation prompt.
+        """Returns the token ids between two actions: the end of the first action's turn, the observation, the generation prompt.
 
-        ``observation`` is one message, or several that answer one turn (parallel tool calls). An action ends with the
-        end-of-turn token; a ``truncated`` action lacks it, so the bridge then begins with it.
+        ``observation`` is one message, or the several messages that answer parallel tool calls. The end-of-turn token belongs
+        to the action. A ``truncated`` action does not have this token, and in this case the bridge begins with it.
         """
         messages = [observation] if isinstance(observation, Mapping) else observation
         ids = list(self._encode_after(self._bridge(_key(messages))))
@@ -120,9 +120,9 @@ class ChatTokens:
         return list(self._encode_action(self._body(_key([_spoken(text)]))))
 
     def decode(self, action_ids: Sequence[int]) -> str:
-        """Returns the text of an action for the environment: without end-of-turn token, reasoning and outer whitespace.
+        """Returns the text that the environment gets of an action: no end-of-turn token, no reasoning, no outer whitespace.
 
-        Reasoning is all text up to the last ``</think>``. Special tokens that the policy wrote inside its action are kept.
+        The reasoning is all text up to the last ``</think>``. Special tokens that the policy wrote inside its action are kept.
         """
         return self.written(action_ids).rpartition("</think>")[2].strip()
 
@@ -136,11 +136,11 @@ class ChatTokens:
         return text.removesuffix(suffix).strip()
 
     def spine(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
-        """Returns the whole trajectory as one list of ids, without messages after the last assistant turn.
+        """Returns the whole trajectory as one list of token ids, without the messages after the last assistant turn.
 
         Raises:
-            ChatTemplateError: the template rewrites earlier turns (for example drops their reasoning), so that one list of ids
-                cannot hold the history of every turn. ``spines`` splits such a trajectory.
+            ChatTemplateError: the template rewrites earlier turns (for example, it drops their reasoning). One list of ids
+                then cannot hold the history of every turn. The method ``spines`` splits such a trajectory.
         """
         spines = self._split(messages, tools)
         if len(spines) > 1:
@@ -148,10 +148,10 @@ class ChatTokens:
         return spines[0]
 
     def spines(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[Spine]:
-        """Returns the trajectory as few token sequences (spines); as one spine if the template never rewrites history.
+        """Returns the trajectory as token sequences (spines). There is only one if the template never rewrites earlier turns.
 
-        A turn whose rendered history differs from the spine so far starts a new spine from that rendered history, so that each
-        state is exactly what the template shows the policy.
+        If the rendered history of a turn differs from the spine so far, a new spine begins with this rendered history. So the
+        history of each turn is exactly what the template shows the policy.
 
         Raises:
             ChatTemplateError: there is no assistant turn, or the template refuses the messages.
@@ -163,15 +163,15 @@ class ChatTokens:
         return spines
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
-        """Returns the last assistant turn with its history as a spine of one turn. The history is rendered as a whole."""
+        """Returns the last assistant turn with its whole rendered history, as a spine that has only this turn."""
         spine = self._split(messages, tools, last=True)[-1]
         return Spine(spine.ids, spine.turns[-1:])
 
     def _split(
         self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False, last: bool = False
     ) -> list[Spine]:
-        """Splits a trajectory where the rendered history differs from the spine so far. It compares before every turn, or in long
-        trajectories without ``each`` before the turns of ``compared``; never if thinking is kept. ``last`` renders only one turn.
+        """Splits a trajectory at each turn whose rendered history differs from the spine so far. It compares before all turns if
+        ``each`` is set, else before those of ``compared``, but never if thinking is kept. ``last`` renders only the last turn.
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
@@ -214,14 +214,14 @@ class ChatTokens:
         return rendered(self.tokenizer, self.name, shown, self._disarmed_tools(tools), prompt, self._options)
 
     def _cut(self, messages: Sequence[Message], prompt: bool = True) -> tuple[str, str]:
-        """Returns the rendered text before and after the dummy action."""
+        """Returns the rendered text before and after the test action ``_SPOKEN``."""
         head, found, tail = self._render(messages, prompt=prompt).partition(_SPOKEN)
         if not found:
             raise ChatTemplateError(f"{self.name}: the chat template omits or changes the text of assistant messages")
         return head, tail
 
     def _end_of_turn(self, tail: str) -> tuple[int, str]:
-        """Returns the end-of-turn id, and the template's text from the end of an action to the end of that token."""
+        """Returns the end-of-turn token's id, and the template's text from the end of an action to the end of this token."""
         for token_id in self._encode(tail):
             if token_id in self._special:
                 token = str(self.tokenizer.convert_ids_to_tokens(token_id))
@@ -233,7 +233,7 @@ class ChatTokens:
         return self._eos, ""
 
     def _body_uncached(self, spoken: str) -> str:
-        """Returns the text that the policy has to write for an assistant message (see ``_key``), without the end of turn."""
+        """Returns the text that the policy must write for the assistant message ``spoken`` (by ``_key``), without end of turn."""
         (message,) = json.loads(spoken)
         calls = message.get("tool_calls") or ()
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
@@ -257,7 +257,7 @@ class ChatTokens:
         return text[len(self._opening) : len(text) - len(tail)]
 
     def _bridge_uncached(self, observation: str) -> str:
-        """Returns the text between two actions, given the observation (encoded by ``_key``)."""
+        """Returns the text between two actions, given the messages of the observation as a text that ``_key`` made."""
         answer = json.loads(observation)
         try:
             tail = self._cut([_ASKED, _spoken(_SPOKEN), *answer])[1]
@@ -276,13 +276,13 @@ class ChatTokens:
         return encoded(self.tokenizer, text)
 
     def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
-        """Returns the token ids of a text after an end-of-turn token. Some tokenizers treat the start of a text differently."""
+        """Returns the ids of a text after an end-of-turn token. At the start of a text, some tokenizers would give other ids."""
         return tuple(self._encode(self._end + text)[1:])
 
     def _encode_action_uncached(self, body: str) -> tuple[int, ...]:
         before = self._encode(self._opening)
         whole = self._encode(self._opening + body)
-        # The policy cannot write a token that begins before its own text, so that no token may cross that position.
+        # The policy cannot write a token that begins before its own text, so no token may cross the action's start.
         ids = whole[len(before) :] if whole[: len(before)] == before else self._encode_after(body)
         return (*ids, *self._close())
 
@@ -292,7 +292,7 @@ class ChatTokens:
 
 
 def _key(messages: Sequence[Message]) -> str:
-    """Returns messages as a JSON text, which can be the key of a cache."""
+    """Returns chat messages as a JSON text, which can be the key of a cache."""
     return json.dumps([dict(message) for message in messages], ensure_ascii=False)
 
 

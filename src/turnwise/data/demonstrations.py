@@ -18,12 +18,12 @@ from turnwise.types import Trajectory
 
 Check = Callable[[Sequence[str]], None]
 
-_NEAR = 64  # number of trajectories kept in memory, because the states of a trajectory are often used together
+_NEAR = 64  # number of recently read trajectories kept in memory, because states of one trajectory are used together
 
 
 class Demonstration(NamedTuple):
-    """An expert trajectory and its tokens. ``spines`` are its token sequences; there are several if the chat template
-    shortens the history of later turns.
+    """An expert trajectory and its tokens. ``spines`` are the trajectory's lists of token ids. There are several lists
+    if the chat template rewrites earlier turns (``data.trajectory_ids``).
     """
 
     trajectory: Trajectory
@@ -44,7 +44,7 @@ class Demonstrations:
         self.chat = chat
         self.names = Names(folder)
         self._kept: DiskList[Demonstration] = DiskList(folder)
-        self._starts = array("Q", [0])  # number of turns before each trajectory, and last the number of all turns
+        self._starts = array("Q", [0])  # number of turns before each trajectory; the last element counts all turns
         self.histories = array("I")  # number of tokens before each turn
         self.ends = array("I")  # number of tokens up to the end of each turn
         self.number = lru_cache(maxsize=_NEAR)(self.names.place)
@@ -55,11 +55,13 @@ class Demonstrations:
 
         Args:
             trajectory: the trajectory to keep.
-            shown: the trajectory in the form that the chat template renders, if that differs.
-            check: receives the texts of the rendered replies in order before anything is kept, and may refuse them.
+            shown: the same trajectory in the form that the chat template can render. None means that ``trajectory``
+                itself is rendered.
+            check: a function that receives the texts of the rendered replies, in order. It is called before anything is
+                kept, and it may raise an error to refuse the trajectory.
 
         Raises:
-            UnusableError: the id was used before.
+            UnusableError: another trajectory has the same id, or a reply contains an end-of-turn token before its end.
             ChatTemplateError: the chat template refuses the messages.
         """
         first = self.names.place(trajectory.id)

@@ -1,9 +1,10 @@
-"""Adapts conversations to a chat template that cannot show their system turn, tools or tool calls.
+"""Adapts conversations to a chat template that does not show system messages, tools or tool calls.
 
-Some templates have no system turn (Gemma), some show neither tools nor tool calls, and some move or drop the system
-turn later in the conversation (Mistral). A run first renders short test conversations to find out what its template
-leaves out. A system turn that would be lost is merged into the first user message. Tools and calls that would be lost
-are written as text, in the JSON form of the Hermes models.
+Some templates have no system turn (Gemma). Some show neither tools nor tool calls. Some move or drop the system turn
+when the conversation goes on (Mistral). A run first renders short test conversations to find out what its model's
+template leaves out. If the template leaves out system messages, their text is merged into the first user message. If
+it leaves out tools or calls, both are written as text. The calls then have the JSON form of the Hermes models unless
+the user chose another format.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from turnwise.data.toolcalls.write import write_calls
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall, Trajectory
 
-# text of the system turn in the test conversations; a template that sorts or folds text would change it
+# text of the system message in the test conversations; it shows whether a template sorts words or changes letter case
 _SYSTEM = "turnwise system b a 2  1 b B"
 _RESULT = "turnwise result b a 2  1 b B"
 _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n</tools>\nTo call a tool, write:\n{}"
@@ -32,14 +33,15 @@ _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n<
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Adapts the conversations of a file to one chat template. Called with a trajectory, it returns the adapted one.
+    """Adapts the conversations of a file to one chat template. An instance is a function from a trajectory to the
+    adapted trajectory.
 
     Attributes:
-        format: the text format of tool calls, in demonstrations and by the policy.
-        lost_system: a phrase that says how the template loses a system turn, or empty if it shows system turns. If it
-            is set, system turns are merged into the first user message.
-        lost_tools: a phrase that says how the template loses tools and calls, or empty if it shows them. If it is set,
-            they are written as text.
+        format: the text format of tool calls, both in demonstrations and in the policy's replies.
+        lost_system: the reason why the template does not show system messages, or an empty text if it shows them. If
+            there is a reason, system messages are merged into the first user message.
+        lost_tools: the reason why the template does not show tools and calls, or an empty text if it shows them. If
+            there is a reason, tools and calls are written as text.
     """
 
     format: Format
@@ -47,7 +49,7 @@ class Dialect:
     lost_tools: str = ""
 
     def __call__(self, trajectory: Trajectory) -> Trajectory:
-        """Returns the trajectory with system turns, tools and calls in a form that the template shows."""
+        """Returns the trajectory with its system messages, tools and calls in a form that the template shows."""
         messages, tools = list(trajectory.messages), trajectory.tools
         if self.lost_tools and uses_tools(trajectory):
             messages, tools = self._as_text(messages, tools), ()
@@ -85,7 +87,7 @@ def uses_tools(trajectory: Trajectory) -> bool:
 
 
 def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = None) -> Dialect:
-    """Returns the dialect of the chat template of ``chat``: what the template leaves out, and the format of tool calls.
+    """Returns the dialect for the chat template of ``chat``: what the template leaves out, and the format of calls.
 
     Args:
         as_text: whether tools and calls are written as text even if the template can show them.
@@ -100,10 +102,11 @@ def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = No
 
 
 def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
-    """Returns a message about the first reply whose text or calls cannot be recovered from its rendered form, or an
-    empty text if all replies can be recovered.
+    """Checks that the text and the calls of each demonstrated reply can be read back from the reply that the chat
+    template renders. Returns a message about the first reply that fails, or an empty text if none fails.
 
     Args:
+        dialect: the dialect, whose format is used to parse the calls.
         trajectory: the trajectory as it was read from the file.
         actions: the rendered replies of the trajectory, in order.
     """
@@ -123,7 +126,9 @@ def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[
 
 
 def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
-    """Returns whether a rendered reply lacks text: its message has text and calls, but only the calls are rendered."""
+    """Returns whether the chat template drops the text of a reply that has both text and calls, and renders only the
+    calls. ``actions`` are the rendered replies of the trajectory, in order.
+    """
     return any(
         step.calls and step.content.strip() not in action
         for step, action in zip(steps_of(trajectory), actions, strict=True)
@@ -131,7 +136,9 @@ def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
 
 
 def refuse_lost_tools(dialect: Dialect, name: str) -> InputError:
-    """Returns the error for a template that cannot show the tools of a file although ``data.tools_as_text`` is false."""
+    """Returns the error for a file whose dialogues use tools, if the chat template cannot show tools and
+    ``data.tools_as_text`` is false. ``name`` is the name of the file.
+    """
     return InputError(
         f"{name}: {dialect.lost_tools}, but the dialogues use tools: choose a model whose chat template shows tools, "
         "or set data.tools_as_text=true to write the tools as text"
@@ -166,8 +173,8 @@ def _result() -> Message:
 
 
 def _shown(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
-    """Returns an empty text if the rendered history contains ``what``, else the reason in brackets, for the end of a
-    message.
+    """Returns an empty text if the rendered messages contain the text ``what``. Otherwise returns the reason in
+    brackets, which is appended to a message.
     """
     try:
         return "" if what in chat.text(messages, tools) else " (they are left out)"

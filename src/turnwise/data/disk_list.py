@@ -21,16 +21,17 @@ _RECENT = 65536  # number of new names after which the index is sorted again
 
 
 class DiskList(Sequence[T], Generic[T]):
-    """A sequence of pickled values in an unnamed file, which the operating system removes when the process ends.
+    """A sequence whose values are pickled in an unnamed file. The operating system removes the file when the process
+    ends.
 
-    Each access unpickles the value, so it returns a new object. Only this process writes the file, so unpickling it is
-    safe; forked processes may read it.
+    Each access unpickles the value and returns a new object. Unpickling is safe, because only this process writes the
+    file. Forked processes may read the file.
 
     Args:
         folder: the folder of the file. None means the system's folder for temporary files.
 
     Raises:
-        OSError: there is no space left; ``filename`` is the folder.
+        OSError: the disk is full. The error's attribute ``filename`` is the folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -67,10 +68,11 @@ class DiskList(Sequence[T], Generic[T]):
 
 
 class Names:
-    """Maps indices to texts and texts to indices, with 24 bytes of memory for each text of any length.
+    """A list of texts on disk that finds the text of an index and the index of a text. It needs 24 bytes of memory for
+    each text, whatever its length.
 
-    A text is looked up by 64 bits of its digest and then compared, so that texts with the same digest are
-    distinguished.
+    A text is found by a digest of 64 bits. Texts with the same digest are read from the disk and compared, so they are
+    not confused.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

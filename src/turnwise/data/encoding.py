@@ -1,4 +1,4 @@
-"""Renders messages and tokenises text, and turns failures of a chat template or a tokenizer into clear errors."""
+"""Renders chat messages and tokenises text. If the chat template or the tokenizer fails, it raises a clear error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Changes text that the policy did not write, so that a tokenizer reads no special tokens in it.
 
-A tokenizer reads ``<|im_end|>`` in any text as the token itself. A web page, the output of a command or an echoed query
-with this string would otherwise end its turn and could begin another one.
+A tokenizer reads the string ``<|im_end|>`` in any text as the special token. Without this module, a web page, the
+output of a command or an echoed query that contains this string would end its own chat turn and could begin another
+one.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ _HALF = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which no tokeniz
 def disarming(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Callable[[Message], Message], Callable[[Sequence[Any]], list[Any]]]:
-    """Returns two functions that make messages and tools safe to render.
+    """Returns two functions. The first changes a message, and the second changes tool definitions, so that they contain
+    no special token when they are rendered.
 
-    In text that the policy did not write, each special token's string gets a space after its first character, for
-    example ``< |im_end|>``. This also applies to all texts in the definitions of tools. Added tokens that are not
-    special (``<tool_call>`` in many vocabularies) are ordinary text and end no turn. Assistant messages are unchanged.
+    Both functions insert a space after the first character of each special token's string, for example
+    ``< |im_end|>``. Assistant messages are left unchanged. Added tokens that are not special (``<tool_call>`` in many
+    vocabularies) are also left unchanged, because they end no turn.
     """
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    # Only the first character is consumed, so that overlapping strings of tokens are all found.
+    # The pattern consumes only the first character of a string, so that strings that overlap are all found.
     parts = [f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in sorted(special) if len(text) > 1]
     marker = re.compile("|".join(parts) or r"(?!)")
 

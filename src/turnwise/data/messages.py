@@ -13,27 +13,28 @@ from turnwise.text import parse_json
 from turnwise.types import Pivot, Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
-MOST = 20_000  # largest number of messages of a trajectory: more than fit into any context, but still rendered within seconds
+MOST = 20_000  # largest number of messages of a trajectory; so many exceed any context, but are rendered within seconds
 _TEXTS = (
     "name",
     "tool_call_id",
     "reasoning_content",
     "reasoning",
     "thinking",
-)  # keys of a message besides its content that hold text
+)  # keys of a message, other than ``content``, whose values must be text
 SPLITS = ("train", "seen", "unseen")
 
 
 def parse_trajectory(record: Any, source: str) -> Trajectory:
-    """Checks one record in the chat-message format, or a pivot row, and returns its Trajectory.
+    """Checks one record of a trajectory file and returns it as a Trajectory. The record holds chat messages, or it is a
+    pivot row of NeMo Gym.
 
-    If ``record`` is the UnusableError of a record that could not be read, it is raised. Keys that hold null count as
-    absent, arguments of tool calls become objects, and a record without an id gets ``source`` as its id. ``tools`` and
-    ``task.data`` may be JSON text. Calls of a pivot are not checked against the schemas of their tools, because the
-    rules for pivot rows do not require it.
+    If ``record`` is the UnusableError of a record that could not be read, this error is raised. Keys that hold null
+    count as absent. The arguments of tool calls may be JSON text and become objects. ``tools`` and ``task.data`` may
+    also be JSON text. A record without an id gets ``source`` as its id. If the record is a pivot, its tool calls are
+    not checked against the schemas of their tools, because the rules for pivot rows do not require it.
 
     Raises:
-        UnusableError: the record has a mistake; the error describes the first one.
+        UnusableError: the record has a mistake; the error describes the first mistake.
     """
     if isinstance(record, UnusableError):
         raise record
@@ -186,7 +187,9 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None
 
 
 def _strange_call(call: Mapping[str, Any]) -> list[str]:
-    """Returns the reasons why a parser would not accept this call if a policy wrote it; empty if it is acceptable."""
+    """Returns the reason why the parsers would refuse this call in a policy's reply, as a list of one text. The list is
+    empty if they would accept the call.
+    """
     try:
         checked_call(function_of(call).get("name"), arguments_of(call))
     except ToolCallError as error:
@@ -195,8 +198,8 @@ def _strange_call(call: Mapping[str, Any]) -> list[str]:
 
 
 def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the call as ``{"type": "function", "function": {...}}`` with arguments as an object, as chat templates
-    expect.
+    """Returns a tool call in the form that chat templates expect: ``{"type": "function", "function": {...}}``, with the
+    arguments as an object.
     """
     function = {**function_of(call), "arguments": arguments_of(call)}
     outer = {key: value for key, value in call.items() if key not in ("function", "name", "arguments")}
@@ -204,8 +207,11 @@ def _normal_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Checks that the conversation begins with system and user messages and that observations and assistant turns
-    alternate.
+    """Checks the order of a conversation's messages: system messages if there are any, one user message, then assistant
+    turns and observations in alternation. Several tool messages may answer one assistant turn.
+
+    Raises:
+        UnusableError: the messages have another order.
     """
     remedy = "restore the assistant turn, or drop the trajectory"
     if not any(message["role"] == "assistant" for message in messages):
@@ -249,7 +255,7 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Removes keys that hold null, which columnar files write for absent keys."""
+    """Returns a copy without the keys that hold null. Parquet files store null for absent keys."""
     return {key: value for key, value in mapping.items() if value is not None}
 
 
@@ -257,7 +263,7 @@ def from_text(text: str, what: str) -> Any:
     """Returns the value of a JSON text.
 
     Raises:
-        UnusableError: the text is not JSON; ``what`` names it in the message.
+        UnusableError: the text is not JSON. The message uses ``what`` as the name of the text.
     """
     try:
         return parse_json(text)

@@ -27,9 +27,10 @@ OnBytes = Callable[[int], None]
 
 
 class UnusableError(ValueError):
-    """A record of a file cannot be used. ``what`` says what is wrong, ``remedy`` how to correct it.
+    """A record of a file cannot be used. ``what`` says what is wrong, and ``remedy`` says how to correct the record.
 
-    ``reason`` is the kind of mistake in a few words, the same for all records with this mistake, so that they can be counted.
+    ``reason`` names the kind of mistake in a few words. It is the same text for all records with this kind of mistake,
+    so that these records can be counted.
     """
 
     def __init__(self, what: str, remedy: str, reason: str) -> None:
@@ -44,20 +45,22 @@ def read_records(
     on_bytes: OnBytes | None = None,
     kind: str = "trajectory file",
 ) -> Iterator[tuple[str, Any]]:
-    """Yields ``("file:line", record)`` for every record of a file. In place of an unreadable record it yields an
-    UnusableError.
+    """Yields one pair ``("file:line", record)`` for every record of a file. In place of a record that cannot be read,
+    the pair holds an UnusableError.
 
-    Lines, rows of a Parquet file and items of a JSON array count from 1. Places use the file name that the user gave.
+    The number after the colon is that of the line, of the row of a Parquet file, or of the item of a JSON array, and it
+    counts from 1. The file name before the colon is the one that the user gave.
 
     Args:
         name: a file of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of one JSON array (``.json``), or Parquet.
         limit: largest size of a record in bytes.
-        key: the option by which the user named the file, for error messages.
+        key: the option with which the user gave the file's name, for error messages.
         on_bytes: a function that shows progress (see :data:`OnBytes`).
         kind: the kind of file in words, for error messages.
 
     Raises:
-        InputError: the file is missing, unreadable or of another kind, or a broken array cannot be read further.
+        InputError: the file is missing, cannot be read, or has another ending than those listed above; or a JSON array
+            is broken, so that the items after the mistake cannot be read.
     """
     try:
         path = name.expanduser().resolve()
@@ -88,8 +91,8 @@ def read_records(
 
 
 def without_nulls(value: Any) -> Any:
-    """Returns a value without the keys that hold None, at any depth. A Parquet column of objects has null for absent
-    keys.
+    """Returns a value without the dictionary keys that hold None, at any depth. Such keys come from Parquet files,
+    which store null for a key that an object does not have.
     """
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
@@ -155,7 +158,9 @@ def _parse(line: bytes | None, limit: int) -> Any:
 
 
 def _plain_values(record: Any) -> Any:
-    """Returns ``record`` if JSON can represent it; Parquet columns may also hold dates, bytes and NaN."""
+    """Returns ``record`` unchanged if JSON can represent it, else raises UnusableError. Parquet columns may also hold
+    dates, bytes and NaN, which JSON cannot represent.
+    """
     try:
         json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
     except TypeError as error:
@@ -185,7 +190,9 @@ def _refuse(constant: str) -> None:
 
 
 def _is_array(file: BinaryIO) -> bool:
-    """Returns whether a file contains one JSON array. A record in JSON lines never begins with a bracket."""
+    """Returns whether a file contains one JSON array, that is, begins with ``[``. A record in JSON lines begins with
+    ``{``.
+    """
     start = file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip()
     file.seek(0)
     return start.startswith(b"[")
@@ -200,7 +207,7 @@ class _Array:
         self.text, self.at, self.line, self.more = "", 0, 1, True
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Yields ``("file:number", item)`` for every item. In place of an unusable item it yields an UnusableError."""
+        """Yields a pair ``("file:number", item)`` for every item. An unusable item is replaced by an UnusableError."""
         self._take("[")
         if self._next() == "]":
             self._take("]")
@@ -275,7 +282,9 @@ class _Array:
         self.at = end
 
     def _grow(self, least: int) -> None:
-        """Reads the next part of the file, at least ``least`` bytes, and drops the text that was already decoded."""
+        """Reads the next part of the file, up to ``least`` bytes or 1 MiB if that is more. Drops the text before the
+        current position.
+        """
         got = self.file.read(max(_CHUNK, least))
         self.told(len(got))
         self.more = bool(got)

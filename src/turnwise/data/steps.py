@@ -1,7 +1,8 @@
 """Splits a dialogue of K assistant turns into K single-step instances (AWPO, arXiv:2512.19126, section 4.1).
 
-This module holds the messages of each step, which verifiers and judges read. The tokens of the same step are a
-:class:`turnwise.types.State` (``states.expert_turns``) with the same id.
+An instance, also called a step, is one assistant turn with the messages before it. Verifiers and judges read these
+messages. The tokens of the same turn are in the :class:`turnwise.types.State` with the same id
+(``states.expert_turns``).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ class TurnInContext:
     """One assistant turn of a demonstrated dialogue with all messages before it."""
 
     id: str  # "{trajectory}#t{turn}", the same as the id of the turn's State
-    prompt: tuple[Message, ...]  # the full preceding context
-    rationale: str | None  # the demonstrated reasoning, if there is any
-    content: str  # the demonstrated text without reasoning and structured calls
+    prompt: tuple[Message, ...]  # all messages before this turn
+    rationale: str | None  # the demonstrated reasoning; None if there is none
+    content: str  # the demonstrated text, without the reasoning and without the calls in ``tool_calls``
     calls: tuple[ToolCall, ...]  # the demonstrated calls in ``tool_calls``
     tools: tuple[Mapping[str, Any], ...] = ()
 
@@ -32,11 +33,13 @@ def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
     """Returns one step for each assistant turn of a trajectory, in order. A pivot has only one step, its last assistant
     turn.
 
-    Reasoning is read from a message's key ``reasoning_content``, ``reasoning`` or ``thinking``, otherwise from the
-    thinking block at the start of its content. Tool calls that are only in the text of the content are not parsed.
+    The reasoning is the value of the message's key ``reasoning_content``, ``reasoning`` or ``thinking``. If there is no
+    such key, it is the thinking block at the start of the message's content. Tool calls that are written in the content
+    are not parsed.
 
     Raises:
-        ValueError: a call is not valid; the message names the step. Trajectories read from files hold no such calls.
+        ValueError: a call is not valid; the error names the step. Trajectories that were read from files have no such
+            calls, because their calls were checked before.
     """
     steps: list[TurnInContext] = []
     for at in trajectory.acts:
@@ -55,7 +58,7 @@ def _reasoning(message: Message) -> tuple[str | None, str]:
             return message[key].strip(), content
     try:
         thinking, content = split_thinking(content)
-    except ToolCallError:  # demonstrations may be longer than the limit, or hold only thinking
+    except ToolCallError:  # a demonstrated reply may be longer than the limit, or its thinking may never be closed
         return None, content
     return thinking or None, content
 

@@ -1,7 +1,7 @@
 """Limits the time and memory of chat templates, which are untrusted programs that run in Jinja's sandbox.
 
-A thread watches and ends a render that takes too much processor time or memory. A single operation could exceed the
-limits before the thread notices, so operations on too large values are refused.
+A thread watches each render (the call of a template) and ends it if it takes too much processor time or memory. A
+single operation could exceed the limits before the thread notices, so operations on too large values are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BITS = 4096  # largest number of bits of an integer
 _LOOK = 0.1  # seconds between two checks
 _GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters, which are slow on long texts or random
 _REFUSED = {"translate", "maketrans"}  # removed methods: they may replace each character by a text of any length
-_QUICK = {  # functions that only copy a text; macros have no name here
+_QUICK = {  # names of functions that only copy a text, so they may get long texts; "" stands for macros
     *(
         "",
         "count",
@@ -60,10 +60,10 @@ class TemplateLimitError(RuntimeError):
 
 
 def checked_text(text: str) -> str:
-    """Returns ``text`` after checking its length.
+    """Returns ``text`` unchanged, after checking its length.
 
     Raises:
-        TemplateLimitError: the text is too long.
+        TemplateLimitError: the text has more than ``LONGEST`` characters.
     """
     if len(text) > LONGEST:
         raise TemplateLimitError(f"it writes {len(text)} characters, more than {LONGEST}")
@@ -72,7 +72,7 @@ def checked_text(text: str) -> str:
 
 class _Generator(CodeGenerator):
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - Jinja finds it by this name
-        """Compiles ``a ~ b`` to a call of a method that checks its size, because Jinja has no hook for this operator."""
+        """Compiles ``a ~ b`` to a call of ``joined``, which checks the result's size. Jinja has no hook for ``~``."""
         self.write("environment.joined((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -98,7 +98,9 @@ class _Generator(CodeGenerator):
 
 
 class _Filters(dict[str, Callable[..., Any]]):
-    """Jinja's filters. Each filter checks its arguments first, including filters that are added later."""
+    """A dictionary of Jinja's filters. It makes each filter check its arguments before it runs. This also holds for
+    filters that are added later.
+    """
 
     def __setitem__(self, name: str, known: Callable[..., Any]) -> None:
         super().__setitem__(name, _bounded_filter(name, known))
@@ -141,7 +143,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
 
 
 def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(known)  # also copies Jinja's marks, which say which arguments the filter receives
+    @wraps(known)  # also copies the attributes by which Jinja knows which arguments the filter receives
     def bounded(*args: Any, **options: Any) -> Any:
         _check(name, *args, *options.values())
         return known(*args, **options)
@@ -150,7 +152,9 @@ def _bounded_filter(name: str, known: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(name: str, *values: Any) -> None:
-    """Refuses a call of a function or filter in a template if its result could be too large."""
+    """Raises ``TemplateLimitError`` if a template calls the function or filter ``name`` with such values that the
+    result could be too large or the call too slow.
+    """
     if name in _REFUSED:
         raise TemplateLimitError(f"it calls {name}, whose result may be of any length")
     if any(isinstance(value, int | float) and abs(value) > _NUMBER for value in values):
@@ -180,7 +184,13 @@ def _check(name: str, *values: Any) -> None:
 
 
 def _unfolded(value: Any, known: dict[int, int]) -> int:
-    """Returns the number of values in a nested value. A list that occurs several times is counted each time."""
+    """Returns the number of values in a nested value. A list that occurs several times in it is counted each time.
+
+    ``known`` holds the numbers that were already computed, by the ``id`` of the list.
+
+    Raises:
+        TemplateLimitError: the number is above ``LONGEST``.
+    """
     if not isinstance(value, list | tuple | dict):
         return 1
     if id(value) not in known:
@@ -222,7 +232,11 @@ class _Watch:
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """Ends the block with :class:`TemplateLimitError` if it exceeds the limits. Nested blocks count as one."""
+        """Limits the time and memory of a ``with`` block. Nested blocks count as one.
+
+        Raises:
+            TemplateLimitError: the block exceeds a limit.
+        """
         me = threading.get_ident()
         self._start()
         if me in self._under_way:
@@ -237,7 +251,7 @@ class _Watch:
             with self._lock:
                 self._under_way.pop(me, None)
                 why = self._ended.pop(me, None)
-                if why is not None:  # the exception may not have been raised yet
+                if why is not None:  # the thread may not have raised the exception yet, so the request is withdrawn
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
             if why is not None:
                 raise TemplateLimitError(why) from None

@@ -9,12 +9,12 @@ from turnwise.types import Message
 REASONING = ("reasoning_content", "reasoning", "thinking")  # keys of chat messages that may hold reasoning
 
 Thinking = Literal["keep", "drop"]
-"""Whether the history of a demonstrated reply keeps the reasoning of earlier turns."""
+"""Says whether the history of a demonstrated reply keeps the reasoning of earlier turns or drops it."""
 
 
 def without_thinking(message: Message) -> Message:
-    """Returns an assistant message without its reasoning, which may be under a key of its own or in the content. Other
-    messages are returned unchanged.
+    """Returns an assistant message without its reasoning. The reasoning may be under a key of ``REASONING`` or at the
+    start of the content, up to ``</think>``. Other messages are returned unchanged.
     """
     if message["role"] != "assistant":
         return message

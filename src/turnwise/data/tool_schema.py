@@ -37,8 +37,8 @@ def json_type(word: str) -> str:
 
 
 def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the name and parameters of a tool, or the name and arguments of a tool call. Both may be nested under
-    ``function`` or flat.
+    """Returns the dictionary that holds a tool's name and parameters, or a tool call's name and arguments. This is the
+    value of the key ``function``, or ``tool`` itself if it has no such key.
     """
     function = tool.get("function", tool)
     return function if isinstance(function, Mapping) else {}
@@ -48,7 +48,7 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of a tool call as a dictionary. In the call they may be an object or JSON text.
 
     Raises:
-        ValueError: the arguments are text but not JSON.
+        ValueError: the arguments are a text that is not JSON.
         TypeError: the arguments are not an object.
     """
     arguments = function_of(call).get("arguments")
@@ -65,11 +65,11 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a message for each mistake in a tool call, or an empty list if the call fits its tool.
+    """Returns a message for each mistake in a tool call, or an empty list if the call fits one of ``tools``.
 
-    The check covers the name of the tool and the keywords ``type``, ``required``, ``properties``,
-    ``additionalProperties: false``, ``items``, ``enum`` and ``const`` of the arguments' schema. Other keywords are
-    ignored.
+    The name must be that of a tool, and the arguments must follow the tool's schema. Of the schema, the keywords
+    ``type``, ``required``, ``properties``, ``additionalProperties: false``, ``items``, ``enum`` and ``const`` are
+    checked. Other keywords are ignored.
     """
     known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
     name = function_of(call).get("name")
@@ -86,7 +86,7 @@ def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> l
 
 
 def check_tool(tool: Any) -> str | None:
-    """Returns a message about what is wrong with the definition of a tool, or None if it is usable."""
+    """Returns a message about what is wrong with the definition of a tool, or None if the definition can be used."""
     if not isinstance(tool, Mapping) or not isinstance(function_of(tool).get("name"), str):
         return "a tool must be an object with a name, as {'type': 'function', 'function': {'name', 'parameters'}}"
     parameters = function_of(tool).get("parameters")
@@ -97,7 +97,7 @@ def check_tool(tool: Any) -> str | None:
 
 
 def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
-    """Returns a message about the first part of a schema that :func:`check_value` cannot use, or None if all is usable."""
+    """Returns a message about the first part of a schema that :func:`check_value` cannot use; None if there is none."""
     for key, kind, what in (
         ("properties", Mapping, "an object"),
         ("required", list, "a list"),
@@ -121,7 +121,7 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
 
 
 def check_value(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
-    """Returns a message for each place where a value violates its schema. ``where`` names the value in the messages."""
+    """Returns a message for each place where ``value`` violates ``schema``. ``where`` is the value's name in them."""
     wanted = schema.get("type")
     types = [wanted] if isinstance(wanted, str) else list(wanted or ())
     if types and not any(_is(value, name) for name in types):

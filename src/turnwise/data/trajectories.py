@@ -1,5 +1,5 @@
-"""Reads and writes expert trajectories as JSON lines, a JSON array or Parquet. Each line, item or row is one
-trajectory:
+"""Reads and writes files of expert trajectories. A file holds JSON lines, one JSON array or Parquet. Each line, item or
+row is one trajectory:
 
 {"id": "...", "messages": [{"role": "user", "content": "..."}, ...], "tools": [...],
  "task": {"env": "household", "id": "train/000123", "split": "train", "data": {...}}, "success": true}
@@ -29,9 +29,9 @@ _SHOWN = 20  # largest number of problems that an error message lists
 
 @dataclass(frozen=True, slots=True)
 class BadTrajectory:
-    """One unusable trajectory: where it is, what is wrong with it, and how to correct it."""
+    """Describes one unusable trajectory: where it is, what is wrong with it, and how to correct it."""
 
-    source: str  # "file:line"; a Parquet file's rows count from 1
+    source: str  # "file:line"; in a Parquet file, the number of the row, which counts from 1
     what: str
     remedy: str
     reason: str = ""  # kind of mistake; see UnusableError
@@ -41,8 +41,8 @@ class BadTrajectory:
 
 
 class DataError(InputError):
-    """Trajectory files cannot be read or written, all trajectories are unusable, or one is unusable although ``strict``
-    is set.
+    """Trajectory files cannot be read or written, or all trajectories in them are unusable. If ``strict`` is set, one
+    unusable trajectory is enough to raise this error.
     """
 
     def __init__(self, message: str, problems: Sequence[BadTrajectory] = ()) -> None:
@@ -55,7 +55,7 @@ class DataError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The usable trajectories of files in file order, and the problems of the unusable ones."""
+    """The result of reading trajectory files: the usable trajectories in file order, and the problems of the others."""
 
     trajectories: tuple[Trajectory, ...]
     problems: tuple[BadTrajectory, ...] = ()
@@ -64,13 +64,15 @@ class Read:
 def read_trajectories(
     paths: str | Path | Sequence[str | Path], strict: bool = False, max_line_bytes: int = MAX_BYTES
 ) -> Read:
-    """Reads and checks trajectory files.
+    """Reads and checks trajectory files, and returns their usable trajectories.
 
     Args:
         paths: files of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of a JSON array (``.json``) or Parquet
             (``.parquet``).
-        strict: whether one unusable trajectory is an error. If not, it is skipped and listed in ``problems``.
-        max_line_bytes: largest length of a line in bytes. A longer line is a problem and is not kept in memory.
+        strict: whether one unusable trajectory raises an error. If False, unusable trajectories are skipped and listed
+            in ``problems``.
+        max_line_bytes: largest length of a line in bytes. A longer line counts as an unusable trajectory and is not
+            kept in memory.
 
     Raises:
         DataError: a file is missing or unreadable, no trajectory is usable, or one is unusable and ``strict`` is set.
@@ -96,11 +98,11 @@ def each_trajectory(
     the unusable ones.
 
     Args:
-        take: a function that receives a trajectory. It may raise UnusableError to refuse it.
-        paths, strict, max_line_bytes: as in :func:`read_trajectories`.
+        take: a function that receives a trajectory. It may raise UnusableError to refuse the trajectory.
+        paths, strict, max_line_bytes: these arguments mean the same as in :func:`read_trajectories`.
 
     Raises:
-        DataError: as :func:`read_trajectories`.
+        DataError: in the same cases as in :func:`read_trajectories`.
     """
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
@@ -123,8 +125,8 @@ def each_trajectory(
 
 
 def used_twice(identity: str, first: str) -> UnusableError:
-    """Returns the error for a trajectory whose id is taken: an earlier trajectory with the same id was read at ``first``
-    ("file:line").
+    """Returns the error for a trajectory whose id ``identity`` an earlier trajectory already has. ``first`` is the
+    place of the earlier trajectory ("file:line").
     """
     return UnusableError(
         f"the id {identity!r} is already used at {first}", "give each trajectory its own id", "id used twice"
@@ -132,15 +134,16 @@ def used_twice(identity: str, first: str) -> UnusableError:
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], keys: Sequence[str] | None = None) -> None:
-    """Writes JSON lines, or Parquet if the name ends in ``.parquet``, atomically.
+    """Writes trajectories atomically to a file of JSON lines, or of Parquet if the name ends in ``.parquet``.
 
-    ``read_trajectories`` returns the same trajectories except for ``source``. Every line has the same keys, and free-form
-    objects (tools, call arguments, task data) are JSON text, so that columnar readers such as ``datasets`` find one schema.
+    ``read_trajectories`` reads the same trajectories back, except for their ``source``. Every line has the same keys.
+    Free-form objects (tools, call arguments, task data) are written as JSON text. So programs that read columns, such
+    as ``datasets``, find one schema for all lines.
 
     Args:
         path: the file to write.
-        trajectories: the trajectories. If ``keys`` are given, they are taken one at a time and not kept in memory.
-        keys: all keys that messages may have. With None, the keys are collected from the messages first.
+        trajectories: the trajectories. If ``keys`` is given, they are written one at a time and not kept in memory.
+        keys: all keys that the messages may have. None means that the keys are first collected from all messages.
 
     Raises:
         DataError: the file cannot be written; an existing file is unchanged.
@@ -216,8 +219,8 @@ def _record(trajectory: Trajectory, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _column(value: Any) -> Any:
-    """Returns the value of a key of a message, with the arguments of tool calls as JSON text, so that all lines have
-    the same column types.
+    """Returns the value of one key of a message in the form in which it is written. In a list of tool calls, the
+    arguments of each call become JSON text, so that all lines have the same column types. Other values are unchanged.
     """
     if not isinstance(value, list | tuple):
         return value

@@ -1,5 +1,5 @@
-"""Represents a trajectory as token ids, and chooses the turns at which these ids are compared with the rendered
-history.
+"""Represents a trajectory as one list of token ids, and chooses the turns at which this list is compared with the
+history that the chat template renders.
 """
 
 from __future__ import annotations
@@ -7,15 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EACH = 64  # number of turns at the start of a trajectory before each of which the history is compared
+EACH = 64  # number of first turns of a trajectory; the history before each of them is compared
 
 
 @dataclass(frozen=True, slots=True)
 class Spine:
-    """A trajectory (or a part of it) as one list of token ids, in which each token occurs once.
+    """A trajectory, or a part of it, as one list of token ids. Later turns continue the list, so no history is stored
+    twice.
 
-    For each assistant turn (start, stop), ``ids[:start]`` is the state before it, and ``ids[start:stop]`` is its action
-    with the end-of-turn token.
+    For each assistant turn (start, stop), ``ids[:start]`` is the state before the turn, and ``ids[start:stop]`` is the
+    turn's action with the end-of-turn token.
     """
 
     ids: tuple[int, ...]
@@ -23,11 +24,11 @@ class Spine:
 
 
 def compared(count: int) -> set[int]:
-    """Returns the turns, out of ``count``, before which the rendered history is compared with the token ids.
+    """Returns the indices of those turns before which the rendered history is compared with the token ids.
 
-    These are the first ``EACH`` turns, then turns whose index grows by a factor of 1.5, and the last turn. So the total
-    length of the compared histories stays small. A template that rewrites an old turn also does so in all later
-    histories, so that the next comparison finds it.
+    A trajectory of ``count`` turns is compared before the first ``EACH`` turns, then before turns whose index grows by
+    a factor of 1.5, and before the last turn. So the total length of the compared histories stays small. If a template
+    rewrites a turn, the turn is also rewritten in all later histories, so the next comparison finds the change.
     """
     found, turn = set(range(min(count, EACH))), float(EACH)
     while turn < count:
@@ -37,8 +38,8 @@ def compared(count: int) -> set[int]:
 
 
 def rewritten(name: str, spines: Sequence[Spine]) -> str:
-    """Returns the warning for a chat template that rewrites history, so that one trajectory needs several token lists
-    (spines). ``name`` is the name of the model.
+    """Returns the warning that the chat template of the model ``name`` rewrites earlier turns. Because of this, one
+    trajectory needs the several token lists ``spines``.
     """
     return (
         f"{name}: the chat template rewrites earlier turns, first seen before assistant turn "

@@ -1,5 +1,5 @@
-"""Converts trajectories in the formats of other programs to this project's format. ``scripts/prepare_data.py`` is the
-command-line program for it.
+"""Converts trajectories from the formats of other programs to Turnwise's format. The script ``scripts/prepare_data.py``
+does this from the command line.
 """
 
 from turnwise.data.foreign.convert import KEYS, Calls, Importer, converted, structured_text

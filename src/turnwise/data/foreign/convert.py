@@ -1,4 +1,6 @@
-"""Converts a trajectory in another program's format to a Trajectory: its turns, its tools and its tool calls."""
+"""Converts a trajectory from another program's format to a Trajectory. It converts the turns, the tools and the tool
+calls.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from turnwise.data.trajectories import BadTrajectory, used_twice
 from turnwise.types import Trajectory
 
 Calls = Literal["auto", "none", "hermes", "qwen_xml", "llama_json", "bfcl_python"]
-"""The format of tool calls in the text of assistant turns. ``auto`` detects the format, ``none`` leaves the text
-unchanged.
+"""The format of the tool calls that are written in the text of assistant turns. ``auto`` detects the format. ``none``
+leaves the text unchanged.
 """
 
 KEYS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")  # keys of imported messages
@@ -37,19 +39,20 @@ _TEXT = re.compile(r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'")
 def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool = False) -> Trajectory:
     """Returns a record of a trajectory file as a Trajectory.
 
-    A record with a ``task`` is in this project's format: the environment reads the text of its replies, so ``auto``
+    A record with a ``task`` is already in Turnwise's format. The environment reads the text of its replies, so ``auto``
     leaves this text unchanged.
 
     Args:
-        record: a record with OpenAI's or ShareGPT's keys, or a pivot row. If the record could not be read, this is the
-            UnusableError that says why; it is raised.
-        source: ``file:line``. A record without an id gets an id made from it.
+        record: a record with OpenAI's, ShareGPT's or xLAM's keys, or a pivot row. If the record could not be read, this
+            argument is the UnusableError that says why, and this error is raised.
+        source: the place of the record as ``file:line``. A record without an id gets an id made from it.
         calls: the format of tool calls in the text of replies.
-        keep_system: whether to keep the system message that lists the tools. The chat template shows the tools itself in the
-            policy's own format, so the message would list them twice and teach another format.
+        keep_system: whether to keep the system message from which the tools were read. The chat template shows the
+            tools itself, in the format that the policy has learned. The message would list the tools a second time and
+            would teach another format.
 
     Raises:
-        UnusableError: the record has a mistake; the error describes the first one.
+        UnusableError: the record has a mistake; the error describes the first mistake.
     """
     if isinstance(record, UnusableError):
         raise record
@@ -90,8 +93,8 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
 
 
 def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | Literal["none"]:
-    """Returns the format of the tool calls in the text of a conversation. Returns ``none`` if there are no calls, or if
-    they are given as ``tool_calls``.
+    """Returns the format of the tool calls that are written in the text of a conversation's replies. Returns ``none``
+    if the text has no calls, or if a message has ``tool_calls``.
     """
     if any(message.get("tool_calls") for message in messages):
         return "none"
@@ -107,12 +110,13 @@ def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Form
 
 @dataclass(slots=True)
 class Importer:
-    """Reads the trajectories of files one at a time, counts records and lists the problems of unusable ones.
+    """Reads trajectories from files one at a time and converts them. It counts the records and lists the problems of
+    unusable records.
 
     Attributes:
-        calls, keep_system: the arguments of :func:`converted` with these names.
-        read: number of records read so far.
-        problems: the problems of unusable records, in order.
+        calls, keep_system: the arguments of :func:`converted` with the same names.
+        read: number of records that were read so far.
+        problems: the problems of unusable records, in the order in which the records were read.
     """
 
     calls: Calls = "auto"
@@ -146,8 +150,8 @@ class Importer:
 
 
 def structured_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> tuple[Mapping[str, Any], ...]:
-    """Returns a conversation in which the tool calls in the text of its replies are moved to ``tool_calls``. The format
-    of the calls is detected.
+    """Returns a conversation in which the tool calls are moved from the text of the replies to ``tool_calls``. The
+    format of the calls is detected.
 
     Raises:
         UnusableError: a call cannot be read.
@@ -157,8 +161,8 @@ def structured_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any])
 
 
 def _structured(messages: Sequence[dict[str, Any]], tools: Sequence[Any], form: Format) -> Iterator[dict[str, Any]]:
-    """Yields the messages with calls in text moved to ``tool_calls``, and with one tool message for each answer of a
-    tool.
+    """Yields the messages of a conversation. Calls in the text of a reply are moved to ``tool_calls``. A message that
+    holds the answers of several tools becomes one tool message for each answer.
     """
     called = 0
     for place, message in enumerate(messages):
@@ -195,7 +199,9 @@ def _reply(message: Mapping[str, Any], tools: Sequence[Any], form: Format, place
 
 
 def _json_calls(text: str) -> str:
-    """Rewrites Hermes calls as JSON if they have Python literals between the tags, as in some data sets."""
+    """Returns a reply in which Hermes calls are rewritten as JSON. Some data sets write a Python literal between the
+    tags instead of JSON.
+    """
 
     def rewritten(found: re.Match[str]) -> str:
         try:
@@ -211,8 +217,8 @@ def _json_calls(text: str) -> str:
 
 
 def _with_names(text: str, tools: Sequence[Any]) -> Reply:
-    """Parses calls in Python syntax. Tool names that are not Python identifiers ("Market Trends API") are replaced by
-    substitute names for parsing.
+    """Parses calls in Python syntax, and returns them with their original tool names. While the text is parsed, each
+    tool name that is no Python identifier ("Market Trends API") is replaced by an identifier.
     """
     names = {str(function_of(tool).get("name")) for tool in tools if isinstance(tool, Mapping)}
     odd = sorted((name for name in names if not all(map(str.isidentifier, name.split(".")))), key=len, reverse=True)
@@ -227,8 +233,8 @@ def _with_names(text: str, tools: Sequence[Any]) -> Reply:
 
 
 def _answers(message: Mapping[str, Any], called: int) -> list[str]:
-    """Returns the answers of tools in a message that follows ``called`` calls, or an empty list if the message should
-    stay unchanged.
+    """Returns the answers of tools that a message holds, or an empty list if the message should stay unchanged.
+    ``called`` is the number of calls in the assistant message before it.
     """
     text = message["content"].strip()
     if found := _tagged(text):
@@ -245,7 +251,9 @@ def _answers(message: Mapping[str, Any], called: int) -> list[str]:
 
 
 def _tagged(text: str) -> list[str]:
-    """Returns the texts between ``<tool_response>`` tags, or an empty list if there is text outside the tags."""
+    """Returns the texts between ``<tool_response>`` tags. The list is empty if there is text outside the tags, or if a
+    tag is missing.
+    """
     found, at = [], 0
     try:
         while at < len(text):

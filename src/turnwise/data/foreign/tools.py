@@ -1,4 +1,4 @@
-"""Finds tool definitions in a system prompt, and converts tool definitions to OpenAI's form."""
+"""Finds tool definitions in the text of a system prompt, and converts tool definitions to OpenAI's form."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PLAIN = {"string", "integer", "number", "boolean", "object", "array"}  # types 
 def tools_in(prompt: str) -> list[Any]:
     """Returns the tools that a system prompt lists between ``<tools>`` tags (Hermes, Qwen) or as a JSON array (ToolACE).
 
-    No code in the prompt is evaluated. The result is empty if no tools can be read.
+    The prompt is only parsed, and no code in it is evaluated. The result is empty if no tools can be read.
     """
-    for found in _TAGGED.finditer(prompt):  # the text before the list may mention the tags too
+    for found in _TAGGED.finditer(prompt):  # the prompt may also mention the tags in the text before the list
         if tools := [tool for tool in _values(found[1]) if check_tool(tool) is None]:
             return tools
     for found in _LIST.finditer(prompt):
@@ -34,10 +34,12 @@ def tools_in(prompt: str) -> list[Any]:
 
 
 def openai_tool(tool: Any) -> Any:
-    """Returns a tool as ``{"type": "function", "function": {...}}`` with a JSON schema. Other values are returned unchanged.
+    """Returns a tool definition as ``{"type": "function", "function": {...}}`` with a JSON schema. A value that is not
+    a tool definition is returned unchanged.
 
-    ToolACE's ``arguments`` become parameters, and its types (``dict``, ``float``) get their names in JSON Schema. xLAM's
-    parameters are a mapping from names to descriptions, with Python types (``List[int]``, ``str, optional``).
+    In ToolACE's definitions, the key ``arguments`` becomes ``parameters``, and the types (``dict``, ``float``) get
+    their names in JSON Schema. In xLAM's definitions, the parameters are a mapping from names to descriptions with
+    Python types (``List[int]``, ``str, optional``), which becomes a JSON schema.
     """
     tool = _named(_renamed(tool))
     if check_tool(tool) is not None:
@@ -56,8 +58,8 @@ def _renamed(tool: Any) -> Any:
 
 
 def _named(tool: Any) -> Any:
-    """Returns a tool whose parameters are a plain mapping of names (as in xLAM) with a JSON schema of these parameters.
-    Other tools are returned unchanged.
+    """Returns a tool with a JSON schema as its parameters, if the parameters are a plain mapping from names to
+    descriptions (as in xLAM). Other tools are returned unchanged.
     """
     listed = tool.get("parameters") if isinstance(tool, Mapping) else None
     if not isinstance(listed, Mapping) or not listed or isinstance(listed.get("type"), str):
@@ -76,8 +78,8 @@ def _named(tool: Any) -> Any:
 
 
 def _schema(node: Any) -> Any:
-    """Returns a schema in which types have their names in JSON Schema, and ``required`` is dropped where it is not a
-    list of names.
+    """Returns a schema in which all types have their names in JSON Schema. The key ``required`` is dropped wherever its
+    value is not a list of names.
     """
     if isinstance(node, list):
         return [_schema(item) for item in node]
@@ -89,13 +91,13 @@ def _schema(node: Any) -> Any:
         if found["type"] == "any":
             del found["type"]
     if "required" in node and not isinstance(node["required"], list | Mapping):
-        del found["required"]  # it is null in ToolACE, and a flag at each parameter in other data sets
+        del found["required"]  # its value is null in ToolACE, and a flag of each parameter in other data sets
     return found
 
 
 def _values(text: str) -> list[Any]:
-    """Returns the JSON values that follow each other in a text, or the value of a Python literal. A list is replaced by
-    its items.
+    """Returns the JSON values that follow one another in a text. If the text is not JSON, it is read as one Python
+    literal. If a value is a list, the items of the list are returned instead of it.
     """
     found: list[Any] = []
     at = skip_space(text, 0)

@@ -1,5 +1,6 @@
-"""Reads conversations of other programs by their keys: OpenAI (``role``, ``content``), ShareGPT (``from``, ``value``), and
-xLAM's single requests (``query``, ``answers``)."""
+"""Reads conversations in the formats of other programs, which it recognises by their keys: OpenAI (``role``,
+``content``), ShareGPT (``from``, ``value``), and xLAM's single requests (``query``, ``answers``).
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ _KEPT = ("tool_calls", "tool_call_id", "name")
 
 
 def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the messages of a record with this project's roles and keys. A top-level ``system`` text becomes the
-    first message.
+    """Returns the messages of a record, with the roles and keys that Turnwise uses. If the record has a text under the
+    key ``system``, this text becomes the first message.
 
     Raises:
         UnusableError: there is no conversation, or a turn is not usable.
@@ -49,7 +50,7 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tools_of_record(record: Mapping[str, Any]) -> list[Any]:
-    """Returns the tools of a record in their original form, or an empty list if the record lists no tools.
+    """Returns the tools of a record as they are written there, or an empty list if the record lists no tools.
 
     Raises:
         UnusableError: the tools are not a list.
@@ -87,8 +88,8 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
 
 
 def _asked(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the messages of an xLAM record, which holds one request and the tool calls that answer it (a list or JSON
-    text).
+    """Returns the messages of an xLAM record: its request, and an assistant message with the tool calls that answer it.
+    In the record, the calls are a list or JSON text.
     """
     answers = record["answers"]
     calls = _calls(answers if isinstance(answers, str) else json.dumps(answers), "answers")
@@ -108,7 +109,12 @@ def _text(content: Any, where: str) -> str:
 
 
 def _calls(text: str, where: str) -> list[dict[str, Any]]:
-    """Parses the JSON text of a tool call or of a list of calls, as in ShareGPT's ``function_call`` turns."""
+    """Parses the JSON text of one tool call or of a list of calls, as in ShareGPT's ``function_call`` turns. Returns
+    the calls in the form of ``tool_calls``.
+
+    Raises:
+        UnusableError: the text is not such JSON. ``where`` is the place of the text in the message.
+    """
     try:
         value, end = decode_json(text, 0)
         if text[end:].strip():

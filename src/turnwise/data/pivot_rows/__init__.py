@@ -1,3 +1,4 @@
-"""Reads and writes pivot rows of NeMo Gym. Each row describes one place where a policy acts, in the format of the
-Responses API. ``rules`` holds the rules for such rows; ``read`` and ``write`` convert them from and to chat messages.
+"""Reads and writes pivot rows of NeMo Gym. A row describes one turn at which a policy acts: the conversation before it,
+in the format of the Responses API, and the expected action. The module ``rules`` holds the rules that rows must follow.
+The modules ``read`` and ``write`` convert rows to chat messages and chat messages to rows.
 """

@@ -1,4 +1,4 @@
-"""Converts a pivot row of NeMo Gym to chat messages: the row's input, then its expected action as the last reply."""
+"""Converts a pivot row of NeMo Gym to chat messages: first the row's input, then its expected action as last reply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def is_row(record: Any) -> bool:
 
 
 def name_of(source: str) -> str:
-    """Returns the id of the row at ``source`` ("file:line"): the file's name without its ending, and the line."""
+    """Returns the id of the row at ``source`` ("file:line"): the file's name without folder and ending, then the line.
+
+    For example, the id of the row at ``data/rows.jsonl:3`` is ``rows:3``.
+    """
     path, _, line = source.rpartition(":")
     return f"{Path(path).stem}:{line}"
 
@@ -26,11 +29,11 @@ def name_of(source: str) -> str:
 def record_of(row: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Returns a pivot row as a record in the format of docs/data.md, with the row's pass rate under ``pivot``.
 
-    Everything that the policy wrote between two observations becomes one assistant message: its reasoning, text and
-    calls. Keys of the row that this project does not use are left out.
+    All reasoning, text and calls that the policy wrote between two observations become one assistant message. Keys of
+    the row that Turnwise does not use are left out.
 
     Raises:
-        UnusableError: the row breaks a rule without which it cannot be converted.
+        UnusableError: the row breaks a rule that a row must keep to be converted.
     """
     check_row(row, to_read=True)
     params, action = row[PARAMS], row[ACTION]
@@ -50,7 +53,8 @@ def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, An
     """Returns the instructions and the input of a request of the Responses API as chat messages.
 
     Args:
-        where: the text that precedes ``input`` in error messages.
+        params: the request.
+        where: a text that error messages put before the word ``input``.
 
     Raises:
         UnusableError: an item has an unknown role or kind, or holds no text.
@@ -65,8 +69,8 @@ def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, An
 
 
 def pass_rate(row: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the counts ``passed`` (accepted samples) and ``total`` (all samples) of a row, from its keys
-    ``pass_rate_passed`` and ``pass_rate_total``. The result is empty if one of them is missing.
+    """Returns the pass rate of a row as two counts: ``passed`` (accepted samples) and ``total`` (all samples). They are
+    the values of the row's keys ``pass_rate_passed`` and ``pass_rate_total``. The result is empty if a key is missing.
 
     Raises:
         UnusableError: the values are not counts, or ``passed`` exceeds ``total``.
@@ -88,7 +92,7 @@ def _count(value: Any) -> bool:
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[Any, str], where: str) -> None:
-    """Adds an item of a row's input to ``messages``. ``names`` maps the id of a call to the name of its tool."""
+    """Adds one item of a row's input to ``messages``. ``names`` maps the id of each earlier call to its tool's name."""
     kind = item.get("type", "message")
     if kind == "message":
         role = _ROLES.get(str(item.get("role")))
@@ -120,7 +124,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
 
 
 def _speaking(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the assistant message to which the next item belongs. After an observation, a new message is added."""
+    """Returns the last message if it is an assistant message; otherwise adds an assistant message and returns this."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
@@ -132,7 +136,11 @@ def _speak(messages: list[dict[str, Any]], key: str, text: str) -> None:
 
 
 def _text(content: Any, where: str) -> str:
-    """Returns the text of a content: the text itself, or the joined texts of a list of parts."""
+    """Returns the text of an item's content, which is either a text or a list of parts whose texts are joined.
+
+    Raises:
+        UnusableError: a part holds no text. ``where`` is the item's name in the message.
+    """
     if isinstance(content, str):
         return content
     parts: Sequence[Any] = content if isinstance(content, list) else [None]

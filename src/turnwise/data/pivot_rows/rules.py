@@ -1,8 +1,9 @@
-"""The rules for pivot rows of NVIDIA-NeMo/Gym. They come from its documentation (the row contract in
-``nemo-gym-pivot-datasets``) and from what its resource server for single steps of tool use parses.
+"""The rules for pivot rows of NVIDIA-NeMo/Gym. They come from Gym's documentation (the row contract in
+``nemo-gym-pivot-datasets``) and from the code of Gym's resource server that verifies single steps of tool use.
 
-A row holds ``responses_create_params`` (a request of the Responses API: the input before the action, and the tools),
-``expected_action`` (a function call, several of them, or a message) and ``agent_ref``.
+A row has three keys. ``responses_create_params`` is a request of the Responses API: the conversation before the action,
+and the tools. ``expected_action`` is one function call, several function calls, or a message. ``agent_ref`` names the
+agent of Gym that uses the row.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ class Rule:
     """One rule for pivot rows.
 
     Attributes:
-        reason: the mistake in a few words, the same for all rows that break this rule.
-        says: the rule in words, as the end of an error message.
-        remedy: how a row is corrected.
+        reason: the mistake in a few words. The text is the same for all rows that break this rule.
+        says: the rule in words, for an error message.
+        remedy: says how to correct a row that breaks the rule.
         holds: a function that returns whether a row keeps the rule. It is only called for rows that keep all earlier
             rules.
-        to_read: whether a row must keep the rule to be read. If False, rows that break the rule are read nevertheless.
+        to_read: whether a row must keep the rule to be read. If False, a row that breaks the rule can still be read.
     """
 
     reason: str
@@ -40,10 +41,11 @@ class Rule:
 
 
 def check_row(row: Mapping[str, Any], to_read: bool = False) -> None:
-    """Checks a row against all rules, or, if ``to_read``, only against the rules that a row must keep to be read.
+    """Checks that a row keeps all rules. If ``to_read`` is True, only the rules that a row must keep to be read are
+    checked.
 
     Raises:
-        UnusableError: the row breaks a rule; the error describes the first one.
+        UnusableError: the row breaks a rule; the error describes the first broken rule.
     """
     for rule in RULES:
         if (rule.to_read or not to_read) and not rule.holds(row):

@@ -1,4 +1,4 @@
-"""Writes the turns of a trajectory as pivot rows of NeMo Gym. This is the inverse of ``read``."""
+"""Writes the turns of a trajectory as pivot rows of NeMo Gym. This is the inverse of the module ``read``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
     """Returns one demonstrated turn as a pivot row.
 
     Args:
-        step: the turn. The thinking of earlier turns becomes reasoning items; the thinking of this turn is left out.
+        step: the turn. The reasoning in the messages before it becomes reasoning items. The turn's own reasoning is
+            left out.
         trajectory: the trajectory of the turn. Its task and success are written under ``provenance``.
         agent: name of the NeMo Gym agent that uses the row.
-        rate: pass rate of this turn, or None if nothing was sampled there.
+        rate: the pass rate of actions that were sampled at this turn, or None if no action was sampled.
 
     Raises:
-        UnusableError: the turn has several calls, but a row has one action.
+        UnusableError: the turn has several calls, but a row can have only one action. Or an earlier tool message
+            answers no call.
     """
     if len(step.calls) > 1:
         raise UnusableError("the turn has several calls", "a row can have only one action", "several calls")
@@ -54,8 +56,8 @@ def agent_ref(name: str) -> dict[str, str]:
 
 
 def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
-    """Returns a pass rate as the keys and values of published pivot data, or an empty dictionary if there are no
-    samples.
+    """Returns the keys and values with which published pivot rows store a pass rate. The result is empty if ``rate`` is
+    None or has no samples.
     """
     if rate is None or not rate.total:
         return {}
@@ -67,12 +69,14 @@ def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
 
 
 def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict[str, Any]:
-    """Returns a copy of a pivot row with a pass rate and an agent, and without keys that hold null in its request.
+    """Returns a copy of a pivot row that has a pass rate and an agent. In the copy, the request has no keys that hold
+    null.
 
     Args:
-        agent: name of an agent that replaces the row's own agent. With None, only a row without an agent gets
-            ``AGENT_NAME``.
-        rate: the new pass rate. With None, the row's own pass rate is kept.
+        row: the pivot row. It is not changed.
+        agent: name of the agent that replaces the row's own agent. If it is None, the row's own agent is kept, and a
+            row without an agent gets ``AGENT_NAME``.
+        rate: the new pass rate. If it is None or has no samples, the row's own pass rate is kept.
     """
     request = {key: value for key, value in row[PARAMS].items() if value is not None}
     named = agent_ref(agent or AGENT_NAME)
@@ -80,8 +84,11 @@ def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict
 
 
 def _items(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    """Yields chat messages as items of the Responses API. A tool message without a known call id answers the first
-    preceding call that has no answer yet.
+    """Yields chat messages as items of the Responses API. If a tool message has no call id, or an unknown one, it is
+    taken as the answer to the first call of the last assistant message that has no answer yet.
+
+    Raises:
+        UnusableError: a tool message follows no call, or all calls already have an answer.
     """
     open_calls: list[str] = []
     for place, message in enumerate(messages):

@@ -1,5 +1,5 @@
-"""Parses the format of BFCL and Llama, where tool calls are written as Python. The text is parsed to a syntax tree and
-never evaluated.
+"""Parses the tool-call format of BFCL and Llama, in which calls are written as Python. The text is parsed to a syntax
+tree and never evaluated.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _NAMES = {"true": True, "false": False, "null": None}
 
 
 def bfcl_python(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """Parses ``[f(a=1, b="x"), g.h()]`` or a single ``f(a=1)``.
+    """Parses a reply that is a list of calls such as ``[f(a=1, b="x"), g.h()]``, a single call such as ``f(a=1)``, or
+    prose.
 
-    Each argument has a name and a literal as its value. Tuples become lists, and JSON's ``true``, ``false`` and
-    ``null`` are accepted. A reply that begins with neither ``[`` nor a name and ``(`` is prose. Python literals have
-    types, so ``tools`` is not used.
+    Each argument must have a name and a Python literal as its value. Tuples become lists. JSON's ``true``, ``false``
+    and ``null`` are also accepted. A reply is prose if it begins neither with ``[`` nor with a name and ``(``. The
+    argument ``tools`` is not used, because Python literals show the types of the values.
 
     Raises:
-        ToolCallError: the reply begins like a call but is not one, or an argument has no name or is not a literal.
+        ToolCallError: the reply begins like a call but is not a call, or an argument has no name or is not a literal.
     """
     thinking, rest = split_thinking(text)
     if not _BEGINS.match(rest):
@@ -60,7 +61,7 @@ def _parsed(text: str) -> ast.expr:
             warnings.simplefilter("ignore")  # warnings about invalid escapes in the policy's text
             return ast.parse(text, mode="eval").body
     # The interpreter raises these exceptions when brackets are nested too deeply, its parser's stack is full, or the
-    # syntax tree is too deep. Python 3.11 raises SystemError in a thread.
+    # syntax tree is too deep. In a thread, Python 3.11 raises SystemError.
     except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError) as error:
         raise ToolCallError(f"no Python expression: {error}") from error
 

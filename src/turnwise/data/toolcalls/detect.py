@@ -1,5 +1,5 @@
-"""Detects the format in which a chat template writes tool calls. It renders a test conversation and tries each parser
-on the text.
+"""Detects the format in which a chat template writes tool calls. It renders a test conversation that has a tool call,
+and tries each parser on the rendered text.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ PROBE_CALL = ToolCall("turnwise_probe", {"city": "probed-city", "days": 3})
 
 
 def asking(count: int = 1) -> list[Message]:
-    """Returns a test conversation: a user message, then an assistant message with ``count`` times the call
-    :data:`PROBE_CALL`.
+    """Returns a test conversation of two messages: a user message, and an assistant message that makes the call
+    :data:`PROBE_CALL` ``count`` times.
     """
     calls = [
         {
@@ -44,8 +44,8 @@ def asking(count: int = 1) -> list[Message]:
 def format_of(chat: ChatTokens) -> Format | None:
     """Returns the format in which the chat template of ``chat`` writes tool calls.
 
-    The result is None if no parser can read the calls: the template leaves ``tool_calls`` out, refuses them, or writes
-    an unknown format.
+    The result is None if no parser can read the rendered call. In this case, the template leaves ``tool_calls`` out,
+    refuses them, or writes them in an unknown format.
     """
     try:
         (spine,) = chat.spines(asking(), PROBE_TOOLS)

@@ -1,5 +1,5 @@
-"""Lists the text formats of tool calls by name, with their parsers. A new format needs a file in this folder and a line
-here.
+"""Maps the name of each text format of tool calls to the format's parser. A new format needs a file in this folder and
+an entry in ``PARSERS``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Parses the format of Hermes and Qwen: one JSON object between ``<tool_call>`` and ``</tool_call>`` for each call."""
+"""Parses the tool-call format of Hermes and Qwen. Each call is a JSON object between ``<tool_call>`` and
+``</tool_call>``.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 def hermes(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """Parses any number of ``<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`` with prose around them.
+    """Parses a reply with any number of calls ``<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`` and prose
+    around them.
 
-    The JSON object has exactly these two keys. Its end is found by parsing the JSON, so a closing tag inside a text
-    argument has no effect. JSON values have types, so ``tools`` is not used.
+    The JSON object of a call must have the keys ``name`` and ``arguments`` and no other. The parser finds the object's
+    end by reading the JSON, so a closing tag inside a text argument has no effect. The argument ``tools`` is not used,
+    because JSON values show their types.
 
     Raises:
         ToolCallError: a call cannot be parsed, or an opening or closing tag has no counterpart.

@@ -1,4 +1,4 @@
-"""Parses the tool-call format of Llama 3: the whole reply is either one or more JSON objects, or prose."""
+"""Parses the tool-call format of Llama 3. A whole reply is either prose, or one or more JSON objects (the calls)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ _ENDS = ("<|eom_id|>", "<|eot_id|>")
 
 
 def llama_json(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """Parses ``{"name": "f", "parameters": {"a": 1}}`` and further calls after whitespace or ``;``.
+    """Parses a reply of calls such as ``{"name": "f", "parameters": {"a": 1}}``, or of prose. Whitespace or ``;``
+    separates the calls.
 
-    ``<|python_tag|>`` may come first, ``arguments`` may replace ``parameters``, and ``"type": "function"`` is allowed. A reply
-    that begins with neither the tag nor ``{`` is prose. JSON values have types, so ``tools`` is not used.
+    The tag ``<|python_tag|>`` may come before the first call. In a call, the key ``arguments`` may replace
+    ``parameters``, and ``"type": "function"`` is allowed. A reply that begins neither with the tag nor with ``{`` is
+    prose. The argument ``tools`` is not used, because JSON values show their types.
 
     Raises:
-        ToolCallError: the reply begins like a call but is not one.
+        ToolCallError: the reply begins like a call but is not a call, or the tag comes after prose.
     """
     thinking, rest = split_thinking(text)
     for end in _ENDS:

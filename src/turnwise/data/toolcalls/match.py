@@ -1,4 +1,6 @@
-"""Compares tool calls with demonstrated ones: whether they are equivalent, and whether they are identical."""
+"""Compares tool calls of the policy with demonstrated tool calls: by a functional rule (whether they are equivalent),
+and by a strict rule (whether they are identical).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,14 @@ from turnwise.types import ToolCall
 
 
 def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-    """Returns whether calls are equivalent to the expected ones by the functional rule (PivotRL, arXiv:2603.21383,
-    Appendix A.2).
+    """Returns whether the calls ``made`` are equivalent to the calls ``expected`` by the functional rule (PivotRL,
+    arXiv:2603.21383, Appendix A.2).
 
-    The calls of one turn run in parallel, so their order does not matter. Each expected call is matched to one made
-    call, and no call may be left over. Two calls match if they name the same tool and their values are equal in a
-    normal form: an argument with a default may be left out, numbers are compared as numbers, and the outer whitespace
-    of text is ignored. With ``tools``, a made call must also fit the schema of its tool. Two empty sequences match.
+    The calls of one turn run in parallel, so their order does not matter. Each expected call must match one made call,
+    and no call may be left over. Two calls match if they name the same tool and have equal arguments. Numbers are
+    compared as numbers, and whitespace at both ends of a text is ignored. An argument that is left out has the default
+    value of its schema in ``tools``. If ``tools`` is given, each made call must also fit the schema of its tool. Two
+    empty sequences are equivalent.
     """
     if len(made) != len(expected):
         return False
@@ -35,8 +38,8 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
 
 
 def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
-    """Returns whether calls are equal to the expected ones by the strict rule: the same calls in the same order with
-    exactly the same arguments.
+    """Returns whether the calls ``made`` equal the calls ``expected`` by the strict rule: they must be the same calls
+    in the same order with exactly the same arguments.
     """
     return len(made) == len(expected) and all(
         call.name == true.name and same_value(dict(call.arguments), dict(true.arguments))
@@ -45,8 +48,12 @@ def identical(made: Sequence[ToolCall], expected: Sequence[ToolCall]) -> bool:
 
 
 def miss_rate(functional: Sequence[bool], strict: Sequence[bool]) -> float | None:
-    """Returns Pr[strict = 0 | functional = 1]: the fraction of functionally correct actions that an exact match
-    rejects. The result is None if no action was functionally correct.
+    """Returns Pr[strict = 0 | functional = 1], the fraction of functionally correct actions that the strict rule
+    rejects. The result is None if no action is functionally correct.
+
+    Args:
+        functional: for each action, whether the functional rule accepts it.
+        strict: for the same actions, whether the strict rule accepts them.
     """
     missed = [not exact for good, exact in zip(functional, strict, strict=True) if good]
     return sum(missed) / len(missed) if missed else None
@@ -66,7 +73,9 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def _defaults(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the default value of each optional parameter of a tool that has one."""
+    """Returns the default values of a tool's optional parameters: name -> default. A parameter without a default is
+    left out.
+    """
     schema = function_of(tool).get("parameters") or {}
     required = schema.get("required") or ()
     properties = schema.get("properties") or {}

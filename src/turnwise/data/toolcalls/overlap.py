@@ -1,7 +1,7 @@
-"""Compares a reply with a demonstrated one by the rule with which NeMo Gym verifies pivot rows.
+"""Compares a policy's reply with the demonstrated reply by the rule with which NeMo Gym verifies pivot rows.
 
-The rule is that of ``resources_servers/single_step_tool_use_with_argument_comparison`` of NVIDIA-NeMo/Gym, with its
-defaults.
+The rule is that of the server ``resources_servers/single_step_tool_use_with_argument_comparison`` of NVIDIA-NeMo/Gym
+with the server's default settings.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import Any
 from turnwise.data.toolcalls.reply import Reply
 from turnwise.types import ToolCall
 
-MOST = 0.5  # largest possible overlap, which two texts with the same words have
+MOST = 0.5  # largest possible word overlap; two texts with the same words have it
 _NEAR = 1e-6  # floats that differ by less than this are equal
 
 
 def accepts(made: Reply, expected: Reply, least: float) -> bool:
-    """Returns whether a reply is equivalent to the demonstrated reply.
+    """Returns whether the policy's reply ``made`` is equivalent to the demonstrated reply ``expected``.
 
-    If the demonstrated reply calls tools, each of its calls must be matched to a different made call
-    (:func:`same_call`); additional calls are allowed. If the demonstrated reply is text, any text without a call is
-    accepted.
+    If the demonstrated reply calls tools, each of its calls must match a different call of the policy's reply
+    (:func:`same_call`). The policy may make additional calls. If the demonstrated reply is text, any text without a
+    call is accepted.
 
     Args:
+        made: the policy's reply.
+        expected: the demonstrated reply.
         least: smallest word overlap (:func:`overlap`) at which two text arguments count as equal, in [0, ``MOST``].
     """
     if not expected.calls:
@@ -36,18 +38,18 @@ def accepts(made: Reply, expected: Reply, least: float) -> bool:
 def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
     """Returns whether two calls name the same tool and have equal arguments.
 
-    Objects need the same keys, lists the same length, and values the same type: 1 does not equal 1.0. Floats are equal
-    if they differ by less than 1e-6. Two texts must be identical if one of them has fewer than two words; otherwise
-    their word overlap must be at least ``least``.
+    Two objects must have the same keys, and two lists must have the same length. Two values must have the same type, so
+    1 does not equal 1.0. Two floats are equal if they differ by less than 1e-6. Two texts are compared exactly if one
+    of them has fewer than two words; otherwise they are equal if their word overlap is at least ``least``.
     """
     return made.name == expected.name and _same(dict(made.arguments), dict(expected.arguments), least)
 
 
 def overlap(made: str, expected: str) -> float:
-    """Returns the word overlap of two texts in [0, 0.5]: the number of words that they share, divided by the sum of
-    their numbers of words.
+    """Returns the word overlap of two texts, in [0, 0.5]: the number of words that occur in both texts, divided by the
+    sum of the texts' numbers of words.
 
-    Letter case and order are ignored, and a word counts as often as it occurs. Two empty texts have no overlap.
+    Letter case and word order are ignored. A word counts as often as it occurs. The overlap of two empty texts is 0.
     """
     ours, theirs = Counter(made.lower().split()), Counter(expected.lower().split())
     both = ours.total() + theirs.total()
@@ -69,10 +71,10 @@ def _same(made: Any, expected: Any, least: float) -> bool:
 
 
 def _all_matched(fits: Sequence[Sequence[int]]) -> bool:
-    """Returns whether each expected call can be matched to a different made call (bipartite matching by augmenting
-    paths).
+    """Returns whether each expected call can be matched to a different made call. It uses bipartite matching by
+    augmenting paths.
 
-    ``fits`` lists, for each expected call, the indices of the made calls that it accepts.
+    ``fits`` holds, for each expected call, the indices of the made calls that are the same call.
     """
     taken: dict[int, int] = {}
 

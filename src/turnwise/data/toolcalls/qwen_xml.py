@@ -27,14 +27,16 @@ _NAME = re.compile(r"[^<>\n]{1,256}(?=>)")
 
 
 def qwen_xml(text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
-    """Parses ``<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`` with whitespace between the tags.
+    """Parses a reply with any number of calls
+    ``<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`` and prose around them. There may be
+    whitespace between the tags.
 
-    An argument's value is the text between its tags, without one newline at either end. If the tool's schema in
-    ``tools`` says string, the value stays text. Otherwise, also without a schema, it is read as JSON if it is valid
-    JSON (or ``True``, ``False`` or ``None``), else it stays text.
+    The value of an argument is the text between its tags, without one newline at each end. If the tool's schema in
+    ``tools`` says that the parameter is a string, the value is this text. In all other cases, and without a schema, the
+    text is parsed as JSON, or as ``True``, ``False`` or ``None``. If this fails, the value is the text.
 
     Raises:
-        ToolCallError: a call cannot be parsed, a parameter is repeated, or an opening or closing tag has no
+        ToolCallError: a call cannot be parsed, a call has a parameter twice, or an opening or closing tag has no
             counterpart.
     """
     thinking, rest = split_thinking(text)
@@ -75,7 +77,7 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _types(name: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the ``type`` of each parameter of the tool ``name``, as its schema in ``tools`` gives it."""
+    """Returns the types of the parameters of the tool ``name``, from its schema in ``tools``: parameter -> ``type``."""
     for tool in tools:
         function = function_of(tool)
         if function.get("name") == name:

@@ -1,7 +1,7 @@
 """The parts of a reply (thinking, prose and tool calls), and functions that the parsers of all formats share.
 
-A reply is untrusted text of a model. It is never evaluated; its size, its number of calls and the depth of its arguments are
-limited; and every mistake in it raises :class:`ToolCallError`.
+A reply is untrusted text of a model. It is never evaluated. Its size, its number of calls and the depth of its
+arguments are limited. Every mistake in a reply raises :class:`ToolCallError`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 
 
 class ToolCallError(ValueError):
-    """A reply does not follow its tool-call format. Parsers raise no other exception."""
+    """A reply does not follow its tool-call format, or exceeds a limit. Parsers raise no other exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Reply:
 
 
 class Parser(Protocol):
-    """Parses a reply whose tool calls are in one format, and returns its parts.
+    """A function that parses a reply, whose tool calls have one format, and returns the parts of the reply.
 
-    ``tools`` are the tool definitions that the policy saw. Formats that write all values as text take the types of
-    values from them.
+    ``tools`` are the tool definitions that the policy saw. The parser of a format that writes all values as text takes
+    the types of the values from these definitions.
 
     Raises:
         ToolCallError: the text does not follow the format.
@@ -55,7 +55,7 @@ def split_thinking(text: str) -> tuple[str, str]:
     Thinking is all text up to the last ``</think>``, as in :meth:`turnwise.data.chat.ChatTokens.decode`.
 
     Raises:
-        ToolCallError: the text is longer than ``MAX_CHARS``, or its thinking is never closed.
+        ToolCallError: the text has more than ``MAX_CHARS`` characters, or it begins with thinking that is never closed.
     """
     if len(text) > MAX_CHARS:
         raise ToolCallError(f"the reply has {len(text)} characters, more than {MAX_CHARS}")
@@ -67,7 +67,7 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 
 def checked_call(name: Any, arguments: Any) -> ToolCall:
-    """Returns a call after checking that its name is valid and its arguments are a JSON object.
+    """Returns a tool call, after checking that its name is valid and that its arguments are a JSON object.
 
     Raises:
         ToolCallError: the name or the arguments are not valid.
@@ -93,10 +93,11 @@ def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def decode_json(text: str, start: int) -> tuple[Any, int]:
-    """Returns the JSON value that begins at index ``start`` (after whitespace), and the index after the value.
+    """Returns the JSON value that begins at index ``start`` of the text, or after whitespace there, and the index after
+    the value.
 
     Raises:
-        ToolCallError: there is no JSON value, it repeats a key of an object, or it holds NaN or an infinity.
+        ToolCallError: there is no JSON value, an object in it has a key twice, or it holds NaN or an infinite number.
     """
     start = skip_space(text, start)
     try:
@@ -108,17 +109,17 @@ def decode_json(text: str, start: int) -> tuple[Any, int]:
 
 
 def skip_space(text: str, at: int) -> int:
-    """Returns the index of the first character from index ``at`` on that is not whitespace."""
+    """Returns the index of the first character at or after index ``at`` that is not whitespace."""
     while at < len(text) and text[at].isspace():
         at += 1
     return at
 
 
 def expect(text: str, at: int, token: str) -> int:
-    """Returns the index after ``token``, which must come next in the text after whitespace.
+    """Returns the index after ``token``. The text must contain ``token`` at index ``at``, or after whitespace there.
 
     Raises:
-        ToolCallError: other text comes next.
+        ToolCallError: the text contains something else at this place.
     """
     at = skip_space(text, at)
     if not text.startswith(token, at):

@@ -10,10 +10,10 @@ from turnwise.types import ToolCall
 
 
 def write_calls(calls: Sequence[ToolCall], form: Format) -> str:
-    """Returns the calls as text in the format ``form``. ``PARSERS[form]`` parses the text to the same calls.
+    """Returns the calls as text in the format ``form``. The parser ``PARSERS[form]`` reads the same calls back.
 
     Raises:
-        ValueError: there is no call to write.
+        ValueError: ``calls`` is empty.
     """
     if not calls:
         raise ValueError("no call to write; a reply without calls is prose")

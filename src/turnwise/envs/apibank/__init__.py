@@ -1,4 +1,4 @@
-"""The benchmark API-Bank (arXiv:2304.08244) as an environment with three levels.
+"""The environment ``env=apibank``: the benchmark API-Bank (arXiv:2304.08244), which has three levels of difficulty.
 
 At level 1, the policy calls a given API. At level 2, it has to find the API first. At level 3, it plans calls of
 several APIs.

@@ -13,13 +13,15 @@ from turnwise.envs.environment import Verifier
 
 
 class ApiBankEnv(DialogueEnv):
-    """Dialogues at three levels. See ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy fulfils a user's request with API calls. It implements
+    ``turnwise.envs.environment.Environment``.
 
-    At level 1, the policy calls a given API. At level 2, it has to find the API first. At level 3, it plans calls of
-    several APIs.
+    There are three levels of difficulty. At level 1, the policy calls a given API. At level 2, it has to find the API
+    first. At level 3, it plans calls of several APIs.
 
     Args:
-        data: path of API-Bank's folder ``json_test_data``. None means that tasks of a small office are generated.
+        data: path of API-Bank's folder ``json_test_data``. None means that tasks with the APIs of a small office are
+            generated.
         levels: the levels to use, out of 1, 2 and 3.
         horizon: maximum number of turns of an episode.
         steps: maximum number of replies with calls to one user message.

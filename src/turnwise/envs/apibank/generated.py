@@ -59,7 +59,7 @@ def _wish(text: str, *calls: tuple[str, dict[str, Any]]) -> Wish:
 
 
 def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Adds a user to the tables. Returns the user's token, and the arguments of the call that gets this token."""
+    """Adds a user to the office's tables. Returns the user's token and the arguments of the call that gets it."""
     person = rng.choice(names["person"])
     password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
     tables["users"] = {person: {"password": password, "token": token}}
@@ -67,7 +67,15 @@ def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str
 
 
 def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
-    """Returns a function that draws a request for one value of a table, given by its key."""
+    """Returns a function that fills a table and draws a request for one of its values.
+
+    Args:
+        api: the name of the API that answers the request.
+        table: the name of the table.
+        name: the kind of names (a key of ``Names``) that the table's keys are drawn from.
+        say: the text of the request, with ``{}`` for the table's key.
+        value: a function that draws a value of the table.
+    """
 
     def kind(rng: random.Random, names: Names, tables: dict[str, Any]) -> Wish:
         keys = rng.sample(names[name], 3)
@@ -159,13 +167,13 @@ _KEYWORDS = {name: api.about for name, api in APIS.items()}
 class OfficeTasks:
     """Generates tasks for each split.
 
-    ``train`` and ``seen`` use the same names but different requests: a hash of a request's words decides its split.
+    ``train`` and ``seen`` use the same names but different requests: a hash of a request's text decides its split.
     ``unseen`` uses names that occur in no training task.
 
     Args:
         levels: the levels to use, out of 1, 2 and 3.
-        names: function that draws the names for one task of ``train`` or ``seen``. None means that all these tasks use
-            the same set of names.
+        names: a function that draws the names (of people, cities and so on) for one task of ``train`` or ``seen``. None
+            means that all these tasks use the same names.
 
     Raises:
         ValueError: ``levels`` is empty or holds an unknown level.
@@ -185,7 +193,8 @@ class OfficeTasks:
     def problem(self, task: Task) -> DialogueProblem:
         """Returns the problem that a task's data describes.
 
-        At levels 2 and 3, only the search API is shown at the start. The other APIs are described by its answers.
+        At levels 2 and 3, the policy is shown only the search API at the start. The answers of the search API describe
+        the other APIs.
         """
         data = task.data
         shown = tools_named(data["apis"])
@@ -200,16 +209,16 @@ class OfficeTasks:
             data = _data(rng, names, level)
             if split in ("unseen", part_of(data["turns"])):
                 return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
-        # the hash cannot reject so many attempts in a row
+        # practically impossible, because the hash of the request does not reject so many attempts in a row
         raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
 
 
 def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
     """Returns the data of a random task.
 
-    A task of level 1 needs one call or a plan of two calls, and their APIs are shown. A task of level 2 needs one call,
-    and its API must be searched first. A task of level 3 needs a plan of two calls, and both APIs must be searched
-    first.
+    At level 1, a task needs one call or a plan of two calls, and the policy is shown the APIs of these calls. At level
+    2, a task needs one call, and the policy must search for its API first. At level 3, a task needs a plan of two
+    calls, and the policy must search for both APIs.
     """
     tables: dict[str, Any] = {}
     kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS

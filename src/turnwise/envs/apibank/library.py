@@ -18,7 +18,7 @@ Tables = dict[str, Any]
 
 
 class Refused(Exception):
-    """An API refuses a call. The error's text is the answer to the call."""
+    """An API refuses a call. The text of this error becomes the answer to the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Api:
         name: the name of the API.
         about: the description of the API.
         parameters: name of a parameter -> its JSON type. All parameters are required.
-        run: the function that runs the API on the tables.
+        run: the function that implements the API. Its arguments are the office's tables and the arguments of the call.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Api:
 class Office:
     """The state of one episode: tables that the APIs read and change.
 
-    As in API-Bank, the answer to a call is the API's output or its exception, as JSON.
+    As in API-Bank, the answer to a call is a JSON text of the API's output or of its exception.
     """
 
     __slots__ = ("tables",)
@@ -56,7 +56,7 @@ class Office:
         self.tables: Tables = deepcopy(dict(tables))
 
     def call(self, call: ToolCall) -> str:
-        """Returns the text of the answer to a call. If the call fails, this is a message about the error."""
+        """Makes a call and returns the text of its answer. If the call fails, the answer is an error message."""
         api = APIS.get(call.name)
         if api is None:
             return _exception(f"no API {call.name}")
@@ -106,7 +106,9 @@ def _token(tables: Tables, username: str, password: str) -> Any:
 
 
 def _add(table: str) -> Callable[..., str]:
-    """Returns an API's function. It adds a row to ``table`` for the user to whom the token belongs."""
+    """Returns the function that implements an API: it adds a row to ``table`` for the token's user, with the arguments
+    of the call.
+    """
 
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}
@@ -119,8 +121,9 @@ def _add(table: str) -> Callable[..., str]:
 
 
 def _delete(table: str) -> Callable[..., str]:
-    """Returns the function that implements an API: among the rows of the token's user, it deletes the one that matches the
-    arguments of the call."""
+    """Returns the function that implements an API: among the rows of the token's user in ``table``, it deletes the one
+    that matches the arguments of the call.
+    """
 
     def run(tables: Tables, token: str, **values: Any) -> str:
         row = {"user": _owner(tables, token), **values}
@@ -133,7 +136,9 @@ def _delete(table: str) -> Callable[..., str]:
 
 
 def _query(table: str, column: str) -> Callable[..., Any]:
-    """Returns an API's function. It lists one column of all rows of the user to whom the token belongs."""
+    """Returns the function that implements an API: from each row of the token's user in ``table``, it takes the value
+    of ``column``, and it returns these values as a list.
+    """
 
     def run(tables: Tables, token: str) -> Any:
         user = _owner(tables, token)
@@ -143,7 +148,9 @@ def _query(table: str, column: str) -> Callable[..., Any]:
 
 
 def _look_up(table: str, column: str) -> Callable[..., Any]:
-    """Returns an API's function. It looks up a value of ``table`` by its key."""
+    """Returns the function that implements an API: it looks up the value that ``table`` has for the key in the call,
+    and returns this value under the name ``column``.
+    """
 
     def run(tables: Tables, **key: str) -> Any:
         return {column: _row(tables, table, next(iter(key.values())))}
@@ -164,9 +171,9 @@ def _book(tables: Tables, doctor: str, date: str) -> Any:
 
 
 def _search(tables: Tables, keywords: str) -> Any:
-    """Returns the API whose name and description share the most words with the keywords.
+    """Returns the description of the API that shares the most words with the keywords, in its name and description.
 
-    If several APIs share the same number of words with the keywords, the first one is returned.
+    If several APIs share the same number of words with the keywords, the description of the first one is returned.
     """
     wanted = words(keywords)
     best = max(APIS.values(), key=lambda api: (api.name != SEARCHER) * len(wanted & words(f"{api.name} {api.about}")))
@@ -203,5 +210,5 @@ APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
 
 
 def tools_named(names: Sequence[str]) -> Tools:
-    """Returns the tool definitions of the named APIs, in this order."""
+    """Returns the tool definitions of the APIs with these names, in the order of the names."""
     return tuple(APIS[name].tool() for name in names)

@@ -1,8 +1,8 @@
 """Reads the public API-Bank data from a folder: ``level-1-api.json``, ``level-2-api.json`` and ``level-3.json``.
 
-A record of level 1 or 2 holds a dialogue and the one call to make next. A record of level 3 holds a requirement and the
-calls that meet it, each with the answer that the real API gave. The environment returns these recorded answers. It runs
-no API of the benchmark.
+A record of level 1 or 2 holds a dialogue and the only call that continues it. A record of level 3 holds a requirement
+of the user and the calls that meet it, each with the answer that the real API gave. The environment returns these
+recorded answers to the policy. It runs no API of the benchmark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ASKS = "Generate API Request:"
 
 
 class Recorded:
-    """Answers the calls of one record with the recorded answers.
+    """The APIs of an episode. They answer the policy's calls with the answers that one record of the data holds.
 
     A call that is not in the record gets an error message as its answer.
     """
@@ -55,11 +55,11 @@ class Recorded:
         return self
 
     def same_state(self, other: Recorded) -> bool:
-        """Returns True, because a record has no state."""
+        """Returns True, because calls do not change the recorded answers."""
         return True
 
     def same_place(self, other: Recorded) -> bool:
-        """Returns True, because a record has no state."""
+        """Returns True, because calls do not change the recorded answers."""
         return True
 
 
@@ -76,8 +76,8 @@ def same_call(made: ToolCall, true: ToolCall) -> bool:
 class ReleasedTasks:
     """Reads the tasks from the public files.
 
-    A hash of the dialogue decides the split: about 80 % of the dialogues are in ``train``, 10 % in ``seen`` and 10 % in
-    ``unseen``.
+    A hash of the name of the dialogue's file, or at level 3 of the requirement, decides the split: about 80 % of the
+    dialogues are in ``train``, 10 % in ``seen`` and 10 % in ``unseen``.
 
     Attributes:
         left_out: one pair (place in the file, reason) for each record that cannot be used.
@@ -111,7 +111,7 @@ class ReleasedTasks:
         """Returns ``count`` tasks of a split, in an order that depends on the seed.
 
         Raises:
-            InputError: the split has fewer tasks.
+            InputError: the split has fewer than ``count`` tasks.
         """
         found = list(self._tasks[split])
         random.Random(f"{seed}/apibank").shuffle(found)
@@ -154,7 +154,7 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
 
 
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task data of a record of level 1 or 2, which holds a dialogue and the one call to make next."""
+    """Returns the task data for a record of level 1 or 2, which holds a dialogue and the one call that continues it."""
     call = read_request(record["expected_output"])
     dialogue = record["input"].replace(_ASKS, "").strip()
     tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
@@ -165,9 +165,9 @@ def _step(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task data of a record of level 3, which holds a requirement and the calls that meet it.
+    """Returns the task data for a record of level 3, which holds a requirement of the user and the calls that meet it.
 
-    The policy can call the search API and the APIs that the searches in the record found.
+    In the task, the policy can call the search API and the APIs that the searches in the record found.
     """
     calls, answers, found = [], [], {}
     for one in record["apis"]:
@@ -188,10 +188,10 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_request(text: str) -> ToolCall:
-    """Finds the only call of the form ``API-Request: [Name(key='value')]`` in a text, and returns it.
+    """Returns the only call in a text, which must contain a request such as ``API-Request: [Name(key='value')]``.
 
     Raises:
-        ValueError: there is no call, or more than one.
+        ValueError: the text contains no call, or more than one.
     """
     found = re.search(r"\[\w+\(.*\)\]", text, re.DOTALL)
     try:
@@ -204,7 +204,8 @@ def read_request(text: str) -> ToolCall:
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """Returns the definitions of the APIs that an instruction describes, with one JSON object per line.
+    """Returns the tool definitions of the APIs that the text describes. Each line of the text is a JSON object that
+    describes one API.
 
     Raises:
         ValueError: a line is not a JSON object that describes an API.

@@ -1,6 +1,7 @@
-"""The benchmark BFCL v4 multi-turn as an environment.
+"""The environment ``env=bfcl``: the benchmark BFCL v4 multi-turn.
 
-It uses the tasks and the simulated APIs of the package bfcl-eval. Short tasks for the same APIs can also be generated.
+The environment uses the tasks and the simulated APIs of the package bfcl-eval. It can also generate short tasks for the
+same APIs.
 """
 
 from turnwise.envs.bfcl.environment import BfclEnv

@@ -1,7 +1,7 @@
-"""Creates, calls, copies and compares the simulated APIs of one session, without any global state.
+"""Creates, calls, copies and compares the simulated APIs of one episode. The APIs of different episodes share no state.
 
-A call runs a method of an API with argument values that a parser has read. No text is evaluated as code. An answer has
-the same text as in the benchmark.
+A call runs a method of an API with argument values that a parser has read. No text is evaluated as code. The answer to
+a call has the same text as in the benchmark.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from turnwise.envs.bfcl.package import api_class
 from turnwise.types import ToolCall
 
 FAILED = "Error during execution: "
-# maximum value of a precision (in digits) and of an exponent; with larger values, one call could take hours
+# maximum precision (in digits) and maximum exponent in a call; a call with larger values could take hours
 MAX_DIGITS = 1000
 MAX_ENTRIES, MAX_LEVELS = (
     20_000,
     40,
-)  # maximum size of a file system, counted as a tree; copying folders a few times could make it grow without end
+)  # maximum number of entries and of levels of a file system; a few copies of folders could make it grow without end
 
 _GROWS = {"cp", "mv", "mkdir", "touch"}
 
 
 class Apis:
-    """One instance of each API, with its current state.
+    """The simulated APIs of one episode: one instance of each API, with its current state.
 
     Args:
         classes: names of the APIs, in the task's order. If two APIs have a function of the same name, the function of
             the later API is called.
-        config: name of an API -> its initial state.
+        config: name of an API -> the API's initial state.
         long_context: whether the APIs pad their data with additional entries, as in BFCL's subset ``long_context``.
     """
 
@@ -50,7 +50,7 @@ class Apis:
             instance = api_class(name)()
             if hasattr(instance, "_load_scenario"):
                 instance._load_scenario(deepcopy(config.get(name, {})), long_context=long_context)
-            # The initial state is copied, because some scenarios refer to lists and objects of their module.
+            # The instance is copied, because its initial state may refer to lists and objects of the API's module.
             self.instances[name] = deepcopy(instance)
 
     def fork(self) -> Apis:
@@ -61,7 +61,7 @@ class Apis:
         return twin
 
     def call(self, call: ToolCall) -> str:
-        """Returns the text of the answer to a call. If the call fails, this is a message about the error."""
+        """Makes a call and returns the text of its answer. If the call fails, the answer is an error message."""
         owner = owners(self.classes).get(call.name)
         if owner is None:
             return f"{FAILED}name {call.name!r} is not defined"
@@ -81,7 +81,9 @@ class Apis:
                 self.full = _overgrown(self.instances[owner].root)
 
     def same_state(self, other: Apis) -> bool:
-        """Returns whether all public attributes of the APIs are equal. The benchmark compares states in this way."""
+        """Returns whether all public attributes of the APIs equal those of ``other``. The benchmark compares states in
+        this way.
+        """
         try:
             return all(
                 getattr(instance, key) == value
@@ -93,9 +95,9 @@ class Apis:
             return False
 
     def same_place(self, other: Apis) -> bool:
-        """Returns whether both the public state and the hidden state of the APIs are equal.
+        """Returns whether the public state and the hidden state of the APIs equal those of ``other``.
 
-        Examples of hidden state are the working folder and the state of a random generator.
+        The hidden state is what private attributes hold, for example the working folder or a random generator.
         """
         return self.same_state(other) and all(
             _hidden(instance) == _hidden(other.instances[name]) for name, instance in self.instances.items()
@@ -104,7 +106,7 @@ class Apis:
 
 @lru_cache(maxsize=256)
 def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
-    """Returns the API that has each public function: name of the function -> name of the API."""
+    """Returns a mapping of all public functions of the APIs: name of the function -> name of the API that has it."""
     return {
         method: name
         for name in classes
@@ -121,9 +123,10 @@ def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
 
 @lru_cache(maxsize=1024)
 def _lists(owner: str, method: str) -> Mapping[str, Any]:
-    """Returns copies of the default values that are lists, dictionaries or sets: name of the parameter -> default.
+    """Returns copies of those default values of a function that are lists, dictionaries or sets: name of the parameter
+    -> default.
 
-    Without copies, all sessions would share such a default value, and each of them could change it.
+    Without copies, all episodes would share such a default value, and each of them could change it.
     """
     defaults = {parameter.name: parameter.default for parameter in parameters(owner, method)}
     return {name: deepcopy(default) for name, default in defaults.items() if isinstance(default, list | dict | set)}
@@ -152,7 +155,7 @@ def _hidden(instance: Any) -> dict[str, Any]:
 
 @contextmanager
 def _own_precision() -> Iterator[None]:
-    """Restores the process's numerical precision after the block, because functions of MathAPI change it."""
+    """Restores this process's numerical precision after the ``with`` block, because functions of MathAPI change it."""
     import mpmath
 
     with localcontext(), mpmath.workdps(mpmath.mp.dps):
@@ -172,7 +175,9 @@ def _too_costly(call: ToolCall) -> str | None:
 
 
 def _overgrown(root: Any) -> bool:
-    """Returns whether a file system, counted as a tree, has more entries or levels than allowed."""
+    """Returns whether a file system has more entries or levels than allowed. A folder that occurs several times is
+    counted each time.
+    """
     seen, level = 0, [root]
     for _ in range(MAX_LEVELS):
         level = [item for folder in level for item in folder.contents.values()]

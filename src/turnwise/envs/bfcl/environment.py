@@ -15,7 +15,7 @@ from turnwise.envs.environment import Verifier
 
 
 class BfclEnv(DialogueEnv):
-    """Dialogues in which the policy fulfils a user's requests with function calls. See
+    """An environment in which the policy fulfils a user's requests with calls of simulated APIs. It implements
     ``turnwise.envs.environment.Environment``.
 
     Args:

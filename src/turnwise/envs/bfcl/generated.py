@@ -1,6 +1,6 @@
-"""Generates the short tasks of the tiny level for the benchmark's APIs.
+"""Generates the short tasks of the level ``tiny`` of ``env=bfcl``. They use the simulated APIs of BFCL.
 
-A task has one or two requests, and each request needs a few calls.
+A task has one or two requests of the user, and each request needs a few calls.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _HELD_OUT = tuple(name for names in asdict(Names.held_out()).values() for name i
 class TinyTasks:
     """Generates tasks for each split.
 
-    ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of a task's
-    words decides its split. ``unseen`` uses names that occur in no training task, and its two requests use a pair of
-    APIs that no training task combines.
+    ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of the requests'
+    texts decides the split (``dialogues.problem.part_of``). ``unseen`` uses names that occur in no training task. A
+    task of ``unseen`` has two requests, which use a pair of APIs that no training task combines.
 
     Args:
-        names: function that draws the names for one task of ``train`` or ``seen``. None means that all these tasks use
-            the same set of names.
+        names: a function that draws the names (of files, people and so on) for one task of ``train`` or ``seen``. None
+            means that all these tasks use the same names.
     """
 
     names: Callable[[random.Random], Names] | None = None
@@ -57,15 +57,15 @@ class TinyTasks:
             if _is_of(data["turns"], split):
                 apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
                 return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
-        # the hash cannot reject so many attempts in a row
+        # practically impossible, because the hash of the requests does not reject so many attempts in a row
         raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
 
 
 def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
-    """Returns whether a task with these turns belongs to the split.
+    """Returns whether a task with these user turns belongs to the split.
 
-    In ``unseen``, a request either contains a held-out name, or its hash keeps it out of training. The second case is
-    needed for requests without any name, such as sums.
+    A task belongs to ``unseen`` if each of its requests contains a held-out name, or has a hash that keeps it out of
+    training. The second case is needed for requests without names, such as sums.
     """
     if split != "unseen":
         return part_of(turns) == split
@@ -73,7 +73,9 @@ def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
 
 
 def shown(name: str) -> Tools:
-    """Returns the functions of an API that tasks of the tiny level show. Some task needs each of them."""
+    """Returns the functions of an API that the policy can call in tasks of the level ``tiny``. Each of them is needed
+    in some tasks.
+    """
     return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
 
 

@@ -1,7 +1,7 @@
 """Reads data files, function descriptions and the classes of the simulated APIs from the installed package bfcl-eval.
 
-Only the data, the eight API modules and a module of prompt texts are loaded. The package's settings module is avoided,
-because importing it would create folders in the package.
+Of the package, only the data files, the eight API modules and a module of prompt texts are loaded. The settings module
+is not imported, because its import would create folders in the package.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    """Returns the definitions of an API's functions, as JSON Schema."""
+    """Returns the tool definitions of an API's functions, with the parameters as JSON Schema."""
     records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name][1]}.json")
     return tuple(
         {
@@ -95,17 +95,17 @@ def without(tools: Tools, names: set[str]) -> Tools:
 
 @lru_cache(maxsize=1)
 def announcement() -> str:
-    """Returns the text with which the benchmark's user announces functions that were not available before."""
+    """Returns the text with which the user of the benchmark announces functions that become available only now."""
     return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 
 @lru_cache(maxsize=len(SUBSETS))
 def entries(subset: str) -> dict[str, dict[str, Any]]:
-    """Returns the entries of a subset: id -> the entry together with its ``ground_truth``.
+    """Returns the entries (tasks) of a subset: id -> the entry together with its ``ground_truth``.
 
     Raises:
         ValueError: there is no subset of this name.
-        MissingBfclError: the package is not installed, or its data differs from what is expected.
+        MissingBfclError: the package is not installed, or its version lacks the subset's file.
     """
     if subset not in SUBSETS:
         raise ValueError(f"subsets: must be among {', '.join(SUBSETS)}, got {subset!r}")

@@ -1,6 +1,7 @@
 """Provides the 800 multi-turn tasks of BFCL v4.
 
-These are 200 dialogues in four variants: plain, with a missing function, with a missing value, and with padded data.
+The tasks are 200 dialogues in four variants: plain, with a function that is missing at first, with a value that the
+user leaves out at first, and with additional data in the APIs.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
-UNSEEN_PAIRS = (  # pairs of APIs that no training task needs together; 20 of the 200 dialogues need such a pair
+UNSEEN_PAIRS = (  # pairs of APIs that occur together in no training task, but in 20 of the 200 dialogues
     {"TicketAPI", "VehicleControlAPI"},
     {"MathAPI", "TravelAPI"},
     {"MathAPI", "TradingBot"},
     {"GorillaFileSystem", "TicketAPI"},
     {"MathAPI", "VehicleControlAPI"},
 )
-SEEN_SHARE = 20  # number of dialogues in the split seen; they are drawn from the other dialogues
+SEEN_SHARE = 20  # number of dialogues in the split seen; they are drawn from the dialogues without an unseen pair
 
 
 @dataclass(frozen=True)
 class PublicTasks:
     """Provides the tasks of each split.
 
-    All variants of a dialogue are in the same split, because one variant would reveal the others. 80 % of the dialogues
-    are in ``train``. The split ``unseen`` holds the 10 % that need two APIs that no training task needs together. The
-    split ``seen`` holds another 10 %, drawn at random from the rest.
+    All variants of a dialogue are in the same split, because training on one variant would reveal the others. Of the
+    dialogues, 80 % are in ``train``. The split ``unseen`` has the 10 % that combine two APIs which no training task
+    combines. The split ``seen`` has another 10 %, drawn at random from the rest.
 
     Raises:
         ValueError: ``subsets`` is empty or holds an unknown subset.
@@ -52,7 +53,7 @@ class PublicTasks:
         """Returns ``count`` tasks of a split, in an order that depends on the seed.
 
         Raises:
-            InputError: the split has fewer tasks.
+            InputError: the split has fewer than ``count`` tasks.
         """
         found = [f"multi_turn_{subset}_{number}" for number in _splits()[split] for subset in self.subsets]
         random.Random(f"{seed}/bfcl").shuffle(found)
@@ -60,15 +61,16 @@ class PublicTasks:
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the problem of the benchmark's entry that the task's data names."""
+        """Returns the problem of a task. The task's data holds the id of one of the benchmark's entries."""
         return _problem(str(task.data["entry"]))
 
 
 def subset_of(name: str) -> str:
-    """Returns the subset that a public task's id names: ``base``, ``miss_func``, ``miss_param`` or ``long_context``.
+    """Returns the subset of a public task: ``base``, ``miss_func``, ``miss_param`` or ``long_context``. The task's id
+    contains the name of the subset.
 
     Raises:
-        ValueError: the id names no subset.
+        ValueError: the id contains no subset's name.
     """
     subset = name.removeprefix("multi_turn_").rpartition("_")[0]
     if subset not in SUBSETS:

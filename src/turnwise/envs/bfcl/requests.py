@@ -1,4 +1,4 @@
-"""Generates the user requests of the tiny level.
+"""Generates the user requests in the short tasks (level ``tiny``) of ``env=bfcl``.
 
 Each kind of request has a function that draws the initial state of one API, the request, and the calls that fulfil it.
 Some requests need one call. Others need several calls, and a later call may need a value from an earlier answer.
@@ -17,7 +17,7 @@ from turnwise.types import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that tasks use. No name is both a training name and a held-out name."""
+    """The names of things that generated tasks use. Training names and held-out names have no name in common."""
 
     folders: tuple[str, ...]
     files: tuple[str, ...]
@@ -28,7 +28,7 @@ class Names:
 
     @classmethod
     def training(cls) -> Names:
-        """Returns the names of the splits train and seen."""
+        """Returns the names that tasks of the splits train and seen use."""
         return cls(
             ("docs", "work", "old", "lab", "home", "pics"),
             ("a.txt", "b.txt", "notes.txt", "plan.txt", "list.txt", "data.txt"),
@@ -40,7 +40,7 @@ class Names:
 
     @classmethod
     def held_out(cls) -> Names:
-        """Returns the names of the split unseen."""
+        """Returns the names that tasks of the split unseen use."""
         return cls(
             ("box", "mail", "play"),
             ("c.txt", "log.txt", "text.txt"),
@@ -53,7 +53,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The initial state of one API (``config``), and one turn of the user with the calls that fulfil it."""
+    """One request: the initial state of one API (``config``), and the user's turn with the calls that fulfil it."""
 
     config: Mapping[str, Any]
     turn: UserTurn

@@ -1,4 +1,4 @@
-"""Reads the ground truths of bfcl-eval, which are calls written as Python. They are parsed and never evaluated."""
+"""Reads the ground truths of bfcl-eval. They are calls written as Python, which are parsed and never evaluated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.types import ToolCall
 def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
     """Returns the call that ``source`` describes, with its arguments by name.
 
-    Positional arguments get the names of the function's parameters.
+    An argument without a name gets the name of the function's parameter at its position.
 
     Raises:
         ValueError: ``source`` does not call a function of these APIs with literal arguments.

@@ -1,6 +1,6 @@
-"""An environment of questions whose evidence has to be collected from pages.
+"""The environment ``env=browse``: the policy answers questions and has to collect the evidence from pages.
 
-The policy's tools are search, open, find and answer.
+Its tools are search, open, find and answer.
 """
 
 from turnwise.envs.browse.environment import BrowseEnv

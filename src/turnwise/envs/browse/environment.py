@@ -1,4 +1,4 @@
-"""``env=browse``: the questions of ``env=search``, on pages that the policy has to open and read."""
+"""``env=browse``: the questions of ``env=search``. The policy must open and read pages to find the answers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from turnwise.types import Task
 
 
 class BrowseEnv(QuestionEnv[BrowseSession]):
-    """Questions that the policy answers from pages. See ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy answers questions from pages. It implements
+    ``turnwise.envs.environment.Environment``.
 
     A search lists only titles of pages, and an opened page shows only its beginning.
 
     Args:
         level, edition, countries, calls, floor, files, corpus: these arguments have the same meaning as in
             ``env=search``.
-        retriever: has the same meaning as in ``env=search``. A retriever only finds pages. The pages that can be opened
-            come from the encyclopaedia, the files or the corpus.
+        retriever: has the same meaning as in ``env=search``. The retriever only finds pages. The pages that can be
+            opened come from the encyclopaedia, the files or the corpus.
         results: maximum number of titles that a search lists.
         window: number of sentences that an opened page shows at once.
         horizon: maximum number of turns of an episode.
@@ -62,7 +63,7 @@ class BrowseEnv(QuestionEnv[BrowseSession]):
 
     def begin(self, task: Task) -> BrowseSession:
         question, pages = self._source.question(task), self._pages
-        assert pages is not None  # never None, because the constructor refuses files without pages
+        assert pages is not None  # always true, because the constructor refuses files without pages
         found = (self._retriever, self.results, self.window, self._calls, self.horizon, self.floor)
         return BrowseSession(task, question, pages, *found)
 

@@ -1,6 +1,7 @@
 """Scripted experts of ``env=browse``.
 
-The experts know where the evidence is. They search, open pages and find words until they have seen all the evidence.
+The experts know on which pages the evidence is. They search for these pages, open them and find words on them until
+they have seen all the evidence. Then they answer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Mistakes(Chances):
 class GoodExpert(Expert[BrowseSession]):
     """An expert that collects the missing facts one by one with as few calls as possible, and then answers.
 
-    If the question compares two things, the seed decides about which one the expert reads first.
+    If the question compares two things, the seed decides which of the two the expert reads about first.
     """
 
     def __init__(self, session: BrowseSession, seed: int | str) -> None:
@@ -38,7 +39,7 @@ class GoodExpert(Expert[BrowseSession]):
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def next_fact(self, session: BrowseSession) -> Fact | None:
-        """Returns the fact that the expert looks for next; None if all facts were shown."""
+        """Returns the fact of the evidence that the expert looks for next, or None if all facts were shown."""
         missing = session.missing()
         if not missing:
             return None
@@ -59,11 +60,12 @@ class GoodExpert(Expert[BrowseSession]):
 
 
 def key_of(page: Page, sentence: str) -> str:
-    """Returns the longest lower-case word that occurs in this sentence and in no other sentence of the page.
+    """Returns the words with which a sentence can be found on the page: the longest lower-case word that occurs in this
+    sentence and in no other sentence of the page.
 
     Lower-case words are preferred because a reader does not know the names yet. If there is no such word, the longest
-    word of any kind that occurs only in this sentence is returned. If there is none either, the whole sentence is
-    returned.
+    word of any kind that occurs only in this sentence is returned. If there is no such word either, the whole sentence
+    is returned.
     """
     others = [other.casefold() for other in page.sentences if other != sentence]
     words = re.findall(r"\w+", sentence)

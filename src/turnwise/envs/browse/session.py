@@ -32,7 +32,7 @@ NOT_THERE = "The page does not say."
 class BrowseSession(QuestionSession):
     """A running episode of ``env=browse``.
 
-    The other arguments are described in :class:`~turnwise.envs.search.questions.QuestionSession`.
+    The arguments that are not listed here are described in :class:`~turnwise.envs.search.questions.QuestionSession`.
 
     Args:
         pages: the pages that can be opened.
@@ -65,7 +65,7 @@ class BrowseSession(QuestionSession):
         self.collected: frozenset[Fact] = frozenset()
 
     def missing(self) -> list[Fact]:
-        """Returns the facts of the evidence that were not shown yet, in the order in which they can be found."""
+        """Returns the facts of the evidence that were not shown yet, in the order in which the policy can find them."""
         return [fact for fact in self.question.evidence if fact not in self.collected]
 
     def use(self, name: str, argument: str) -> Step:

@@ -1,7 +1,7 @@
-"""Checks for any environment.
+"""Checks that can be run on any environment.
 
-The checks repeat the experts' actions, play hostile actions, test whether forks are independent, and compare the
-verifier with hand-written cases.
+The checks repeat the experts' actions in fresh episodes, play hostile actions, test whether forks are independent, and
+compare the verifier's verdicts with hand-written cases.
 """
 
 from turnwise.envs.checks.cases import Case, Cases, read_cases

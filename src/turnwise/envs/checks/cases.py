@@ -1,8 +1,8 @@
-"""Tests a verifier with hand-written cases.
+"""Tests the functional verifier of an environment with hand-written cases.
 
-A case is a position in an episode, with actions that the verifier must accept and actions that it must refuse. Actions
-to accept are as good as the expert's action at this position. Actions to refuse only look as good. The cases of an
-environment are in the file ``checks.yaml`` beside the module of its class, or in ``<module>.checks.yaml`` if several
+A case is a position in an episode, with actions that the verifier must accept there and actions that it must refuse. An
+action to accept is as good as the expert's action at this position. An action to refuse only looks as good. The cases
+of an environment are in the file ``checks.yaml`` in the folder of its class, or in ``<module>.checks.yaml`` if several
 environments share a folder.
 """
 
@@ -21,7 +21,7 @@ from turnwise.errors import InputError
 from turnwise.files import read_yaml
 from turnwise.types import Task
 
-ACCEPTS, REFUSES = 3, 5  # minimum number of actions to accept in a case, and of actions to refuse
+ACCEPTS, REFUSES = 3, 5  # minimum number of actions to accept, and of actions to refuse, in each case
 
 
 class Where(BaseModel):
@@ -37,8 +37,9 @@ class Where(BaseModel):
 class Case(BaseModel):
     """One case: a position in an episode, with actions that the verifier must accept and actions that it must refuse.
 
-    ``with`` holds overrides of the environment's configuration. ``after`` holds the actions that lead from the start of
-    the episode to the position.
+    ``about`` describes the case. The key ``with`` of the file (``overrides``) holds overrides of the environment's
+    configuration. ``after`` holds the actions that lead from the start of the episode to the position. ``expert`` is
+    the expert's action at this position.
     """
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -53,16 +54,17 @@ class Case(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases that a file contains."""
+    """The cases in one file."""
 
     path: Path
     cases: tuple[Case, ...]
 
     def wrong(self, make: Callable[[Sequence[str]], Environment]) -> tuple[list[str], list[str]]:
-        """Returns two lists of messages, about good actions that the verifier refuses and bad actions that it accepts.
+        """Tests the verifier with all cases. Returns two lists of messages: the first is about actions to accept that
+        the verifier refuses, the second about actions to refuse that it accepts.
 
         Args:
-            make: function that builds the environment from configuration overrides.
+            make: a function that builds the environment from configuration overrides.
 
         Raises:
             InputError: the actions of ``after`` end the episode, or the task of a case does not exist.
@@ -99,10 +101,10 @@ class Cases:
 
 
 def case_file(environment: Environment) -> Path | None:
-    """Returns the path of an environment's file of cases; None if there is none.
+    """Returns the path of the file with an environment's cases, or None if there is no such file.
 
-    The attribute ``cases`` of the environment may hold the path. Otherwise the file beside the environment's module is
-    used.
+    The environment may have an attribute ``cases`` that holds the path. Otherwise the file is looked for in the folder
+    of the environment's module.
     """
     if (named := getattr(environment, "cases", None)) is not None:
         return Path(named)

@@ -1,6 +1,7 @@
 """Plays hostile and random actions in an environment, and reports what goes wrong.
 
-No action may raise an error or corrupt the session, and each episode must end at the horizon.
+No action may raise an error, corrupt the session, or run as code, and each episode must end at the horizon at the
+latest.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ _VALUES: tuple[Any, ...] = (None, True, -1, 1e308, 10**400, [], {}, [[]], {"a": 
 
 
 class Hostile:
-    """Generates hostile actions.
+    """A function without arguments that returns a new hostile or random action at each call.
 
     Args:
-        known: well-formed actions of the environment. Some hostile actions are variations of them; others are these
-            actions unchanged.
+        known: well-formed actions of the environment. Some of the returned actions are variations of them. Others are
+            these actions unchanged.
         canary: path of a file that no action may create. Some actions try to create it with Python or shell code.
         rng: the random generator that draws the actions.
     """
@@ -115,9 +116,9 @@ class Hostile:
 
 
 def _call(text: str) -> tuple[int, int, dict[str, Any]] | None:
-    """Returns the start, the end and the value of the JSON object at the first brace of a text.
+    """Returns the start, the end and the value of the JSON object that begins at the first brace of a text.
 
-    Returns None if there is no valid JSON object, or if the object has no ``arguments``.
+    Returns None if no valid JSON object begins there, or if the object has no ``arguments``.
     """
     start = text.find("{")
     try:
@@ -135,10 +136,10 @@ def _with(text: str, call: tuple[int, int, dict[str, Any]], arguments: Mapping[s
 
 
 def forges(step: Step, chat: ChatTokens) -> bool:
-    """Returns whether a step's observation contains text that would start another turn in the chat template.
+    """Returns whether a step's observation contains text that the policy would read as the end or start of a chat turn.
 
-    The test renders the observation as tokens. The special tokens must be the same as those of a harmless observation,
-    which come from the template itself.
+    The observation is rendered as tokens, and so is a harmless observation. The result is True if the two have
+    different special tokens, because the special tokens of the harmless observation come from the chat template itself.
     """
     special = {i for i, token in chat.tokenizer.added_tokens_decoder.items() if token.special}
 
@@ -158,15 +159,16 @@ def check_hostile(
     forges: Callable[[Step], bool] = lambda step: False,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
-    """Plays episodes of hostile and random actions, and returns descriptions of what went wrong.
+    """Plays episodes of hostile and random actions, and returns one message for each episode in which something went
+    wrong.
 
     Args:
         environment: the environment to check.
-        tasks: the tasks of the episodes.
+        tasks: the tasks of the episodes. If there are fewer tasks than episodes, tasks are used several times.
         known: well-formed actions of the environment. The best choice is the experts' actions on these tasks.
         sequences: number of episodes.
         seed: seed of the actions.
-        forges: function that returns whether the policy would read an observation as more than one chat turn.
+        forges: a function that returns whether the policy would read an observation as more than one chat turn.
         on_done: called after each episode with the number of finished episodes.
     """
     rng = random.Random(f"hostile {seed}")

@@ -1,4 +1,4 @@
-"""Checks that an expert's actions succeed when they are repeated, and that a fork does not change its parent."""
+"""Checks that an expert's actions succeed again in a fresh episode, and that a fork does not change its parent."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Replayed:
 
     task: Task
     actions: tuple[str, ...]
-    observations: tuple[str, ...]  # the observations of the repetition
-    won: bool
-    alike: bool  # whether the repetition gave the same observations as the demonstration
-    accepted: tuple[bool, ...]  # the verifier's verdict on each of the expert's own actions
+    observations: tuple[str, ...]  # the observations in the fresh episode
+    won: bool  # whether the fresh episode was won
+    alike: bool  # whether the fresh episode gave the same observations as the demonstration
+    accepted: tuple[bool, ...]  # for each of the expert's actions, whether the verifier accepts it
 
 
 def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
@@ -32,7 +32,8 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
         environment: the environment to check.
         task: the task to demonstrate.
         seed: seed of the expert.
-        verify: whether to ask the verifier about each action. If it is false, ``accepted`` is empty in the result.
+        verify: whether to ask the verifier about each of the expert's actions. If False, ``accepted`` is empty in the
+            result.
     """
     trajectory = environment.demonstrate(task, "good", seed)
     session = environment.reset(task)
@@ -52,9 +53,10 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
 
 
 def _told(messages: Sequence[Message]) -> list[str]:
-    """Returns the observation after each reply of the expert.
+    """Returns the observation after each reply of the expert, from the messages of the demonstration.
 
-    If a reply made several calls, the answers to these calls are joined by line breaks.
+    If a reply made several calls, the answers to these calls are joined by line breaks. Replies without an observation
+    are left out.
     """
     told: list[list[str]] = []
     for message in messages:
@@ -66,10 +68,10 @@ def _told(messages: Sequence[Message]) -> list[str]:
 
 
 def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:
-    """Returns how many steps per second the environment makes, measured on the experts' actions.
+    """Plays the experts' actions again and returns the number of steps per second.
 
-    Only the time that is spent in ``step`` counts. ``environment`` must not have played these tasks before, so that no
-    cached result shortens this time.
+    Only the time that is spent in ``step`` counts. ``environment`` must not have played these tasks before, because
+    cached results would shorten this time.
     """
     steps, seconds = 0, 0.0
     for episode in replayed:
@@ -87,14 +89,14 @@ def check_forks(
 ) -> list[str]:
     """Checks that forks are independent, and returns descriptions of what is wrong; empty if nothing is wrong.
 
-    The expert's episode of each task is forked twice at a random turn. The first fork is forked again, and both take
-    random actions to the end. Then the parent and the second fork repeat the expert's actions. Both must get exactly
-    the same observations as in an episode without forks.
+    For each task, the expert's actions are played up to a random turn, and the session is then forked twice. The first
+    fork is forked again, and these two forks take random actions to the end. Then the parent session and the second
+    fork continue with the expert's actions. Both must get exactly the same observations as an episode without forks.
 
     Args:
         environment: the environment to check.
-        replayed: the repeated demonstrations.
-        others: the actions from which the first fork and its own fork draw.
+        replayed: the repeated demonstrations, one for each task.
+        others: the actions from which the random actions are drawn.
         rng: the random generator that draws turns and actions.
     """
     problems = []
@@ -118,7 +120,7 @@ def check_forks(
 
 
 def _wander(session: Session, actions: Sequence[str], horizon: int, rng: random.Random) -> None:
-    """Plays a session and a fork of it to their ends with random actions. The two take steps in alternation."""
+    """Plays a session and a fork of it to their ends with random actions. The two sessions take steps in turn."""
     strays = [session, session.fork()]
     for _ in range(horizon):
         for stray in strays:

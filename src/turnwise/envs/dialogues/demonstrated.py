@@ -1,10 +1,10 @@
-"""The verifier that compares a reply with the demonstrated one by schema, name and arguments (PivotRL,
-arXiv:2603.21383, App. A.2).
+"""The verifier that compares the policy's reply with the demonstrated reply by schema, name and arguments of their
+calls (PivotRL, arXiv:2603.21383, App. A.2).
 
-- If the demonstrated reply makes calls, a reply is accepted if its calls match the demonstrated calls one to one
-  (``data.toolcalls.match.equivalent``): they fit the schemas of the available functions, name the same functions and
-  have equal arguments. Differences in spelling, in the order of calls in one reply, and in omitted defaults are
-  ignored.
+- If the demonstrated reply makes calls, the policy's calls must match them one to one
+  (``data.toolcalls.match.equivalent``): the policy's calls must fit the schemas of the available functions, name the
+  same functions and have equal arguments. The order of the calls in one reply does not matter. An argument may be left
+  out if it has its default value. Numbers are compared as numbers, and whitespace at both ends of a text is ignored.
 - If the demonstrated reply makes no call, any text without a call is accepted.
 
 The verifier does not check whether the demonstrated reply was good. If the calls of the demonstrated reply cannot be
@@ -19,7 +19,9 @@ from turnwise.envs.tools import read_calls
 
 
 def accepts(session: DialogueSession, action: str, expert: str) -> bool:
-    """Returns whether the reply does the same as the demonstrated reply. ``session`` is not changed."""
+    """Returns whether the reply ``action`` makes the same calls as the demonstrated reply ``expert``, or whether both
+    make none. ``session`` is not changed.
+    """
     if session.done:
         return False
     tools = session.problem.tools_at(session.turn)

@@ -22,13 +22,13 @@ from turnwise.types import Task, Trajectory
 
 
 class Source(Protocol):
-    """Provides an environment's tasks."""
+    """Provides the tasks of an environment with dialogues."""
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """Returns ``count`` tasks of a split.
 
         Raises:
-            ValueError: there is no split of this name, or the split has fewer tasks.
+            ValueError: there is no split of this name, or the split has fewer than ``count`` tasks.
         """
         ...
 
@@ -36,16 +36,16 @@ class Source(Protocol):
         """Returns the problem that the task's data describes.
 
         Raises:
-            KeyError, TypeError, ValueError: the data comes from another source of tasks.
+            KeyError, TypeError, ValueError: the data does not describe a task of this source.
         """
         ...
 
 
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """Base class of environments with dialogues. See ``turnwise.envs.environment.Environment``.
+    """Base class of environments with dialogues, in which a user makes requests and the policy fulfils them with tool
+    calls. It implements ``turnwise.envs.environment.Environment``.
 
-    In a dialogue, a user makes requests and the policy fulfils them with tool calls. A subclass defines a name and a
-    source of tasks.
+    A subclass defines a name and a source of tasks.
 
     Args:
         source: provides the tasks.
@@ -53,8 +53,8 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         steps: maximum number of replies with calls to one user message.
         format: the format of tool calls.
         mistakes: probabilities of the clumsy expert's mistakes.
-        brief: whether the system message lists only the functions, without instructions, which keeps it short for small
-            policies.
+        brief: whether the system message lists only the functions and gives no instructions. This keeps the message
+            short for small policies.
         kept: maximum number of tasks whose ground truths are kept in memory.
         thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
         muddle: probability that the clumsy expert writes a wrong list before a correct reply, if ``thinks`` is true.
@@ -108,10 +108,10 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         return problem, Reference.of(problem)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert's episode, which makes the calls of the ground truth, and returns it as a trajectory.
+        """Lets an expert play the task and returns its episode as a trajectory.
 
-        The clumsy expert adds mistakes that do not change the state. The trajectory's ``success`` says whether the
-        episode passed the task's check.
+        Both experts make the calls of the ground truth. The clumsy expert also makes mistakes, which do not change the
+        state. The trajectory's ``success`` says whether the episode passed the task's check.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.

@@ -1,6 +1,7 @@
-"""Scripted experts: the good expert makes the calls of the ground truth, and the clumsy expert also makes mistakes.
+"""Scripted experts of environments with dialogues. The good expert makes the calls of the ground truth. The clumsy
+expert makes the same calls and sometimes a mistake.
 
-The clumsy expert's mistakes do not change the state, and the expert corrects each mistake in its next reply.
+A mistake of the clumsy expert does not change the state, and the expert makes the correct call in its next reply.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
 DONE = "Done."
-_ROOM = 4  # number of replies to one user message that the plan leaves free for mistakes
+_ROOM = 4  # number of replies to one user message that the good expert leaves free; the clumsy expert errs in them
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Mistakes(Chances):
     The expert makes no mistake that would change the state.
 
     Attributes:
-        wrong: the expert makes the call with a wrong value.
+        wrong: the expert makes the call with a wrong value of one argument.
         unknown: the expert makes the call with a function name that does not exist.
         missing: the expert makes the call without one of its arguments.
         repeat: the expert repeats its previous correct call.
@@ -48,21 +49,24 @@ class Mistakes(Chances):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One reply of the good expert, made from the ground truth."""
+    """One reply of the good expert, planned from the ground truth."""
 
     calls: tuple[ToolCall, ...]
     left: tuple[str, ...]  # names of the functions that the request still needs, including those of this reply
-    closing: str  # the text of a reply without calls
+    closing: str  # the text of a reply without calls; empty if the reply has calls
 
 
 Reply = tuple[Sequence[ToolCall], str]
-"""One reply as a pair (calls, text). The text is the thought before the calls. Without calls, it is the whole reply."""
+"""One reply of an expert as a pair (calls, text). If there are calls, the text is the thought before them. If there are
+none, the text is the whole reply.
+"""
 
 
 def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
-    """Yields the replies of the ground truth, with one call in each reply.
+    """Yields the replies that make the calls of the ground truth and, for each user message, end with a closing reply.
 
-    If a user message needs more calls than it may get replies, each reply has several calls.
+    A reply makes one call. If a user message needs so many calls that one call per reply would exceed the limit of
+    replies, each reply makes several calls.
     """
     for turn in session.problem.turns:
         at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
@@ -91,9 +95,9 @@ def clumsy(
 ) -> Iterator[Reply]:
     """Yields the replies of the clumsy expert: those of :func:`good`, with occasional mistakes before a call.
 
-    ``session`` is the episode in which the expert acts. If the first reply with a call ends the episode, no mistake is
-    made. If ``thinks`` is true, the thought before a mistake lists the mistaken call, and the thought before a correct
-    reply is wrong with probability ``muddle``.
+    ``session`` is the episode in which the expert acts. In a task in which the first reply with a call ends the user
+    turn, the expert makes no mistake. If ``thinks`` is true, each reply begins with a thought. The thought before a
+    mistake lists the mistaken call, and the thought before a correct reply is wrong with probability ``muddle``.
     """
     last: ToolCall | None = None
     replies = list(planned(session, closing))
@@ -125,7 +129,7 @@ def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
 def mistake(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """Returns a wrong call that does not change the state; None if the drawn mistake has no such call here.
+    """Returns a wrong call that does not change the state, or None if the drawn kind of mistake has no such call here.
 
     Args:
         world: the state before the call. It is not changed.
@@ -154,12 +158,12 @@ def mistake(
     twin = world.fork()
     answer = twin.call(made)
     harmless = twin.same_place(world)
-    # a call with the correct call's answer is no mistake
+    # a call that gets the same answer as the correct call would is no mistake
     return made if harmless and answer != twin.call(due) else None
 
 
 def _looks(tools: Tools) -> list[ToolCall]:
-    """Returns one call without arguments for each available function that needs none."""
+    """Returns one call without arguments for each available function that needs no arguments."""
     shown = map(function_of, tools)
     return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 

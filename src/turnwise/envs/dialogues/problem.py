@@ -1,4 +1,4 @@
-"""Defines the content of a task: the initial state, and the user's messages with the calls that fulfil each of them."""
+"""Defines the content of a dialogue task: the initial state, the user's messages, and the calls that fulfil them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ W = TypeVar("W", bound="World")
 
 
 class World(Protocol):
-    """The current state of one episode. Tool calls change it."""
+    """The current state of one episode, for example simulated APIs with their data. Tool calls read and change it."""
 
     def call(self, call: ToolCall) -> str:
-        """Returns the text of the answer to a call. If the call fails, this is a message about the error."""
+        """Makes a call and returns the text of its answer. If the call fails, the answer is an error message."""
         ...
 
     def fork(self: W) -> W:
-        """Returns an independent copy."""
+        """Returns an independent copy of this state."""
         ...
 
     def same_state(self: W, other: W) -> bool:
@@ -29,20 +29,22 @@ class World(Protocol):
         ...
 
     def same_place(self: W, other: W) -> bool:
-        """Returns whether two states are equal, including their hidden parts.
+        """Returns whether two states are equal, including the parts that the check of a task does not compare.
 
-        In equal states, the same calls get the same answers from now on.
+        If they are equal, all further calls get the same answers in both.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """One message of the user and its ground truth, which is the list of the calls that fulfil the message."""
+    """One message of the user and its ground truth. The ground truth is the list of the calls that fulfil the request
+    in the message.
+    """
 
     user: str
     calls: tuple[ToolCall, ...]
-    unable: str = ""  # the assistant's text if no calls can fulfil the message
+    unable: str = ""  # the expert's reply if no calls can fulfil the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,10 @@ class DialogueProblem:
     Attributes:
         world: function that builds the initial state.
         turns: the user's messages, each with its ground truth.
-        tools: the tools that are shown at the start.
+        tools: the tools that the policy is shown at the start.
         given: index of a user turn -> tools that can be called from this turn on but are not shown at the start.
-        one_reply: whether the first reply with a call ends the user turn. If the task has only one user turn, such a
-            reply ends the episode.
+        one_reply: whether the first reply with a call ends the user turn. In a task with only one user turn, such a
+            reply then ends the episode.
     """
 
     world: Callable[[], World]
@@ -70,18 +72,18 @@ class DialogueProblem:
 
 
 def part_of(turns: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the split of a task: ``seen`` if all its requests are held out, ``train`` if none of them is.
+    """Returns the split of a task with the user turns ``turns``. The split is ``seen`` if all requests of the task are
+    held out of training, and ``train`` if none is. Otherwise the result is None, and the task belongs to no split.
 
-    If only some requests are held out, the result is None, and the task is in no split. A hash of a request's words
-    decides whether the request is held out, which is the case for a quarter of all requests. As a result, no request of
-    a ``seen`` task occurs in any training task.
+    A hash of a request's text decides whether the request is held out. This is the case for a quarter of all requests.
+    As a result, no request of a ``seen`` task occurs in any training task.
     """
     held = [hashlib.sha256(turn["user"].encode()).digest()[0] < 64 for turn in turns]
     return "seen" if all(held) else None if any(held) else "train"
 
 
 def turns_data(turns: Sequence[UserTurn]) -> list[dict[str, Any]]:
-    """Returns user turns as JSON values. :func:`turns_from` is the inverse."""
+    """Returns user turns as JSON values, for a task's data. :func:`turns_from` is the inverse."""
     return [
         {"user": turn.user, "calls": [{"name": c.name, "arguments": dict(c.arguments)} for c in turn.calls]}
         for turn in turns

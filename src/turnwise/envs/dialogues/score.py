@@ -1,7 +1,7 @@
-"""Runs BFCL's multi-turn check after each user turn.
+"""Checks a dialogue after each user turn, as BFCL's multi-turn check does.
 
-The state must equal the state that the calls of the ground truth lead to. The policy must also have seen every answer
-that these calls get.
+The state that the policy left must equal the state to which the calls of the ground truth lead. The policy must also
+have seen every answer that the calls of the ground truth get.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "st
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The result of running the ground truth once: the state after each user turn and the answers in that turn.
+    """The result of running the calls of the ground truth once: the state after each user turn, and the answers to the
+    calls of each user turn.
 
     The object is never changed.
     """
@@ -29,7 +30,7 @@ class Reference:
 
     @classmethod
     def of(cls, problem: DialogueProblem) -> Reference:
-        """Runs the ground truth of ``problem`` and returns its result."""
+        """Runs the calls of the ground truth of ``problem`` and returns the states and answers."""
         start = problem.world()
         truth = start.fork()
         states, answers = [], []
@@ -39,7 +40,8 @@ class Reference:
         return cls(start, tuple(states), tuple(answers))
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
-        """Checks the state and the answers at the end of a user turn. Returns the name of the fault; empty if none.
+        """Checks the state and the answers at the end of a user turn. Returns the name of the fault, or an empty text
+        if there is no fault.
 
         Args:
             turn: index of the user turn.
@@ -48,7 +50,7 @@ class Reference:
             called: whether the policy made a call in this turn.
         """
         if not self.answers[turn]:
-            # This request cannot be fulfilled. If the policy has changed the state anyway, the next check fails.
+            # This request cannot be fulfilled. If the policy has changed the state anyway, the next turn's check fails.
             return ""
         if not called:
             return EMPTY
@@ -63,8 +65,8 @@ def holds(seen: Iterable[str], wanted: Iterable[str]) -> bool:
 
 
 def check(reference: Reference, turns: Sequence[Sequence[Sequence[ToolCall]]]) -> str:
-    """Checks a whole dialogue. Returns the name of the fault (``EMPTY``, ``STATE``, ``ANSWERS`` or ``STOPPED``); empty
-    if the task is solved.
+    """Checks a whole dialogue. Returns the name of the first fault (``EMPTY``, ``STATE``, ``ANSWERS`` or ``STOPPED``),
+    or an empty text if the task is solved.
 
     Args:
         reference: the result of running the task's ground truth.

@@ -15,11 +15,12 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply
 
 
 class DialogueSession:
-    """A running dialogue. See ``turnwise.envs.environment.Session``.
+    """A running dialogue. It implements ``turnwise.envs.environment.Session``.
 
-    The policy makes calls until it replies without a call. Such a reply ends the user turn, and the user's next message
+    The policy makes calls until it replies without a call. This reply ends the user turn, and the user's next message
     follows. A reply that cannot be parsed also ends the user turn, as in BFCL. The episode is lost if a user turn fails
-    the check, if one user message gets more than ``steps`` replies with calls, or if the horizon is reached.
+    the check (``dialogues.score``), if the policy gives more than ``steps`` replies with calls to one user message, or
+    if it takes ``horizon`` turns without an end of the dialogue.
     """
 
     __slots__ = (
@@ -108,7 +109,7 @@ class DialogueSession:
         return self.problem.turns[self.turn].user
 
     def fork(self) -> DialogueSession:
-        """Returns an independent copy. The copy shares only objects that never change."""
+        """Returns an independent copy. The copy shares with this session only objects that never change."""
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin

@@ -1,16 +1,18 @@
-"""The functional verifier (PivotRL, arXiv:2603.21383, Eq. 6): it accepts replies that are as good as the ground truth.
+"""The functional verifier (PivotRL, arXiv:2603.21383, Eq. 6) of environments with dialogues. It accepts a reply of the
+policy that is as good as the ground truth.
 
 A reply is accepted if it advances the user's request as far as the same number of calls of the ground truth would:
 
 - Its calls are calls of the ground truth, or they fit the schemas of the available functions.
-- Each of its calls replaces one call that is still due: afterwards, the rest of the ground truth still leads to the
-  state and the answers that are checked. Other spellings, another order of independent calls, and another call with
-  the same effect are therefore accepted. A needless or repeated call is not accepted, so no reply can be accepted again
-  and again.
-- If no call is due, or the request cannot be fulfilled, the reply must make no call. It may also make no call if the
-  policy has made a call in this user turn and the state and the answers so far already fulfil the request.
+- Each of its calls takes the place of one call of the ground truth that was not made yet. The remaining calls of the
+  ground truth must then still lead to the state and the answers that are checked. So other spellings, another order of
+  independent calls, and another call with the same effect are accepted. A needless or repeated call is not accepted,
+  so no reply can be accepted again and again.
+- If no call of the ground truth is left, or if the request cannot be fulfilled, the reply must make no call. The reply
+  may also make no call if the policy has made a call in this user turn and the state and the answers so far already
+  fulfil the request.
 
-The demonstrated reply has no influence, so a mistake of a clumsy expert does not lower the standard.
+The demonstrated reply has no influence on the verdict, so a mistake of a clumsy expert changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from turnwise.types import ToolCall
 
 
 def accepts(session: DialogueSession, action: str) -> bool:
-    """Returns whether the reply is accepted. ``session`` is not changed."""
+    """Returns whether the verifier accepts the reply ``action``. ``session`` is not changed."""
     if session.done:
         return False
     tools = session.problem.tools_at(session.turn)
@@ -41,17 +43,17 @@ def accepts(session: DialogueSession, action: str) -> bool:
         return serves(session, [*calls, *rest])
     if len(calls) > len(due) or any(check_call({"name": c.name, "arguments": c.arguments}, tools) for c in calls):
         return False
-    # The reply's calls are not all calls of the ground truth. They are accepted only if the rest of the ground truth
-    # would fail without them.
+    # Some calls of the reply are not calls of the ground truth. They are accepted only if they fulfil the request
+    # together with the rest of the ground truth, and this rest alone would not.
     return any(serves(session, [*calls, *rest]) and not serves(session, rest) for rest in _rests(calls, due))
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
     """Returns the calls of the ground truth that are still missing in this user turn.
 
-    First, the calls that the policy has already made are removed. If the remaining calls would then not fulfil the
-    turn, another call of the policy may have replaced one of them. In this case, one more call is removed, provided
-    that the calls left after it fulfil the turn.
+    First, the calls that the policy has already made are removed from the ground truth. If the remaining calls would
+    not fulfil the request, the policy may have replaced one of them by another call. In this case, one more call is
+    removed, provided that the calls that are left then fulfil the request.
     """
     due = _less(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):
@@ -69,7 +71,7 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    """Yields the lists of due calls that may remain after ``calls`` have replaced the same number of due calls."""
+    """Yields the lists of calls that may be left of ``due`` after each call of ``calls`` has replaced one of them."""
     if len(calls) == 1:
         for i in range(len(due)):
             yield [*due[:i], *due[i + 1 :]]
@@ -78,7 +80,7 @@ def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[
 
 
 def _less(due: Sequence[ToolCall], made: Sequence[ToolCall]) -> list[ToolCall]:
-    """Returns the due calls that remain after each call in ``made`` has removed one equal call, if there is one."""
+    """Returns the calls of ``due`` without those in ``made``. Each call in ``made`` removes at most one equal call."""
     rest = list(due)
     for call in made:
         place = next((i for i, true in enumerate(rest) if equivalent([call], [true])), None)

@@ -1,4 +1,7 @@
-"""Mathematical problems with a Python tool in the sandbox. The problems are generated or come from public data sets."""
+"""The environment ``env=math``: the policy solves mathematical problems with a Python tool that runs in the sandbox.
+
+The problems are generated or come from public data sets.
+"""
 
 from turnwise.envs.math.environment import MathEnv
 from turnwise.envs.math.equality import Equality

@@ -1,4 +1,4 @@
-"""``env=math``: mathematical problems with a Python tool. The library math-verify compares the answers."""
+"""``env=math``: mathematical problems with a Python tool. The library math-verify decides which answers are right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from turnwise.types import Task
 
 
 class MathEnv(ToolEnv[MathSession]):
-    """Generated problems, or problems of public data sets. See ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy solves mathematical problems, which are generated or come from public data
+    sets. It implements ``turnwise.envs.environment.Environment``.
 
     Args:
         level: ``tiny`` (arithmetic with one or two operations, short calls) or ``full``.
@@ -30,7 +31,7 @@ class MathEnv(ToolEnv[MathSession]):
             level.
         python: whether the policy has a Python tool, which always runs in the sandbox.
         shown: maximum number of characters of the tool's output that the policy sees.
-        files: problem files by split (train, seen, unseen), used instead of generated problems.
+        files: split (train, seen, unseen) -> the file with its problems. None means that problems are generated.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
         interpreter: the sandbox of the Python tool. It starts when the tool first runs code.
         equality: decides whether an answer is right.

@@ -1,8 +1,8 @@
-"""Decides whether two answers are the same number, set, interval or expression. The library math-verify compares them
-in a worker process.
+"""Decides whether two answers are the same number, set, interval or expression. The library math-verify compares the
+answers in a worker process.
 
-A policy can write an answer with which a computer-algebra system runs for ever or fills the memory. So the library
-never runs in this process. The worker has limits on time and memory, and an answer that exceeds them counts as wrong.
+A policy can write an answer that makes a computer-algebra system run for ever or fill the memory. So the library never
+runs in this process. The worker has limits on time and memory, and an answer that exceeds a limit counts as wrong.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NUMBER = re.compile(r"[-+]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{1,18})?(/[1-9]\
 
 
 class Equality:
-    """Compares answers. The worker starts at the first comparison that needs it.
+    """A function that compares two answers. The worker process starts at the first comparison that needs it.
 
     Args:
         seconds: time limit of one comparison.
         python: the Python interpreter that runs the worker; None means the interpreter of this process.
 
     Raises:
-        ValueError: ``seconds`` is not above 0.
+        ValueError: ``seconds`` is not above 0, or ``python`` is not a program.
     """
 
     def __init__(self, seconds: float = 5.0, python: str | None = None) -> None:
@@ -54,10 +54,11 @@ class Equality:
         self._known = lru_cache(maxsize=65_536)(self._compare)
 
     def __call__(self, answer: str, reference: str) -> bool:
-        """Returns whether ``answer`` equals ``reference``.
+        """Returns whether ``answer`` equals ``reference``, the right answer. An answer that makes the worker die or
+        time out counts as wrong.
 
         Raises:
-            EnvironmentFault: the worker cannot start. An answer that makes the worker die or time out counts as wrong.
+            EnvironmentFault: the worker cannot start.
         """
         return self._known(answer.strip(), reference.strip())
 
@@ -88,8 +89,8 @@ class Equality:
 
 
 def _number(text: str) -> Fraction | None:
-    """Returns a plain number as a fraction; None for other texts. Most answers are plain numbers, which are compared
-    without the worker.
+    """Returns the value of a text that is a plain number, or None for other texts. Most answers are plain numbers, and
+    these are compared without the worker.
     """
     text = text.removesuffix(".")
     if not _NUMBER.fullmatch(text):
@@ -120,7 +121,7 @@ class _Worker:
             )
 
     def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:
-        """Returns the worker's reply; None if the worker died or timed out."""
+        """Sends a request to the worker and returns its reply, or None if the worker died or timed out."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")

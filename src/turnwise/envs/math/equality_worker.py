@@ -1,5 +1,5 @@
-"""The worker process that runs math-verify. It reads one request per line from standard input and writes one reply per
-line.
+"""The worker process that compares answers with math-verify. It reads requests from standard input and writes replies
+to standard output. Each request and each reply is one line of JSON.
 
 Any Python interpreter that has math-verify can run this file as a script, because it imports nothing from turnwise.
 """
@@ -17,7 +17,7 @@ MEMORY = 2 << 30
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     out = sys.stdout
-    sys.stdout = sys.stderr  # so that text that a library prints is not taken for a reply
+    sys.stdout = sys.stderr  # text that a library prints must not be taken for a reply
     logging.disable(logging.CRITICAL)
     try:
         from math_verify import LatexExtractionConfig, parse, verify

@@ -1,6 +1,4 @@
-"""Scripted experts of ``env=math``: they run the code that belongs to the problem, and answer with the last line that
-it prints.
-"""
+"""Scripted experts of ``env=math``. They run the code that belongs to the problem, and then give the right answer."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[MathSession]):
-    """An expert that runs the problem's code once, then answers."""
+    """An expert that runs the problem's code once and then answers. If the problem has no code, it answers at once."""
 
     def __init__(self, session: MathSession, seed: int | str) -> None:
         super().__init__(session, seed)

@@ -1,5 +1,5 @@
-"""The Python tool: it runs code snippets in the sandbox. A snippet can use the names that earlier snippets of the
-episode defined.
+"""The Python tool of ``env=math``. It runs code snippets in the sandbox. A snippet can use the names that earlier
+snippets of the same episode defined.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from turnwise.envs.remembered import Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, Sandbox, SandboxFault
 
-# maximum number of Python processes that are kept. The sandbox can hold a few hundred; several environments may use it.
+# maximum number of Python processes that one Interpreter keeps. The sandbox can hold a few hundred processes, and
+# several environments may use it.
 _STATES = 96
 
 
 @dataclass
 class Interpreter:
-    """Runs snippets of Python code. The snippets that ran before identify the state of the Python process, so an
-    episode holds only their text, not a process.
+    """Runs snippets of Python code in the sandbox. If no sandbox works on this machine, the first snippet raises an
+    error that says what to install.
 
-    All snippets run in the sandbox. If no sandbox works here, the first snippet raises an error that says what to
-    install.
+    An episode does not hold a Python process. It holds only the text of its snippets so far, because this text
+    determines the state of the process.
 
     Args:
         backend: ``bubblewrap``, or ``auto``, which means the same.
@@ -71,8 +72,8 @@ class Interpreter:
             self._sandbox = None
 
     def _state(self, snippets: tuple[str, ...]) -> PythonState:
-        """Returns the Python state after some snippets. If the state after a prefix of them is kept, only the rest runs
-        again.
+        """Returns the Python state after the given snippets. If the state after the first few of them is still kept,
+        only the later snippets run again.
         """
         if snippets in self._states:
             self._states.move_to_end(snippets)

@@ -1,7 +1,7 @@
-"""Generates mathematical problems whose answers have to be computed, together with the code that the good expert runs.
+"""Generates mathematical problems with their answers and with the code that the good expert runs.
 
-The function of each kind of problem draws numbers and returns the text, the code, and the answer. It computes the
-answer itself and does not run the code.
+Each kind of problem has a function that draws numbers and returns the problem's text, the code, and the answer. The
+function computes the answer itself and does not run the code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from turnwise.envs.environment import Level
 
-_SEEN = 5  # one in five problems belongs to unseen, and one in five of the others to seen
+_SEEN = 5  # one in five problems belongs to the split unseen, and one in five of the others to the split seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class MathProblem:
 
     @property
     def key(self) -> str:
-        """Returns a key that is the same for equal problems."""
+        """Returns a hash of the problem's text and answer, which serves as the problem's id."""
         return hashlib.sha256(f"{self.text}\n{self.answer}".encode()).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:
@@ -148,13 +148,13 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
-    """Returns ``count`` different problems of all kinds. With a larger ``count``, the list begins with the same
-    problems.
+    """Returns ``count`` different problems of a split. The kinds of problems take turns. A larger ``count`` only adds
+    problems at the end of the list.
 
     A hash of a problem's text decides its split, so no two splits share a problem.
 
     Raises:
-        ValueError: there are fewer than ``count`` problems.
+        ValueError: fewer than ``count`` different problems of the split were found.
     """
     found: dict[str, MathProblem] = {}
     kinds = list(KINDS[level].items())

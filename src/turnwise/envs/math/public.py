@@ -1,10 +1,11 @@
-r"""Reads the files of DeepScaleR, AIME, AMC, MATH500, Minerva and OlympiadBench, in the form in which they are
+r"""Reads problem files of DeepScaleR, AIME, AMC, MATH500, Minerva and OlympiadBench, in the form in which they are
 published.
 
-The keys of a record decide how it is read; upper and lower case matter. The problem is ``problem`` or ``question``. The
-answer is ``answer``, ``final_answer`` (OlympiadBench, a list with one element), ``expected_answer`` or ``target``;
-without these keys, it is the content of the last ``\boxed{}`` in ``solution`` (Minerva, MATH). Proofs, which have no
-final answer, and problems with pictures are left out.
+The keys of a record decide how the record is read. Upper and lower case of keys do not matter. The problem's text is
+under ``problem`` or ``question``. The answer is under ``answer``, ``final_answer`` (OlympiadBench, a list with one
+element), ``expected_answer`` or ``target``. If a record has none of these keys, its answer is the content of the last
+``\boxed{}`` in ``solution`` (Minerva, MATH). Two kinds of OlympiadBench's problems are left out: proofs, which have no
+final answer, and problems with pictures.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
 
 
 def boxed(solution: str) -> str | None:
-    r"""Returns the content of the last ``\boxed{}`` in a solution; None if there is none, or if its braces do not
-    match.
+    r"""Returns the content of the last ``\boxed{}`` in a solution, or None if there is no such text, if its braces do
+    not match, or if the content is empty.
     """
     start = solution.rfind("\\boxed{")
     if start < 0:
@@ -77,13 +78,13 @@ def _answer(record: Mapping[str, Any]) -> str | None:
     for name in _ANSWER:
         value = record.get(name)
         if isinstance(value, str) and value.lstrip().startswith("[") and name == "final_answer":
-            # an interval may begin with a bracket too, so the text need not be a list
+            # the text need not be a list, because an interval also begins with a bracket
             with suppress(ValueError, RecursionError):
                 value = json.loads(value)
         if isinstance(value, list):
             value = ", ".join(map(str, value))
         if isinstance(value, float) and value.is_integer():
-            value = int(value)  # tables turn 204 into 204.0
+            value = int(value)  # in files with columns, 204 may have become 204.0
         if value is not None and not isinstance(value, bool | dict) and str(value).strip():
             return cleaned(str(value)).strip()
     solution = record.get("solution")

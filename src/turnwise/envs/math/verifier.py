@@ -1,12 +1,12 @@
-"""The functional verifier of ``env=math``: it accepts code and answers that are as good as an expert's.
+"""The functional verifier of ``env=math``. It accepts code and answers that are as good as the expert's action.
 
-- An answer is accepted if math-verify finds it equal to the reference, in any notation, with or without use of the
-  tool.
-- Code is accepted if its last line of output is the problem's answer and no earlier snippet has printed this answer.
-  Problems from files come without code; for them, code is also accepted if it prints the value that the expert's code
-  prints.
-- Code is refused if it fails, prints nothing new or prints something else. Once a snippet has printed the answer, all
-  further code is refused.
+- An answer is accepted if math-verify finds that it equals the right answer. The notation does not matter, and the
+  policy need not have used the Python tool.
+- Code is accepted if the last line that it prints is the problem's answer and no earlier snippet has printed this
+  answer. Problems from files come without code. For them, code is also accepted if its last line is new and equals the
+  last line that the expert's code prints.
+- All other code is refused, for example code that fails. Once a snippet has printed the answer, all further code is
+  refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turnwise.envs.math.session import MathSession
 
 
 def accepts(session: MathSession, action: str, expert: str) -> bool:
-    """Returns whether the action is accepted. ``session`` is not changed.
+    """Returns whether the verifier accepts the action. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox or the worker of math-verify failed.

@@ -20,13 +20,13 @@ _SEEDS = 1_000_000  # number of seeds of each split
 
 
 class OpenenvEnv(ReplayedEnv):
-    """An environment that an OpenEnv server provides. See ``turnwise.envs.environment.Environment``.
+    """An environment that an OpenEnv server provides. It implements ``turnwise.envs.environment.Environment``.
 
     Args:
         url: the server's address, beginning with http or ws.
-        reset: arguments of each reset, besides its seed.
-        field: the field of an action that holds the reply's text. None means that the policy replies with a call of the
-            tool ``act``. The parameters of this tool are the fields of the server's actions.
+        reset: arguments of each reset, in addition to the seed.
+        field: the field of the server's actions that gets the text of the policy's reply. None means that the policy
+            replies with a call of the tool ``act``. The parameters of this tool are the fields of the server's actions.
         shows: fields of the observation that the policy sees; None means all.
         horizon: maximum number of turns of an episode.
         threshold: an episode is won if the sum of its rewards is at least this.
@@ -75,7 +75,7 @@ class OpenenvEnv(ReplayedEnv):
 
     def ready(self) -> None:
         """Checks that the package is installed and that the server answers. Opens a few tasks twice and compares the
-        two beginnings.
+        beginnings of both episodes.
 
         Raises:
             InputError: the package is missing, or the server does not describe its actions.
@@ -102,7 +102,7 @@ class OpenenvEnv(ReplayedEnv):
         return [Task(self.name, f"{split}/{number}", split, {"reset": {"seed": number}}) for number in numbers]
 
     def reset(self, task: Task) -> ReplayedSession:
-        """Opens a fresh episode.
+        """Opens a fresh episode of the task.
 
         Raises:
             ValueError: the task belongs to another environment.
@@ -133,9 +133,9 @@ class OpenenvEnv(ReplayedEnv):
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether a reply equals the expert's reply.
+        """Returns whether the policy's reply equals the expert's reply.
 
-        For an environment on a server, it is not known which other replies would be as good.
+        For an environment on a server, it is not known which other replies would be as good as the expert's.
         """
         return same_text(action, expert)
 

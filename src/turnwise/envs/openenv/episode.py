@@ -17,17 +17,18 @@ from turnwise.types import Message
 
 ACT = "act"
 HOW = "Write the action as act(parameter=value)."
-_OWN = ("done", "reward", "metadata")  # fields of an observation that the package itself adds
+_OWN = ("done", "reward", "metadata")  # fields that the package openenv itself adds to an observation
 _SHOWN = 160  # maximum length of an error message in characters
 
 
 class OpenenvEpisode:
-    """See ``turnwise.envs.replay.Episode``.
+    """A running episode on an OpenEnv server. It implements ``turnwise.envs.live.Episode``.
 
     Args:
-        link: a session that was just reset.
-        tools: the action as a tool definition; empty if ``field`` takes the reply's text.
-        field: the field of an action that holds the reply's text; None means that replies are calls.
+        link: a session of the server that was just reset.
+        tools: the definition of the tool with which the policy acts; empty if ``field`` is given.
+        field: the field of the server's actions that gets the text of the policy's reply. None means that the policy
+            replies with calls.
         shows: fields of the observation that the policy sees; empty means all.
         form: the format of calls.
         system: the system message to the policy.
@@ -67,7 +68,8 @@ class OpenenvEpisode:
         return [{"role": "system", "content": told}, user] if told else [user]
 
     def act(self, text: str) -> Step:
-        """Takes the action in a reply. A reply that cannot be parsed, or that the server refuses, counts as a turn.
+        """Sends the action in the policy's reply to the server and returns the server's answer. A reply that cannot be
+        parsed, or whose action the server refuses, counts as a turn.
 
         Raises:
             EnvironmentFault: the server failed.
@@ -85,7 +87,7 @@ class OpenenvEpisode:
         return self._step(self._text(result.observation), reward, bool(result.done), {"admissible": True})
 
     def close(self) -> None:
-        """Ends the session."""
+        """Ends the session on the server."""
         self._link.close()
 
     def _step(self, text: str, reward: float, done: bool, info: dict[str, Any]) -> Step:
@@ -108,10 +110,10 @@ class OpenenvEpisode:
         return dict(calls[0].arguments)
 
     def _text(self, observation: Any) -> str:
-        """Returns an observation as text.
+        """Returns the server's observation as text.
 
-        The text has the values of the fields that ``shows`` names. If it names none, the text has all fields as JSON,
-        or only the value if there is a single field.
+        The text has the values of the fields that ``shows`` names. If ``shows`` is empty, the text has all fields as
+        JSON, or only the value if the observation has a single field.
         """
         if not isinstance(observation, dict):
             return str(observation)

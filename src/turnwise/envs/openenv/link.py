@@ -1,4 +1,4 @@
-"""Opens a session on an OpenEnv server, with the client of the package openenv."""
+"""Opens sessions on an OpenEnv server, with the client of the package openenv."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from turnwise.errors import InputError
 
 INSTALL = "`make openenv` installs it (pip install --no-deps -r requirements-openenv.txt after requirements-mcp.txt)"
 _LARGEST = 4  # maximum size of an answer in mebibytes
-_WAIT = 5.0  # seconds during which a full server is asked again for a session
+_WAIT = 5.0  # time in seconds during which a server that has no free session is asked again
 _AGAIN = 0.1
 _REFUSED = "(code: VALIDATION_ERROR)"
 _FULL = "(code: CAPACITY_REACHED)"
 
 
 class RefusedActionError(ValueError):
-    """The server answers that an action does not fit its schema."""
+    """The server answered that an action does not fit the schema of its actions."""
 
 
 def check_package() -> None:
@@ -36,7 +36,8 @@ def check_package() -> None:
 
 
 def headers(variable: str | None) -> dict[str, str] | None:
-    """Returns the HTTP headers with the token that the environment variable holds; None if no variable is named.
+    """Returns the HTTP headers with the token that the environment variable ``variable`` holds. Returns None if
+    ``variable`` is None.
 
     Raises:
         InputError: the variable is not set.
@@ -80,7 +81,7 @@ def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, A
 
 
 class Link:
-    """One session on a server. Opening it resets the environment.
+    """One session on an OpenEnv server. Creating a Link opens the session and resets the server's environment.
 
     Args:
         url: the server's address, beginning with http or ws.
@@ -99,7 +100,7 @@ class Link:
         self._socket = getattr(self._client, "_ws", None)
 
     def step(self, action: Mapping[str, Any]) -> Any:
-        """Takes a step in the environment and returns the result of the package's client.
+        """Sends an action to the server and returns the result that the package's client gives.
 
         Raises:
             RefusedActionError: the action does not fit the server's schema.
@@ -111,7 +112,7 @@ class Link:
         return result
 
     def close(self) -> None:
-        """Ends the session. In a forked process it does nothing, because the session belongs to the parent."""
+        """Ends the session. In a forked process this does nothing, because the session belongs to the parent."""
         if os.getpid() == self._owner:
             loop.start(_closed(self._client))
 

@@ -23,23 +23,24 @@ NAME = "reasoning_gym"
 EASY: Mapping[str, Mapping[str, Any]] = {
     "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 }
-_MISSES = 2000  # after this many items in a row without a new question of the split, a data set counts as used up
+_MISSES = 2000  # after this many items in a row that gave no new question of the split, a data set counts as used up
 _SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of all questions to each entry
 
 
 class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
-    """An environment that asks questions of several data sets in rotation. See
+    """An environment that asks questions of several data sets in rotation. It implements
     ``turnwise.envs.environment.Environment``.
 
-    A hash of a question's text decides its split, so that no question occurs in two splits, whatever the seeds are.
+    A hash of a question's text decides its split, so no question occurs in two splits, whatever the seeds are.
 
     Args:
         tasks: name of a data set -> its settings. The setting ``level`` selects a level of the data set's curriculum.
             None means ``EASY``.
         unseen: the data sets and settings of the split ``unseen``, in the same form; None means those of ``tasks``.
         horizon: maximum number of answers to a question.
-        threshold: an answer wins if its score is at least this.
-        reply: ``bare`` or ``tags``, see :class:`~turnwise.envs.reasoning_gym.session.ReasoningSession`.
+        threshold: an answer wins the episode if its score is at least this.
+        reply: how a reply contains the answer, ``bare`` or ``tags``
+            (:class:`~turnwise.envs.reasoning_gym.session.ReasoningSession`).
         kept: number of questions that are kept in memory.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
 
@@ -85,10 +86,10 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return [next(streams[place % len(streams)]) for place in range(count)]
 
     def _new(self, dataset: Dataset, split: str, seed: int) -> Iterator[Task]:
-        """Yields tasks with different questions of a split.
+        """Yields tasks of a split. Each task has another question of the data set.
 
         Raises:
-            InputError: no further question was found.
+            InputError: no further question of the split was found in the data set.
         """
         rng = random.Random(f"{NAME} {dataset.name} {seed}")
         seen: set[str] = set()
@@ -109,11 +110,11 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         )
 
     def begin(self, task: Task) -> ReasoningSession:
-        """Opens an episode.
+        """Opens an episode of the task.
 
         Raises:
-            ValueError: the task's number is invalid, or this version of the package has another question under this
-                number.
+            ValueError: the number of the task's item is invalid, or the installed version of the package has another
+                question under this number.
         """
         item = self._items(task)
         return ReasoningSession(task, self._of(task), item, self.horizon, self.threshold, self.form)
@@ -156,7 +157,9 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return "" if score >= self.threshold else f"reasoning-gym gives an answer that scores {score:.2f}"
 
     def accepts(self, session: ReasoningSession, action: str, expert: str) -> bool:
-        """Returns whether the score of the answer reaches the threshold. The expert's action has no influence."""
+        """Returns whether the score of the policy's answer is at least the threshold. The expert's action has no
+        influence.
+        """
         return session.score(action) >= self.threshold
 
 

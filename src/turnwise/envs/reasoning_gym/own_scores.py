@@ -1,6 +1,6 @@
-"""Replaces those scorers of reasoning-gym that would evaluate the answer as Python code.
+"""Replaces some scorers of reasoning-gym that would evaluate the policy's answer as Python code.
 
-The policy writes the answer, so running it would be unsafe. The scorers in this module only parse it.
+The policy writes the answer, so running it would be unsafe. The scorers in this module only parse the answer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SIGNS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = 
 
 
 def countdown(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 if the answer is a right expression, else 0.
+    """Returns the score of an answer to a question of ``countdown``: 1 if the answer is a right expression, else 0.
 
-    The expression must use each of the question's numbers once, and its value must be the question's target.
+    The expression must use each of the question's numbers once, and its value must be the question's target number.
     """
     try:
         value, used = calculated(answer)
@@ -35,7 +35,7 @@ def countdown(answer: str, entry: Mapping[str, Any]) -> float:
 
 
 def same(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 if the answer equals the package's answer, else 0."""
+    """Returns 1 if the answer equals the package's answer (whitespace at both ends is ignored), else 0."""
     return float(answer.strip() == entry["answer"].strip())
 
 
@@ -45,11 +45,11 @@ def n_queens(answer: str, entry: Mapping[str, Any]) -> float:
 
 
 def calculated(text: str) -> tuple[Fraction, list[int]]:
-    """Returns the value of an expression of whole numbers with + - * /, and the numbers in it.
+    """Returns the value of an expression of whole numbers with + - * /, and a list of the numbers in the expression.
 
     Raises:
-        ValueError: the text is not such an expression (powers are refused too), is longer than ``LONGEST``, or has a
-            number that is too large.
+        ValueError: the text is not such an expression (powers are also refused), has more than ``LONGEST`` characters,
+            or contains a number that is too large.
         ZeroDivisionError: the expression divides by zero.
     """
     if len(text) > LONGEST or "#" in text:
@@ -81,4 +81,4 @@ OWN_SCORES: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
     "spiral_matrix": same,
     "string_insertion": same,
 }
-"""Name of a data set -> function that returns the score of an answer to an entry."""
+"""Name of a data set -> the function that scores an answer. Its arguments are the answer and the question's entry."""

@@ -1,9 +1,9 @@
-"""Reads from the installed package reasoning-gym: data sets by name and settings, items by number, scores of answers.
+"""Uses the installed package reasoning-gym: opens its data sets, generates their items, and scores answers.
 
 Some scorers of the package evaluate the answer as Python (``eval``, sympy's ``parse_expr``). This would be unsafe,
-because the policy writes the answer, so these scorers are never called. ``OWN_SCORES`` replaces some of them. Data sets
-with other scorers of this kind are refused. Two more kinds are refused: data sets whose scorer accepts almost anything
-or works without a bound, and data sets whose items cannot be generated again (as of reasoning-gym 0.1.25).
+because the policy writes the answer, so these scorers are never called. ``OWN_SCORES`` replaces some of them. A data
+set that has another scorer of this kind is refused. Other data sets are refused because their scorer accepts almost
+anything or works without a limit, or because their items cannot be generated again (as of reasoning-gym 0.1.25).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turnwise.envs.reasoning_gym.own_scores import OWN_SCORES
 from turnwise.errors import InputError
 
 INSTALL = "`make reasoning_gym` installs it (pip install -r requirements-reasoning-gym.txt)"
-NUMBERS = 2**31 - 1  # upper bound of the items' numbers
+NUMBERS = 2**31 - 1  # number of items of a data set; the items are numbered from 0
 LONGEST = 10_000  # maximum length of an answer in characters; a longer one scores 0
 _EVALUATES = "its scorer evaluates the answer as Python"
 _UNBOUNDED = "its scorer repeats a move as often as the answer states, without a limit"
@@ -47,9 +47,10 @@ REFUSED: Mapping[str, str] = {
 }
 """Data sets that cannot be used -> the reason."""
 LETTERS = ("spell_backward", "figlet_font")
-"""Data sets whose scorer compares the letters at each position.
+"""Data sets whose scorer compares the answer with the right answer letter by letter.
 
-The package's scorer ignores letters after the expected end. In this environment, an answer with such letters scores 0.
+The package's scorer ignores letters after the end of the right answer. In this environment, an answer with such letters
+scores 0.
 """
 OWN_TEXT = ("basic_arithmetic", "bitwise_arithmetic", "number_sorting")
 """Data sets whose modules evaluate text as Python, but only text that the package itself wrote."""
@@ -62,7 +63,9 @@ class MissingReasoningGymError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A question of a data set. ``answer`` is the package's answer; None if the data set has none."""
+    """A question of a data set. ``answer`` is the package's answer, or None if the package gives none. ``entry`` is the
+    item as the package returns it.
+    """
 
     question: str
     answer: str | None
@@ -91,8 +94,8 @@ class Dataset:
 
     Args:
         name: the data set's name in the package.
-        settings: settings of its configuration. ``level`` stands for the settings of that level of the data set's
-            curriculum.
+        settings: settings of the data set's configuration. The setting ``level`` stands for all settings of this level
+            of the data set's curriculum.
         key: the configuration key that error messages name.
 
     Raises:
@@ -135,9 +138,9 @@ class Dataset:
             raise InputError(f"{key}: {error}") from error
 
     def _at(self, level: Any, key: str) -> Any:
-        """Returns the configuration at a level of the curriculum.
+        """Returns the data set's configuration at a level of its curriculum.
 
-        An attribute that has fewer levels is set to its last level.
+        A curriculum has several attributes. An attribute that has fewer levels than this is set to its last level.
         """
         if self.name not in package().CURRICULA:
             raise InputError(f"{key}.level: reasoning-gym has no levels for this data set; give its settings instead")
@@ -149,7 +152,7 @@ class Dataset:
         return curriculum.generate_configuration()
 
     def item(self, number: int) -> Item:
-        """Returns the item with a number from 0 to ``NUMBERS``. The same number always gives the same item."""
+        """Returns the item with the given number, from 0 to ``NUMBERS`` - 1. A number always gives the same item."""
         entry = self._made[number]
         answer = entry["answer"]
         return Item(str(entry["question"]), None if answer is None else str(answer), entry)
@@ -157,8 +160,8 @@ class Dataset:
     def score(self, item: Item, answer: str) -> float:
         """Returns the score of an answer in [0, 1], from the package's scorer or from ``OWN_SCORES``.
 
-        An answer scores 0 if the scorer fails on it. It also scores 0 if the scorer returns more than 1, because some
-        scorers add up points by mistake.
+        An answer scores 0 if the scorer raises an error. It also scores 0 if the scorer returns more than 1, because
+        some scorers add up points by mistake. An answer of more than ``LONGEST`` characters scores 0 too.
         """
         if len(answer) > LONGEST or (self.name in LETTERS and len("".join(answer.split())) > len(item.answer or "")):
             return 0.0
@@ -167,7 +170,7 @@ class Dataset:
         try:
             with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                # a copy, because some scorers change the entry
+                # the entry is copied, because some scorers change it
                 score = float(self._made.score_answer(answer, copy.deepcopy(item.entry)))
         except Exception:  # the scorer could not read the answer
             return 0.0

@@ -17,11 +17,12 @@ _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ReasoningSession:
-    """See ``turnwise.envs.environment.Session``. Each reply is an answer, and its score is the reward.
+    """A running episode, in which each reply is an answer and its score is the reward. It implements
+    ``turnwise.envs.environment.Session``.
 
     Args:
         horizon: maximum number of answers. The first answer that reaches ``threshold`` ends the episode.
-        threshold: an answer wins if its score is at least this.
+        threshold: an answer wins the episode if its score is at least this.
         form: ``bare`` means that the whole reply is the answer; ``tags`` means that the answer is the text between the
             last <answer> and </answer>.
     """
@@ -38,7 +39,7 @@ class ReasoningSession:
         return [*system, {"role": "user", "content": self.item.question}]
 
     def answer(self, action: str) -> str:
-        """Returns the answer in a reply without thinking blocks and outer whitespace; empty if there is none."""
+        """Returns the answer in the policy's reply, without thinking and outer whitespace; empty if there is none."""
         try:
             text = split_thinking(action)[1]
         except ToolCallError:
@@ -53,7 +54,7 @@ class ReasoningSession:
         return answer if self.form == "bare" else f"<answer>{answer}</answer>"
 
     def score(self, action: str) -> float:
-        """Returns the score that the package gives a reply, in [0, 1]; a reply without an answer scores 0."""
+        """Returns the score in [0, 1] of the answer in the policy's reply. A reply without an answer scores 0."""
         answer = self.answer(action)
         return self.dataset.score(self.item, answer) if answer else 0.0
 

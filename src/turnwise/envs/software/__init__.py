@@ -1,4 +1,4 @@
-"""The software environment: the policy repairs generated repositories in which one line is wrong."""
+"""The environment ``env=software``: the policy repairs generated code repositories in which one line is wrong."""
 
 from turnwise.envs.software.environment import SoftwareEnv
 from turnwise.envs.software.experts import Slips

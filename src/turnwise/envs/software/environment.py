@@ -1,6 +1,6 @@
-"""``env=software``: small repositories with one wrong line, which the policy repairs with tools.
+"""``env=software``: small code repositories with one wrong line, which the policy repairs with tools.
 
-The sandbox judges the repair.
+The test cases decide whether the repair is right. They run in the sandbox.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _SHOWN: Mapping[Level, int] = {"tiny": 400, "full": 2000}  # default of ``shown`
 
 
 class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
-    """See ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy repairs a code repository. It implements
+    ``turnwise.envs.environment.Environment``.
 
     Args:
         level: ``tiny`` or ``full``; decides how many modules and functions a repository has.
@@ -30,8 +31,9 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
             level.
         shown: maximum length of an observation in characters. None means 400 at the tiny level and 2000 at the full
             level.
-        verifier: ``effect`` accepts calls that bring the repair forward, ``call`` the expert's call, ``name`` calls of
-            the same tool (``software.verifier``). None means effect at the tiny level and name at the full level.
+        verifier: the functional verifier (``software.verifier``). ``effect`` accepts calls that bring the repair
+            forward. ``call`` accepts only the expert's call. ``name`` accepts calls of the tool that the expert calls.
+            None means effect at the tiny level and name at the full level.
         slips: probabilities of the mistakes of the clumsy scripted expert.
         box: the sandbox. It starts when it first runs code.
 

@@ -1,6 +1,7 @@
-"""Scripted experts of ``env=software``, which find the wrong line before they edit it.
+"""Scripted experts of ``env=software``. They look for the wrong line before they edit it.
 
-The tests show which function fails, a search shows the function's file, and the file shows the wrong line.
+To find the line, an expert runs the tests, which show the failing function. It may then search for the function, which
+shows the function's file. Then it opens this file, which shows the wrong line.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ class Slips(Chances):
     again: float = 0.08  # runs the tests once more
     astray: float = 0.12  # opens another file, or one that does not exist
     lost: float = 0.06  # searches for a text that no file contains
-    wrong: float = 0.35  # makes a wrong edit of the right line when an edit is due; the next action corrects it
+    wrong: float = 0.35  # when only the edit is left, edits the right line wrongly; the next action corrects it
 
 
 class GoodExpert(Expert[SoftwareSession]):
     """An expert that runs the tests, may search for the function, opens its file and corrects the line.
 
-    The tests already show the function's module, so the search is not needed. The seed decides whether the expert
-    searches nevertheless.
+    The test output already names the function's module, so the search is not needed. The seed decides whether the
+    expert searches nevertheless.
     """
 
     def __init__(self, session: SoftwareSession, seed: int | str) -> None:

@@ -1,8 +1,8 @@
 """Defines the functions that generated repositories consist of, and the ways in which each function can be broken.
 
-A body line that can be broken is written as a tuple: the right line first, then wrong ones. A test case is a pair: the
-arguments and the right return value. One test case of each function is shown in the repository's tests; the others are
-hidden. The shown and the hidden cases decide whether the task is solved.
+A body line that can be broken is written as a tuple: first the right line, then its wrong forms. A test case is a pair
+of the arguments and the right return value. The tests in the repository contain one test case of each function. The
+policy does not see the other test cases. A task is solved if the code passes all test cases, shown and hidden.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Line = str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One function with its broken forms and its test cases."""
+    """One function with the wrong forms of its lines and its test cases."""
 
     name: str
     head: str  # the function's parameters, as written in the source
@@ -23,8 +23,8 @@ class Program:
     cases: tuple[tuple[str, str], ...]  # (arguments, right value), both as Python text
 
     def text(self, broken: tuple[int, int] | None = None) -> str:
-        """Returns the function's source. ``broken`` is (line, index of the line's wrong form); None means the right
-        source.
+        """Returns the function's source code. ``broken`` selects one wrong line as a pair (index of the line, index of
+        its wrong form). None means that all lines are right.
         """
         lines = []
         for i, line in enumerate(self.body):
@@ -33,7 +33,7 @@ class Program:
         return "\n".join([f"def {self.name}({self.head}):", *lines]) + "\n"
 
     def faults(self) -> list[tuple[int, int]]:
-        """Returns all ways to break the function, each as (line, index of the line's wrong form)."""
+        """Returns all ways to break one line of the function, each as (index of the line, index of its wrong form)."""
         return [
             (i, form) for i, line in enumerate(self.body) if isinstance(line, tuple) for form in range(1, len(line))
         ]

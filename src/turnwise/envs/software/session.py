@@ -1,4 +1,4 @@
-"""A running episode in a repository. The policy can search, open and edit files and run the tests."""
+"""A running episode of ``env=software``. The policy can search, open and edit files and run the repository's tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _LIST = 8  # maximum number of lines that a search shows
 _FEW = 3  # a search that shows more lines than this counts as unspecific, for example the search for a single letter
 
 _MARK = "found: "
-# Prints one JSON list with the result of each call as text. The right values never enter the sandbox.
+# This script runs in the sandbox. It prints one JSON list with the result of each test case's call as text. The right
+# values stay outside the sandbox, so that the policy's code cannot read them.
 _JUDGE = """
 import importlib, json, sys
 sys.path.insert(0, "")
@@ -49,13 +50,13 @@ print({mark!r} + json.dumps(found))
 
 
 class SoftwareSession(WorkspaceSession):
-    """See ``turnwise.envs.environment.Session``.
+    """A running episode in a repository. It implements ``turnwise.envs.environment.Session``.
 
     The task is solved when the code returns the right value in every test case, shown or hidden.
 
-    ``found`` is a number that says what the observations have shown of the fault so far: 0 nothing, 1 which function
-    fails, 2 also the place of this function, 3 also its wrong line. The place and the line do not count before it is
-    known which function fails, even if an observation shows them.
+    ``found`` is a number that says what the observations so far have shown of the fault. 0 means nothing, 1 which
+    function fails, 2 also where this function is, and 3 also its wrong line. The number stays 0 until an observation
+    shows which function fails, even if another observation has already shown the place or the line.
     """
 
     def __init__(self, task: Task, box: Box, calls: Calls, horizon: int, shown: int) -> None:
@@ -71,7 +72,7 @@ class SoftwareSession(WorkspaceSession):
         self.found = 0
 
     def act(self, call: ToolCall) -> Step:
-        """Makes a call. After an edit, all test cases are run."""
+        """Makes the policy's call and returns the observation. After an edit, all test cases are run."""
         observation = cut(getattr(self, f"_{call.name}")(call.arguments), self.shown)
         shows = self._shows(call, observation)
         if shows == 1 or self.found:
@@ -94,7 +95,7 @@ class SoftwareSession(WorkspaceSession):
         return entry.content.decode().splitlines()
 
     def _shows(self, call: ToolCall, answer: str) -> int:
-        """Returns what an observation shows of the fault, as a number with the meaning of ``found``."""
+        """Returns what the observation ``answer`` after ``call`` shows of the fault, as a number like ``found``."""
         path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
         lines = answer.splitlines()
         if call.name == "run":
@@ -149,8 +150,8 @@ class SoftwareSession(WorkspaceSession):
         return text.splitlines()[-1] if not outcome.ok and text else text or "all tests pass"
 
     def _judged(self) -> bool:
-        """Returns whether the code gives the right value in every test case. Other text that the code prints is
-        ignored.
+        """Runs all test cases in the sandbox and returns whether the code gives the right value in every one. Other
+        text that the code prints is ignored.
         """
         script = _JUDGE.format(calls=json.dumps(list(self.cases)), mark=_MARK)
         tree = {**self.tree, "judge.py": File(script.encode())}

@@ -1,8 +1,8 @@
 """Scores patches on real SWE-bench instances with the benchmark's own harness (arXiv:2310.06770), which needs Docker.
 
-The harness (package ``swebench``, MIT licence) is an optional dependency (``requirements-swebench.txt``), best
-installed in a Python environment of its own. The harness runs as a separate program; this module imports nothing from
-it.
+The harness is the package ``swebench`` (MIT licence), an optional dependency (``requirements-swebench.txt``). It is
+best installed in its own Python environment. The harness runs as a separate program, and this module imports nothing
+from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write
 
 INSTALL = "pip install -r requirements-swebench.txt"
-_LOGS = Path("logs/run_evaluation")  # the folder of the harness's logs, below the folder in which it runs
+_LOGS = Path("logs/run_evaluation")  # the folder of the harness's logs, inside the folder in which the harness runs
 _PATCH_FAILED, _TIMED_OUT = ">>>>> Patch Apply Failed", "Timeout error:"
 _PROBE = """
 import importlib.util, sys
@@ -35,15 +35,15 @@ except Exception as error:
 
 
 class NoHarnessError(InputError):
-    """The harness cannot run on this machine. The message says why, and what to install."""
+    """The harness of SWE-bench cannot run on this machine. The message says why, and what to install."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The results of the harness, one for each instance for which a patch was submitted.
+    """The results of the harness. Each instance for which a patch was submitted is resolved, failed or a fault.
 
     A fault is an error of the test system, so it says nothing about the patch. The success rate that the harness
-    reports counts faults as failures; ``rate`` leaves faults out.
+    reports counts faults as failures. The property ``rate`` leaves faults out.
     """
 
     resolved: tuple[str, ...]
@@ -53,14 +53,14 @@ class Verdicts:
 
     @property
     def rate(self) -> float | None:
-        """Returns the fraction of resolved instances among the instances without a fault; None if there are none."""
+        """Returns the fraction of resolved instances among those without a fault, or None if all have a fault."""
         judged = len(self.resolved) + len(self.failed)
         return len(self.resolved) / judged if judged else None
 
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """The settings with which the harness is run.
+    """The harness of SWE-bench with its settings.
 
     Attributes:
         dataset: a data set of the Hugging Face Hub, or a file of instances (``.json``, ``.jsonl``, ``.parquet``).
@@ -100,7 +100,13 @@ class Harness:
             )
 
     def command(self, predictions: Path, run: str, instances: Sequence[str]) -> list[str]:
-        """Returns the harness's command line. The harness writes its files into its working folder."""
+        """Returns the command line that runs the harness. The harness writes its files into its working folder.
+
+        Args:
+            predictions: the file of patches (:func:`write_predictions`).
+            run: the name of the run.
+            instances: the ids of the instances to score.
+        """
         return [
             *(self.python or sys.executable, "-m", "swebench.harness.run_evaluation"),
             *("--dataset_name", self.dataset, "--split", self.split),
@@ -110,12 +116,13 @@ class Harness:
         ]
 
     def score(self, patches: Mapping[str, str], model: str, folder: Path) -> Verdicts:
-        """Scores one patch for each instance.
+        """Runs the harness on one patch for each instance, and returns the verdicts.
 
         Args:
-            patches: instance id -> a patch in git's format; empty if the policy made no patch.
+            patches: instance id -> a patch in git's format; the patch is empty if the policy made none.
             model: name of the model that wrote the patches.
-            folder: folder for predictions, logs and report. Patches whose results it already holds are not run again.
+            folder: folder for predictions, logs and report. If it already holds results of the same patches, the
+                harness does not run them again.
 
         Raises:
             NoHarnessError: swebench or Docker is missing.
@@ -125,7 +132,8 @@ class Harness:
             raise InputError("swebench: there are no patches to score")
         self.check()
         folder = folder.resolve()
-        # The harness stores verdicts by run name and instance, not by patch. So other patches need another run name.
+        # The harness stores a verdict under the run name and the instance, not under the patch. So other patches need
+        # another run name.
         text = json.dumps([self.dataset, self.split, model, sorted(patches.items())])
         run = f"turnwise-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         predictions = folder / f"{run}.jsonl"
@@ -142,7 +150,7 @@ class Harness:
 
 
 def write_predictions(path: Path, patches: Mapping[str, str], model: str) -> None:
-    """Writes the file that the harness reads: JSON lines with instance, model and patch."""
+    """Writes the file that the harness reads. Each line is a JSON object with an instance, the model and a patch."""
     rows = [{"instance_id": key, "model_name_or_path": model, "model_patch": patch} for key, patch in patches.items()]
     with atomic_write(path) as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -151,8 +159,8 @@ def write_predictions(path: Path, patches: Mapping[str, str], model: str) -> Non
 def read_report(path: Path, logs: Path) -> Verdicts:
     """Returns the verdicts in a report (schema version 2) of the harness.
 
-    If an instance ended in an error, its log decides how it counts: if the patch does not apply or makes the tests time
-    out, the patch has failed. Any other error is a fault.
+    If an instance ended in an error, its log decides the verdict. If the log says that the patch does not apply or that
+    the tests time out with it, the patch has failed. Any other error is a fault.
 
     Args:
         path: the report file.
@@ -192,7 +200,7 @@ def _patch_at_fault(logs: Path) -> bool:
 
 
 def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Returns the change between two trees of text files as a patch for ``git apply``; empty if nothing changed.
+    """Returns the change between two sets of text files as a patch for ``git apply``; empty if nothing changed.
 
     Args:
         before: path -> text of the file before the change.

@@ -1,4 +1,4 @@
-"""Generates repositories with one wrong line and a test that fails because of it."""
+"""Generates code repositories in which one line is wrong and a test fails because of this line."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ for call, want in CASES:
 def make_task(level: Level, split: str, seed: int, index: int) -> Task:
     """Returns task number ``index`` of a split.
 
-    ``train`` and ``seen`` use the same faults in different repositories: a hash of a repository decides its split.
-    ``unseen`` uses wrong forms of lines that no training task contains. Training tasks break these lines in other ways,
-    so the policy can learn the right forms from them.
+    A fault is a wrong form of a line. ``train`` and ``seen`` use the same faults in different repositories: a hash of a
+    repository decides its split. ``unseen`` uses faults that no training task contains. Training tasks break the same
+    lines in other ways, so the policy can learn the right forms of these lines.
     """
     attempt = 0
     while True:
@@ -46,9 +46,9 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def held_out(program: Program) -> list[tuple[int, int]]:
-    """Returns the faults that only ``unseen`` uses, each as (line, index of its wrong form).
+    """Returns the faults of a function that only ``unseen`` uses, each as (index of the line, index of its wrong form).
 
-    Of each line with several wrong forms, the last form is held out.
+    These faults are the last wrong form of each line that has several wrong forms.
     """
     forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
     return [(i, last) for i, last in forms.items() if last > 1]
@@ -59,12 +59,16 @@ BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(
 
 
 def _is_seen(data: Mapping[str, Any]) -> bool:
-    """Returns whether a repository belongs to ``seen``. About a tenth of the repositories with training faults do."""
+    """Returns whether a repository without a held-out fault belongs to ``seen``. About a tenth of them do."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
 
 
 def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
-    """Returns a repository. Its modules contain functions, one of them broken, and its tests test all functions."""
+    """Returns the data of a task: a repository, its fault and its test cases.
+
+    The repository has ``modules`` modules with ``functions`` functions each. One function is broken. The tests in the
+    repository test all functions.
+    """
     names = [f"{name}.py" for name in rng.sample(MODULES, modules)]
     broken = PROGRAMS[rng.choice(BREAKABLE if unseen else sorted(PROGRAMS))]
     chosen = [broken.name, *rng.sample(sorted(set(PROGRAMS) - {broken.name}), modules * functions - 1)]
@@ -93,9 +97,10 @@ def _module(programs: list[Program], broken: Program, fault: tuple[int, int]) ->
 
 
 def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns a list of one test case: the first one for which the broken function gives a wrong value.
+    """Returns the first test case for which the broken function gives a wrong value, as a list of one element.
 
-    Only the code of ``PROGRAMS`` is run here.
+    ``cases`` has one element for each test case of ``program``, in the same order. This function executes only code of
+    ``PROGRAMS``, never code of the policy.
     """
     names: dict[str, Any] = {}
     exec(program.text(fault), names)

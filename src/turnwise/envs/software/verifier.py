@@ -1,12 +1,12 @@
-"""The functional verifiers of software, which accept calls that are as good as an expert's (PivotRL, arXiv:2603.21383,
-Eq. 6).
+"""The functional verifiers of ``env=software``. They accept calls that are as good as the expert's call (PivotRL,
+arXiv:2603.21383, Eq. 6).
 
 - ``name`` accepts a valid call if the expert calls the same tool. This is the paper's choice for software.
 - ``call`` accepts a valid call if the expert calls the same tool with the same arguments.
-- ``effect`` accepts a call if it repairs the code, or if it shows more of the fault than was shown so far: first which
-  function fails, then the place of this function or its wrong line. A search that shows many lines does not count. The
-  expert's call has no influence, so a mistake of a clumsy expert does not change which calls are accepted. Repeating a
-  call shows nothing new, so the repeated call is not accepted.
+- ``effect`` accepts a call if it repairs the code, or if its answer shows more of the fault than was shown so far:
+  first which function fails, then the place of this function or its wrong line. A search that shows many lines counts
+  as showing nothing. The expert's call has no influence, so a mistake of a clumsy expert does not change which calls
+  are accepted. Repeating a call shows nothing new, so the repeated call is not accepted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Verifier = Literal["effect", "call", "name"]
 
 
 def effective(session: SoftwareSession, action: str) -> bool:
-    """Returns whether the action brings the repair forward. ``session`` is not changed.
+    """Returns whether the action repairs the code or shows more of the fault. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox failed.

@@ -1,4 +1,4 @@
-"""The terminal environment: generated tasks in a folder, with real bash in the sandbox."""
+"""The environment ``env=terminal``: the policy does generated file tasks with real bash in the sandbox."""
 
 from turnwise.envs.terminal.environment import TerminalEnv
 from turnwise.envs.terminal.experts import Slips

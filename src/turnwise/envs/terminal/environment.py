@@ -19,7 +19,8 @@ _SHOWN: Mapping[Level, int] = {"tiny": 200, "full": 2000}  # default of ``shown`
 
 
 class TerminalEnv(WorkspaceEnv[TerminalSession]):
-    """See ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy does small file tasks with bash. It implements
+    ``turnwise.envs.environment.Environment``.
 
     Args:
         level: ``tiny`` or ``full``; decides how large folders and requests are.
@@ -28,10 +29,12 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
             level and hermes at the full level.
         shown: maximum length of an observation in characters. None means 200 at the tiny level and 2000 at the full
             level.
-        verifier: ``effect`` runs the command and accepts it if it makes progress; ``similarity`` compares its text with
-            the expert's command (``terminal.verifier``).
-        threshold: the minimum similarity, in [0, 1], of commands that the verifier ``similarity`` accepts.
-        judge: decides whether two commands below the threshold are equivalent; None means that they are not.
+        verifier: the functional verifier (``terminal.verifier``). ``effect`` runs the policy's command and accepts it
+            if it makes progress. ``similarity`` compares the text of the policy's command with the expert's command.
+        threshold: the verifier ``similarity`` accepts a command whose similarity to the expert's command is at least
+            this, in (0, 1].
+        judge: a function that decides whether two commands are equivalent whose similarity is below the threshold. None
+            means that such commands are not equivalent.
         slips: probabilities of the mistakes of the clumsy scripted expert.
         box: the sandbox. It starts at the first command.
 

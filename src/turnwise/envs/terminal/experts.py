@@ -1,7 +1,7 @@
-"""Scripted experts of ``env=terminal``, which know the folder only from what they have read.
+"""Scripted experts of ``env=terminal``. They do the chores (small file tasks) of a request in order.
 
-The good expert does the chores in order. If the request names a file only by a word in it, the expert searches for the
-file first. The clumsy expert does the same, but sometimes makes a detour or a mistake, and then corrects it.
+If the request describes a file only by a word in it, the good expert first searches for the file. The clumsy expert
+does the same, but sometimes it makes a detour or a mistake, and then corrects it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GoodExpert(Expert[TerminalSession]):
         return str(chore["command"]).format(path=chore["path"])
 
     def search(self, chore: Mapping[str, Any]) -> str:
-        """Returns a command that finds the file that contains the chore's word."""
+        """Returns a command that searches for the file of the chore by the word in it."""
         return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
 
 

@@ -1,4 +1,4 @@
-"""Checks whether a terminal task is done, and counts the files that are not yet as required."""
+"""Checks whether a terminal task is done, and counts the files that do not yet have the required state."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from turnwise.sandbox.folder_value import File, Tree, tree_of
 
 
 class Goal:
-    """The parsed data of a task.
+    """The goal of a terminal task, read from the task's data. A task consists of chores (small file tasks).
 
     Attributes:
+        chores: the chores, in the order in which they are to be done.
         request: the task in words.
         start: the content of the folder at the start.
-        final: the files that the folder must contain at the end: results of the chores, and all files that no chore
-            changes.
+        final: the files that the folder must contain at the end: path -> text. These are the results of the chores, and
+            all files that no chore changes.
         gone: paths that must not exist at the end. Files that neither ``final`` nor ``gone`` names do not matter.
 
     Raises:
@@ -40,9 +41,10 @@ class Goal:
         self.gone = [path for chore in self.chores for path in chore["gone"] if path not in final]
 
     def missing(self, tree: Tree) -> int:
-        """Returns the number of files that are not as required; 0 if the task is done.
+        """Returns the number of files that do not have the required state; 0 if the task is done.
 
-        A file that has to be moved counts as wrong until it exists at its new place, so deleting it makes no progress.
+        The old path of a file that must be moved counts as wrong until the file exists at its new path. So deleting the
+        file makes no progress.
         """
         wrong = sum(not _holds(tree, path, text) for path, text in self.final.items())
         for chore in self.chores:
@@ -51,14 +53,16 @@ class Goal:
         return wrong
 
     def unmet(self, tree: Tree) -> Mapping[str, Any] | None:
-        """Returns the first chore that is not done; None if all are done."""
+        """Returns the first chore that is not done, or None if all chores are done."""
         for chore in self.chores:
             if not self._met(tree, chore) or any(path in tree for path in chore["gone"] if path in self.gone):
                 return chore
         return None
 
     def _met(self, tree: Tree, chore: Mapping[str, Any]) -> bool:
-        """Returns whether a chore's files are as required. Files that a later chore changes are not checked."""
+        """Returns whether the files that a chore requires have the required text. Files that a later chore changes are
+        not checked.
+        """
         return all(_holds(tree, path, text) for path, text in chore["want"].items() if self.final.get(path) == text)
 
 

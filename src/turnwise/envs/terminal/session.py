@@ -1,4 +1,4 @@
-"""A running episode of ``env=terminal``."""
+"""A running episode of ``env=terminal``: the policy runs bash commands in a folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _RULES = "You work in a folder through bash. The task is done as soon as the fol
 
 
 class TerminalSession(WorkspaceSession):
-    """See ``turnwise.envs.environment.Session``. Each command runs in a new shell that starts in the work folder.
+    """A running episode in a folder. It implements ``turnwise.envs.environment.Session``. Each command runs in a new
+    shell that starts in the work folder.
 
-    ``located`` holds the paths of those files of chores that the policy has found, as judged by the observations so
-    far.
+    ``located`` holds the paths of the files that the policy has found. A file counts as found once an observation has
+    shown which file a chore (a small file task) is about.
     """
 
     def __init__(self, task: Task, goal: Goal, box: Box, calls: Calls, horizon: int, shown: int) -> None:
@@ -32,7 +33,7 @@ class TerminalSession(WorkspaceSession):
         self.located: frozenset[str] = frozenset()
 
     def command(self, action: str) -> str:
-        """Returns the command in an action.
+        """Returns the bash command in an action of the policy.
 
         Raises:
             ToolCallError: the action contains no command.
@@ -49,15 +50,15 @@ class TerminalSession(WorkspaceSession):
         return refusal(error)[: self.shown]
 
     def step(self, action: str) -> Step:
-        """Applies one action, and records which files of chores the observation identifies. See
-        :meth:`ToolSession.step`.
+        """Applies one action as :meth:`ToolSession.step` does, and adds to ``located`` the chores' files that the
+        observation identifies.
         """
         step = super().step(action)
         self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, step.observation, c)}
         return step
 
     def hidden(self, chore: Mapping[str, Any]) -> bool:
-        """Returns whether the file of a chore has not been found yet."""
+        """Returns whether the policy still has to find the chore's file. It need not if the request gives the path."""
         return chore["find"] is not None and chore["path"] not in self.located
 
     def text_of(self, outcome: CallResult) -> str:
@@ -72,8 +73,9 @@ class TerminalSession(WorkspaceSession):
 def _shows(action: str, observation: str, chore: Mapping[str, Any]) -> bool:
     """Returns whether an observation identifies the file of a chore.
 
-    This is the case if a line has the file's path and its word, if the file is the only one in the observation, or if
-    the action names the path and the observation has the word.
+    The request describes this file by a word in it. The observation identifies the file in three cases: if one of its
+    lines contains the file's path and the word, if only one of its lines names a file and this is the chore's file, or
+    if the action contains the path and the observation contains the word.
     """
     path, word = chore["path"], chore["find"]
     named = [line for line in observation.splitlines() if ".txt" in line]

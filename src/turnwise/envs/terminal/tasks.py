@@ -1,10 +1,11 @@
 """Generates terminal tasks.
 
-A task is a folder, a request in words, and the files that the folder must contain at the end.
+A task gives the policy a folder with generated files and a request in words. The task is done when the folder contains
+the files that the task requires.
 
-A task consists of one to three chores on generated files, to be done in order. The policy has to find out the
-information that a chore needs, for example which file contains a word. Files, names and words come from short lists at
-the ``tiny`` level and from longer lists at the ``full`` level.
+The request consists of one to three chores (small file tasks), which are to be done in order. The policy has to find
+out the information that a chore needs, for example which file contains a word. Names of folders and files, and words in
+files, come from short lists at the ``tiny`` level and from longer lists at the ``full`` level.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ KINDS = ("create", "copy", "move", "delete", "count", "extract", "edit", "sort")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The words and sizes from which the tasks of a level are drawn."""
+    """The lists of words and the ranges of sizes from which the tasks of one level are drawn."""
 
     folders: tuple[str, ...]
     names: tuple[str, ...]
@@ -66,13 +67,17 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def split_of(data: Mapping[str, Any]) -> str:
-    """Returns the split of a task: train for eight tenths of all tasks, seen for one tenth, unseen for one tenth."""
+    """Returns the split of the task with this data. A hash puts eight tenths of all tasks into train, one tenth into
+    seen and one tenth into unseen.
+    """
     share = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0]
     return "unseen" if share < 26 else "seen" if share < 52 else "train"
 
 
 def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
-    """Returns a folder and a list of chores on different files. None of the chores is already done at the start."""
+    """Returns the data of a task: the files and folders at the start, and a list of chores on different files. None of
+    the chores is already done at the start.
+    """
     files: dict[str, str] = {}
     count = rng.randint(*sizes.files)
     names = rng.sample(sizes.names, count)
@@ -81,7 +86,7 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
     for i, name in enumerate(names):
         lines = [rng.choice(sizes.words) for _ in range(rng.randint(*sizes.lines))]
         mark = words[i % len(words)]
-        # so that the word with which a request describes a file occurs only in this file
+        # the word with which a request describes a file must occur only in this file
         lines = [word if word not in words else mark for word in lines]
         lines[rng.randrange(len(lines))] = mark
         files[f"{rng.choice(folders)}/{name}.txt"] = "\n".join(lines) + "\n"
@@ -96,13 +101,13 @@ def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
 
 
 def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
-    """Returns the files of the folder after a chore was done."""
+    """Returns the files that the folder contains after a chore was done: path -> text."""
     left = {path: text for path, text in files.items() if path not in chore["gone"]}
     return left | chore["want"]
 
 
 def _mark(path: str, files: Mapping[str, str]) -> str | None:
-    """Returns a word that occurs in this file and in no other file; None if there is no such word."""
+    """Returns a word that occurs in the file at ``path`` and in no other file, or None if there is no such word."""
     others = set(" ".join(text for other, text in files.items() if other != path).split())
     return next((word for word in files[path].split() if word not in others), None)
 
@@ -111,20 +116,21 @@ _Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dic
 
 
 def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
-    """Returns a chore: its text, the files that it requires (``want``) and removes (``gone``), and the expert's
-    command.
+    """Returns the data of a chore.
 
-    ``find`` is the word by which the chore's file is found; None if the request gives the path. ``command`` is a
-    template with ``path`` for the file.
+    ``text`` is the chore in words. ``find`` is the word by which the policy finds the chore's file; it is None if the
+    text gives the file's path. ``path`` is the path of this file. ``rest`` may hold ``want`` (the files that must exist
+    after the chore: path -> text), ``gone`` (the paths that must not exist after it) and ``command`` (the expert's
+    command, in which ``{path}`` stands for the file's path).
     """
     return {"kind": kind, "text": text, "find": find, "path": path, "want": {}, "gone": [], **rest}
 
 
 def _place(path: str, files: Mapping[str, str], rng: random.Random) -> tuple[str | None, str]:
-    """Returns (word, description). The description is the text with which the request names a file.
+    """Draws how the request refers to the file at ``path``. Returns a pair (word, description).
 
-    It is either the file's path, and then the word is None, or it names the word in the file that the policy can search
-    for.
+    The description is the text that stands in the request. It is either the file's path, and then the word is None. Or
+    it is ``the file with WORD``, where WORD occurs only in this file, so that the policy can search for it.
     """
     word = _mark(path, files)
     if word is None or rng.random() < 0.4:

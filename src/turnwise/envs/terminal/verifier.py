@@ -1,13 +1,13 @@
-"""The functional verifiers of the terminal, which accept commands that are as good as an expert's (PivotRL,
+"""The functional verifiers of ``env=terminal``. They accept commands that are as good as the expert's command (PivotRL,
 arXiv:2603.21383, Eq. 6).
 
-- ``effect`` runs the command on a copy of the folder. It accepts the command if fewer files are wrong afterwards, or if
-  no more files are wrong than before and the command shows for the first time where the file of the next chore is. The
-  expert's command has no influence, so a mistake of a clumsy expert does not change which commands are accepted. A
-  repeated command makes no progress and is refused.
-- ``similarity`` accepts a valid call if the normalised text of its command is similar to the expert's, or if a judge
-  calls the two commands equivalent. This verifier is meant for environments whose commands are too expensive to run,
-  and is the paper's choice for terminals.
+- ``effect`` runs the policy's command on a copy of the folder and counts the files that do not have the required state.
+  It accepts the command if this number falls. It also accepts the command if this number stays the same and the output
+  shows for the first time where the file of the next chore is. The expert's command has no influence, so a mistake of a
+  clumsy expert does not change which commands are accepted. A repeated command makes no progress and is refused.
+- ``similarity`` accepts a valid call if the normalised text of its command is similar to that of the expert's command,
+  or if a judge says that the two commands are equivalent. This verifier is meant for environments whose commands are
+  too expensive to run. It is the paper's choice for terminals.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Judge = Callable[[str, str], bool]
 
 
 def effective(session: TerminalSession, action: str) -> bool:
-    """Returns whether the action makes progress. ``session`` is not changed.
+    """Returns whether the verifier ``effect`` accepts the action. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox failed.
@@ -45,7 +45,9 @@ def effective(session: TerminalSession, action: str) -> bool:
 
 
 def normalised(command: str) -> list[str]:
-    """Returns the words of a command. Quotes, blanks, "./" and the order of neighbouring flags are normalised."""
+    """Returns the words of a command in a normal form: without quotes, blanks and a leading ``./``. Short flags that
+    follow one another are split into single letters and sorted.
+    """
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
@@ -68,8 +70,8 @@ def normalised(command: str) -> list[str]:
 def similar(session: TerminalSession, action: str, expert: str, threshold: float, judge: Judge | None = None) -> bool:
     """Returns whether an action is a call whose similarity to the expert's call is at least ``threshold``.
 
-    The similarity is 1 minus the edit distance between the two lists of words divided by the longer length. If the
-    similarity is below the threshold, ``judge`` decides, if there is one.
+    The similarity is 1 - d / n. Here d is the edit distance between the two commands as lists of words, and n is the
+    length of the longer list. If the similarity is below the threshold and there is a ``judge``, the judge decides.
     """
     try:
         ours, theirs = session.command(action), session.command(expert)

@@ -1,4 +1,4 @@
-"""Single-player games of the package textarena, with scripted experts for four of them."""
+"""The environment ``env=textarena``: single-player games of the package textarena. Four games have scripted experts."""
 
 from turnwise.envs.textarena.environment import Mistakes, TextArenaEnv
 from turnwise.envs.textarena.episode import GameEpisode

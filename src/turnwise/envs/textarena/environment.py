@@ -28,17 +28,19 @@ SAMPLES: Mapping[str, str] = {
     "Minesweeper": "[0_0] [3_4] [2_1] [4_2]",
     "Sudoku": "[1_1_5] [2_3_7] [9_9_1] [5_4_2]",
 }
-"""Game without an expert -> moves that are tried at start-up. An underscore in a move stands for a space."""
-UNLIMITED = 100  # maximum number of turns of a game that sets no limit itself
+"""Name of a game without an expert -> moves with which forks are tested at start-up (``ReplayedEnv.trial``). An
+underscore in a move stands for a space.
+"""
+UNLIMITED = 100  # maximum number of turns in a game that itself sets no limit
 _SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of all games to each entry
-_MISSES = 1000  # after this many boards in a row that are not new or not of the split, the search ends
+_MISSES = 1000  # after this many boards in a row that gave no new board of the split, the search for boards ends
 
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
     """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake.
 
-    The expert makes a mistake only while enough turns are left to win nevertheless.
+    The expert makes a mistake only while enough turns are left to win the game after it.
     """
 
     stray: float = 0.15  # makes a legal move that gains nothing
@@ -69,14 +71,14 @@ class ClumsyExpert(Clumsy[GameSession], GoodExpert):
         return None if session.warned else self.best(session).strip("[]")
 
 
-# Both bases declare begin; the one of ReplayedEnv is used, because it is listed first.
+# Both base classes declare ``begin``. The one of ReplayedEnv is used, because this class is listed first.
 class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
-    """One game with many boards. A task is a seed, which decides the board. See
+    """An environment in which the policy plays one game on many boards. It implements
     ``turnwise.envs.environment.Environment``.
 
-    If the first observation shows the board, a hash of the observation decides the split, so no board is in two splits.
-    If the first observation does not show the board (for example a number to guess), a hash of the seed decides the
-    split, and two seeds may give the same game.
+    A task is a seed, which decides the board. If the first observation shows the board, a hash of this observation
+    decides the split, so no board is in two splits. If it does not show the board (for example, a number to guess), a
+    hash of the seed decides the split. Two seeds may then give the same board, also in different splits.
 
     Args:
         id: id of a game in the package's registry, such as ``FrozenLake-v0``.
@@ -148,9 +150,9 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
         return "" if _base(session.task) in SOLVERS else f"there is no expert for {session.task.data['game']}"
 
     def accepts(self, session: GameSession, action: str, expert: str) -> bool:
-        """Returns whether the action is one of the solver's good moves or wins at once.
+        """Returns whether the action is one of the solver's good moves or wins the game at once.
 
-        For a game without a solver, the action must equal the expert's action. With a solver, invalid moves are never
+        If the game has no solver, the action must equal the expert's action. If it has one, invalid moves are never
         accepted: a first invalid move costs a turn, and a second one in a row ends the game.
         """
         if _base(session.task) not in SOLVERS:
@@ -168,7 +170,7 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
 
 
 def check_game(name: str) -> str:
-    """Returns the name unchanged if the game can be played.
+    """Returns ``name``, the id of a game, unchanged if the game can be played.
 
     Raises:
         MissingTextArenaError: the package is not installed.
@@ -194,8 +196,8 @@ def _base(task: Task) -> str:
 
 
 def _split_of(key: str) -> str:
-    """Returns the split of a game by a hash.
+    """Returns the split of the board (or seed) ``key``.
 
-    Half of all games belong to train, a quarter to seen and a quarter to unseen.
+    A hash puts half of all boards into train, a quarter into seen and a quarter into unseen.
     """
     return _SHARES[hashlib.sha256(key.encode()).digest()[0] % len(_SHARES)]

@@ -1,8 +1,8 @@
-"""One game of the installed package textarena, as an episode that can be repeated.
+"""Plays one game of the installed package textarena as an episode. The same seed always gives the same game.
 
-The package draws from Python's global random generator, also during a game. In Turnwise, each game has its own state of
-this generator, which is active only during calls of this game. So games affect neither each other nor the rest of the
-program.
+The package draws from Python's global random generator at the start of a game and during it. In Turnwise, each game has
+its own state of this generator. The state is active only while a function of this game runs, so games affect neither
+each other nor the rest of the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnwise.errors import InputError
 from turnwise.types import Message
 
 INSTALL = "`make textarena` installs it (pip install --no-deps -r requirements-textarena.txt)"
-LONGEST = 2_000  # maximum number of characters of an action that are passed to the game
+LONGEST = 2_000  # maximum length of an action in characters; the game does not get the rest of a longer action
 
 
 class MissingTextArenaError(InputError):
@@ -42,7 +42,7 @@ def package() -> Any:
 
 
 class GameEpisode:
-    """See ``turnwise.envs.replay.Episode``.
+    """One game as an episode. It implements ``turnwise.envs.live.Episode``.
 
     Args:
         name: id of the game in the package's registry.
@@ -60,13 +60,13 @@ class GameEpisode:
         with self._own_draws():
             self._game = made.make(
                 f"{name}-raw", **settings
-            )  # without the package's wrappers, which repeat the history in every observation
+            )  # "-raw" leaves out the package's wrappers, which repeat the whole history in every observation
             self._game.reset(num_players=1, seed=seed)
         self._opening = self._shown()
 
     @property
     def turns(self) -> int | None:
-        """Returns the game's own limit of turns; None if it has none."""
+        """Returns the maximum number of turns that the game itself sets, or None if it sets none."""
         limit = self._game.state.max_turns
         return None if limit is None else int(limit)
 
@@ -74,10 +74,11 @@ class GameEpisode:
         return [{"role": "user", "content": self._opening}]
 
     def act(self, text: str) -> Step:
-        """Gives a reply to the game and returns the game's answer.
+        """Passes the policy's reply to the game and returns the game's answer.
 
         The game ends at a second invalid move in a row, and at a reply that the game cannot read. In both cases the
-        reward is at most 0. Otherwise some games would reward partial results, and a policy could gain by giving up.
+        reward is at most 0. Without this limit, some games would reward partial results, and the policy could gain by
+        giving up.
         """
         state = self._game.state
         try:
@@ -96,7 +97,7 @@ class GameEpisode:
         return Step("\n".join(filter(None, (shown, reason))), reward, True, reward >= 1, info)
 
     def _shown(self) -> str:
-        """Returns what the game has said since the last call, without the player's own words."""
+        """Returns the text that the game has written since the last call of this method, without the player's moves."""
         _, heard = self._game.get_observation()
         return "\n".join(text.strip("\n") for _, text, kind in heard if kind != self._action)
 

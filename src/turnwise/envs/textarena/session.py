@@ -1,4 +1,4 @@
-"""A running episode of ``env=textarena``."""
+"""A running episode of ``env=textarena``: one game that the policy plays."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from turnwise.envs.replay import ReplayedSession
 
 
 class GameSession(ReplayedSession):
-    """A :class:`~turnwise.envs.replay.ReplayedSession` whose experts and verifier use only the texts of the episode."""
+    """A running game, as a :class:`~turnwise.envs.replay.ReplayedSession`. The experts and the verifier of
+    ``env=textarena`` use only the texts of the episode, which :meth:`texts` returns.
+    """
 
     def texts(self) -> list[tuple[str, str]]:
-        """Returns (action, observation) for each turn. The first pair is an empty action and the first observation."""
+        """Returns one pair (action, observation) for each turn so far. Before them comes a pair of an empty action and
+        the first observation.
+        """
         opened = [("", str(message["content"])) for message in self.opening()]
         return [*opened, *((taken.action, taken.step.observation) for taken in self.taken)]
 

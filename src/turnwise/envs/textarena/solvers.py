@@ -1,4 +1,6 @@
-"""Solves games. From the texts of an episode, a solver computes the best moves, and legal moves that gain nothing."""
+"""Solvers of games of textarena. From the texts of an episode, a solver computes the best moves, and other legal moves
+that gain nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ P = TypeVar("P", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The moves that can be made now.
+    """The moves that the player can make now.
 
-    ``good`` are the best moves: no other move is better, and the expert makes one of them. ``idle`` moves are legal but
-    gain nothing.
+    ``good`` holds the best moves. The good expert makes one of them. ``idle`` holds other legal moves, which gain
+    nothing.
     """
 
     good: Sequence[str]
@@ -35,7 +37,7 @@ class Solver(Protocol):
         ...
 
     def read(self, action: str) -> str | None:
-        """Returns an action in the form in which the solver writes moves; None if the action is not a move."""
+        """Returns the move in an action, in the form in which the solver writes moves; None if there is no move."""
         ...
 
 
@@ -69,7 +71,7 @@ def _board(text: str) -> dict[tuple[int, int], str]:
 class GuessTheNumber:
     """Finds the number by bisection.
 
-    A guess is good if, in the worst case, as few further guesses are needed after it as after the middle number.
+    A guess is good if, in the worst case, it needs no more further guesses than a guess of the middle number.
     """
 
     def read(self, action: str) -> str | None:
@@ -91,12 +93,12 @@ class GuessTheNumber:
 
 
 def _guesses(numbers: int) -> int:
-    """Returns the number of guesses that ``numbers`` candidates need in the worst case."""
+    """Returns the number of guesses that are needed in the worst case to find one of ``numbers`` candidates."""
     return ceil(log2(numbers + 1))
 
 
 class TowerOfHanoi:
-    """Finds the shortest sequences of moves from the current board."""
+    """Finds the moves that begin a shortest solution from the current board."""
 
     def read(self, action: str) -> str | None:
         found = re.findall(r"\[([ABCabc])\s*,?\s*([ABCabc])\]", action)
@@ -127,7 +129,7 @@ def _hanoi(towers: Towers) -> dict[str, Towers]:
 
 
 class Mastermind:
-    """Finds the code by elimination. Every code that agrees with all answers so far is a good move."""
+    """Finds the secret code by elimination. A guess is a good move if it agrees with all answers of the game so far."""
 
     def read(self, action: str) -> str | None:
         found = re.search(r"\[(\d+(?:\s+\d+)*)\]", action)
@@ -162,9 +164,13 @@ def _written(codes: Iterable[Sequence[int]]) -> list[str]:
 
 
 def distances(goal: P, near: Callable[[P], Iterable[P]], allowed: set[P] | None = None) -> dict[P, int]:
-    """Returns the number of steps to the goal for each place from which the goal can be reached.
+    """Returns the smallest number of steps to the goal from each place from which the goal can be reached.
 
-    Every step can also be taken in the opposite direction.
+    Args:
+        goal: the goal.
+        near: a function that returns the places one step away from a place. It must be possible to take every step in
+            the opposite direction, too.
+        allowed: the places that may be entered; None means all.
     """
     found, queue = {goal: 0}, deque([goal])
     while queue:
@@ -182,4 +188,4 @@ SOLVERS: Mapping[str, Solver] = {
     "Mastermind": Mastermind(),
     "TowerOfHanoi": TowerOfHanoi(),
 }
-"""Name of a game, with which the game's ids begin -> the game's solver."""
+"""Name of a game -> the game's solver. The id of a game begins with its name."""

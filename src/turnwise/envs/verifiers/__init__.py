@@ -1,4 +1,4 @@
-"""``env=verifiers``: environments written for the verifiers library, which their authors publish as Python packages."""
+"""``env=verifiers``: environments that were written for the verifiers library. Each is an installed Python package."""
 
 from turnwise.envs.verifiers.environment import VerifiersEnv
 

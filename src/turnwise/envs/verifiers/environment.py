@@ -1,5 +1,5 @@
-"""``env=verifiers``: an installed environment of the verifiers library, with the library's own rollout and reward
-function (rubric).
+"""``env=verifiers``: an installed environment of the verifiers library. The library runs the episodes, and the
+environment's own reward function (rubric) scores them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PASS = 0.5  # the library's default of ``pass_threshold``
 
 
 class VerifiersEnv(ReplayedEnv):
-    """An environment of the verifiers library. See ``turnwise.envs.environment.Environment``.
+    """An environment of the verifiers library. It implements ``turnwise.envs.environment.Environment``.
 
     Args:
-        id: id of the installed module, as ``verifiers.load_environment`` takes it.
+        id: id of the installed module, in the form that ``verifiers.load_environment`` takes.
         args: arguments of the module's ``load_environment``.
-        horizon: maximum number of turns of an episode, passed on as the environment's ``max_turns``. None means the
-            environment's own value.
+        horizon: maximum number of turns of an episode, which replaces the environment's ``max_turns``. None means that
+            the environment's own value is kept.
         format: the format in which the policy writes tool calls.
         threshold: an episode is won if its reward is at least this; None means the environment's ``pass_threshold``.
         expert: a column of the data set that holds the right reply, or the replies of all turns. None means that there
@@ -73,11 +73,11 @@ class VerifiersEnv(ReplayedEnv):
         self._rows = cache(self._listed)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns the first ``count`` rows of a split as tasks (``package.rows``).
+        """Returns the first ``count`` rows of a split of the data set as tasks (``package.rows``).
 
         Raises:
             ValueError: there is no split of this name, or the count is negative.
-            InputError: the data set has fewer rows.
+            InputError: the split has fewer than ``count`` rows.
         """
         check_split(split)
         if count < 0:
@@ -91,7 +91,7 @@ class VerifiersEnv(ReplayedEnv):
         ]
 
     def reset(self, task: Task) -> ReplayedSession:
-        """Opens a fresh episode.
+        """Opens a fresh episode of the task.
 
         Raises:
             ValueError: the task belongs to another environment.
@@ -105,7 +105,8 @@ class VerifiersEnv(ReplayedEnv):
         return VerifiersEpisode(self._environment, task.data, self.format, self.threshold, self.timeout, where)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Returns an episode with the replies in the row's ``expert`` column. The clumsy expert gives the same replies.
+        """Plays an episode with the replies in the ``expert`` column of the task's row, and returns it as a trajectory.
+        The clumsy expert gives the same replies.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -127,7 +128,7 @@ class VerifiersEnv(ReplayedEnv):
         return demonstration(self.reset(task), lambda: next(turns, None), quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether a reply equals the expert's reply, or wins at once by the environment's own rubric.
+        """Returns whether the policy's reply equals the expert's reply, or wins at once by the environment's rubric.
 
         Raises:
             EnvironmentFault: the environment failed.

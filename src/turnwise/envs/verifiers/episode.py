@@ -1,6 +1,7 @@
 """Runs one rollout of the verifiers library as an episode.
 
-The rollout asks a client for the model's replies. The client used here waits for the policy's reply and returns it.
+The library's rollout asks a client for the replies of a model. The client in this module waits for the policy's reply
+and returns it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
 
 
 class _Asked:
-    """The queues between the rollout and the episode. The queues belong to the event loop and are created on it."""
+    """The queues between the library's rollout and the episode. The event loop must create them, because they belong to
+    the loop.
+    """
 
     def __init__(self) -> None:
         self.prompts: asyncio.Queue[tuple[Sequence[Any], Sequence[Any]]] = asyncio.Queue()
@@ -37,7 +40,7 @@ class _Asked:
 
 @cache
 def _client() -> type:
-    """Returns a subclass of the library's client. It gets each response from the queues of an :class:`_Asked`."""
+    """Returns a subclass of the library's client. An instance gets each reply from the queues of an :class:`_Asked`."""
     from verifiers import Client
 
     class Policy(Client):  # type: ignore[misc]
@@ -84,7 +87,7 @@ async def _next(asked: _Asked) -> tuple[Sequence[Any], Sequence[Any]] | None:
 
 
 class VerifiersEpisode:
-    """See ``turnwise.envs.replay.Episode``.
+    """A rollout of the library as an episode. It implements ``turnwise.envs.live.Episode``.
 
     Args:
         environment: an environment of the library.
@@ -124,9 +127,10 @@ class VerifiersEpisode:
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the row's prompt.
+        """Returns the messages of the rollout's first prompt.
 
-        If no chat template shows the functions, a list of them follows the system message.
+        If the chat template does not show the tools, the system message ends with a list of their functions. A prompt
+        without a system message gets one.
         """
         messages = self._plain(self._prompt)
         if self._tools and not templated(self.form):
@@ -138,7 +142,7 @@ class VerifiersEpisode:
         return messages
 
     def act(self, text: str) -> Step:
-        """Gives a reply to the rollout and returns the environment's answer.
+        """Passes the policy's reply to the library's rollout and returns the environment's answer.
 
         Raises:
             EnvironmentFault: the environment failed.
@@ -159,9 +163,9 @@ class VerifiersEpisode:
         return self._shown(self._plain(prompt[before + 1 :]))
 
     def close(self) -> None:
-        """Ends the rollout, after which the library frees its resources.
+        """Ends the library's rollout, and the library then frees the rollout's resources.
 
-        In a forked process it does nothing, because the rollout belongs to the parent.
+        In a forked process this method does nothing, because the rollout belongs to the parent process.
         """
         if (rollout := self._asked.rollout) is not None and os.getpid() == self._owner:
             loop.soon(rollout.cancel)
@@ -170,8 +174,11 @@ class VerifiersEpisode:
         return loop.run(_next(self._asked), self.seconds, self.where)
 
     def _ended(self) -> Step:
-        """Returns the last step with the rubric's reward. Raises ``EnvironmentFault`` if something other than the
-        policy failed.
+        """Returns the last step of the episode, with the reward that the rubric gives.
+
+        Raises:
+            EnvironmentFault: the rollout ended with an error. An error of a tool is no fault, because the policy's call
+                may have caused it.
         """
         from verifiers.errors import ToolError
 
@@ -196,9 +203,10 @@ class VerifiersEpisode:
         return Step(last.observation, reward, True, won, info, last.messages)
 
     def _response(self, text: str) -> Any:
-        """Returns a reply in the library's format of a response.
+        """Returns the policy's reply as a response in the library's format.
 
-        The response contains calls if the environment has tools and the calls can be parsed, otherwise text.
+        If the environment has tools and the calls in the reply can be parsed, the response contains these calls.
+        Otherwise it contains the reply as text.
         """
         from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
@@ -225,8 +233,8 @@ class VerifiersEpisode:
         return Response(id=uuid.uuid4().hex, created=int(time.time()), model="policy", usage=usage, message=message)
 
     def _shown(self, messages: list[Message]) -> Step:
-        """Returns the environment's answer as tool messages if the chat template shows them, otherwise as one user
-        message.
+        """Returns a step with the environment's answer. The answer keeps its messages if some of them are tool messages
+        and the chat template shows these. Otherwise it becomes one user message.
         """
         text = "\n".join(str(message["content"]) for message in messages)
         kept = any(message["role"] != "user" for message in messages) and templated(self.form)
@@ -247,7 +255,7 @@ class VerifiersEpisode:
 
 
 def _final(state: Any) -> Sequence[Any]:
-    """Returns the messages with which the environment ends the episode; empty if there are none."""
+    """Returns the messages with which the environment has ended the episode; empty if there are none."""
     from verifiers.utils.message_utils import maybe_normalize_messages
 
     said = state.get("final_env_response")

@@ -17,11 +17,12 @@ INSTALL = (
     "`make verifiers` installs it (pip install -r requirements-mcp.txt -c requirements.lock datasets, then "
     "pip install --no-deps -r requirements-verifiers.txt)"
 )
-_FOLD = 10  # without an evaluation set, of every ten rows the first is seen and the sixth is unseen
+_FOLD = 10  # if there is no evaluation set, the first of every ten rows is in the split seen and the sixth in unseen
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Returns the result of ``verifiers.load_environment(name, **arguments)``. The call runs the environment's module.
+    """Returns the environment that ``verifiers.load_environment(name, **arguments)`` loads. This call runs code of the
+    environment's module.
 
     Raises:
         InputError: the library or the module is missing or fails, or the environment cannot be used here.
@@ -64,7 +65,7 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
 def _signals_kept() -> Iterator[None]:
     """Restores this process's signal handlers at the end of a ``with`` block.
 
-    An environment of the library sets its own handlers, which end the process at once.
+    When an environment of the library is loaded, it sets its own handlers, which would end the process at once.
     """
     main = threading.current_thread() is threading.main_thread()
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
@@ -78,13 +79,13 @@ def _signals_kept() -> Iterator[None]:
 def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the id and the content of each row of a split, in the order of the data set.
 
-    ``train`` is the training set. The rows of the evaluation set are divided alternately between ``seen`` and
-    ``unseen``. If there is no evaluation set, one in ten rows of the training set is ``seen``, one in ten is
-    ``unseen``, and neither is used for training. A held-out row is left out if a training row has the same prompt and
-    answer.
+    If the environment has an evaluation set, ``train`` is the whole training set, and the rows of the evaluation set
+    are alternately in ``seen`` and ``unseen``. If it has none, one in ten rows of the training set is in ``seen``, one
+    in ten is in ``unseen``, and the others are in ``train``. A row of ``seen`` or ``unseen`` is left out if a row of
+    ``train`` has the same prompt, question and answer.
 
     Raises:
-        InputError: a row contains values that JSON cannot represent, or no held-out row is left.
+        InputError: a row contains values that JSON cannot represent, or no row of ``seen`` or ``unseen`` is left.
     """
     trained, held_out = environment.build_dataset(), environment.build_eval_dataset()
     every = range(len(trained) if trained is not None else 0)
@@ -117,5 +118,5 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    """Returns a text that is equal for two rows of the same task."""
+    """Returns a text of the row's prompt, question and answer. It is equal for two rows of the same task."""
     return json.dumps([row.get("prompt"), row.get("question"), row.get("answer")], sort_keys=True, default=str)
