@@ -21,7 +21,7 @@ from turnwise.console import number, unwritten
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import collect
-from turnwise.reports.html import comparison_page, write_page
+from turnwise.reports.html_pages import comparison_page, write_page
 from turnwise.reports.publish import logged_in, publish, write_report
 from turnwise.reports.tables import footer, run_table, to_markdown
 

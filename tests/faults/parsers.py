@@ -55,8 +55,8 @@ from turnwise.judges.client import ChatClient, ChatFault
 from turnwise.judges.prompt import AnswerError, read_score
 from turnwise.reports.gates.recorded import read_recorded
 from turnwise.reports.gates.released import FEATURES, read_features
-from turnwise.reports.run import read_run
-from turnwise.runs.lines import each_line
+from turnwise.reports.read_run import read_run
+from turnwise.runs.json_lines import each_line
 from turnwise.runs.result import read_result
 from turnwise.training.checkpoint import damage
 from turnwise.training.outcome import read_evaluation

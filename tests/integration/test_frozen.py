@@ -15,7 +15,7 @@ from tests.integration.test_resume import finish, kill_when, metrics, train_line
 
 from turnwise.experiments.jobs import ask, job_of
 from turnwise.runs.result import read_result
-from turnwise.training.frozen import Frozen, Recording
+from turnwise.training.frozen_buffer import Frozen, Recording
 from turnwise.training.main import run
 
 Overrides = Callable[..., list[str]]

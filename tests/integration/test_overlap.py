@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 
 from turnwise.errors import Interrupted, Stopped
-from turnwise.training.ahead import Ahead
+from turnwise.training.collect_ahead import Ahead
 from turnwise.training.collection import Collection
 from turnwise.training.main import run
 from turnwise.training.module import PolicyModule

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 
 from turnwise.models.shipped import tiny_path
 from turnwise.runs.result import read_result
+from turnwise.training.evaluate import Measure
 from turnwise.training.main import run
-from turnwise.training.measure import Measure
 
 Overrides = Callable[..., list[str]]
 Compose = Callable[[list[str]], DictConfig]

@@ -38,11 +38,12 @@ from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.predictors.critic import Critic
 from turnwise.rollouts.predictors.online import OnlinePredictor
-from turnwise.runs.lines import each_line
+from turnwise.runs.json_lines import each_line
 from turnwise.runs.result import write_result
 from turnwise.training.candidates import Candidates
 from turnwise.training.collection import Imitation, sampling_metrics
 from turnwise.training.costs import run_costs
+from turnwise.training.datamodule import Rollouts
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.health import Health
 from turnwise.training.main import PHASES
@@ -52,7 +53,6 @@ from turnwise.training.outcome import result_of, summary
 from turnwise.training.profile import Profiles
 from turnwise.training.recorder import Gathered, Recorder, tree_record
 from turnwise.training.reprofile import Reprofile
-from turnwise.training.stream import Rollouts
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 ROOT = Path(__file__).parents[2]

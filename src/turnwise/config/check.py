@@ -13,9 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from turnwise.config.execution import impossible_execution
+from turnwise.config.execution_rules import impossible_execution
 from turnwise.config.hints import meant
-from turnwise.config.rules import impossible_combinations
+from turnwise.config.part_rules import impossible_combinations
 from turnwise.config.schema import ConfigError, RunConfig, build_node, first_line
 from turnwise.config.secrets import secrets_in
 from turnwise.config.signature import Signature, TargetError, imports_torch, signature_of

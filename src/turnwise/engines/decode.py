@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.carried import steps
+from turnwise.engines.recurrent_states import steps
 from turnwise.engines.store import CLOSE, Kept, Store
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen

@@ -3,7 +3,7 @@
 One operation of a small model takes microseconds. Threads that split such an operation would mostly wait for each
 other. Therefore the nodes (histories) are divided among the lanes instead. Each lane is a process with one thread. It
 samples its own nodes without waiting for other lanes. The first lane is this process. The other lanes are forked from
-it and use the same weights through shared memory (``engines/shared.py``).
+it and use the same weights through shared memory (``engines/shared_weights.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.schedule import Named, check_schedule
-from turnwise.engines.shared import share
+from turnwise.engines.shared_weights import share
 from turnwise.engines.tree import TreeEngine
 from turnwise.engines.worker import Asked, Done, Worker
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from turnwise.engines.engine import Engine, Sample, Sampling, Told
 from turnwise.engines.spool import Key, Spool, digest
-from turnwise.engines.staged import stage
+from turnwise.engines.staged_weights import stage
 
 
 class Spooled:
@@ -66,7 +66,7 @@ class Spooled:
         self._loaded(version)
 
     def stage(self, model: Any, version: int) -> Callable[[], None]:
-        """Copies the weights now and returns a function that loads them later (see ``engines.staged.stage``)."""
+        """Copies the weights now and returns a function that loads them later (see ``engines.staged_weights.stage``)."""
         load = stage(self.engine, model, version)
 
         def both() -> None:

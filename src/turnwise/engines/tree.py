@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from turnwise.engines.actions import Decoder, Node
-from turnwise.engines.carried import Mark, Stops, segments_from
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
+from turnwise.engines.recurrent_states import Mark, Stops, segments_from
 from turnwise.engines.rows import Rows, StoredRow
 from turnwise.engines.schedule import Named, check_schedule
 from turnwise.engines.store import Store

@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnwise.envs.caches import ENTRY, Remembered
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.remembered import ENTRY, Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.folder_value import File, Link, Tree
 from turnwise.sandbox.sandbox import CallResult, Limits, Sandbox, SandboxFault, Stop

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from turnwise.envs.environment import EnvironmentFault, Step, check_open, tools_of
-from turnwise.envs.live import Episode, Live
+from turnwise.envs.shared_episode import Episode, Live
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 

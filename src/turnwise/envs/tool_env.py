@@ -8,7 +8,7 @@ from typing import Any, get_args
 from turnwise.envs.calls import Style, calls_of
 from turnwise.envs.environment import Level, check_horizon
 from turnwise.envs.experts import S
-from turnwise.envs.scripted import ScriptedEnv
+from turnwise.envs.scripted_environment import ScriptedEnv
 
 FEWEST = 20  # minimum value of ``shown``, the maximum length of an observation in characters
 

@@ -17,8 +17,8 @@ from turnwise.config.schema import ConfigError
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Job
 from turnwise.files import atomic_write
+from turnwise.runs.config_file import read_record
 from turnwise.runs.identity import config_hash, hash_of
-from turnwise.runs.record import read_record
 from turnwise.runs.result import ResultError, read_result
 
 State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]

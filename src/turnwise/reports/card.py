@@ -28,7 +28,7 @@ from turnwise.reports.sentences import (
     signed,
 )
 from turnwise.reports.views import domain_rows, reply_rows
-from turnwise.runs.record import read_record
+from turnwise.runs.config_file import read_record
 from turnwise.runs.result import Comparison, Result, read_result
 
 PAPERS = {

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from turnwise.reports.compare import Interval
-from turnwise.reports.curves import reach_figure
+from turnwise.reports.curves_over_cost import reach_figure
+from turnwise.reports.curves_over_updates import during_figure
 from turnwise.reports.dots import Side, Spot, dots
-from turnwise.reports.during import during_figure
 from turnwise.reports.labels import words
-from turnwise.reports.measured import is_change
 from turnwise.reports.reach import curves
+from turnwise.reports.run_metrics import is_change
 from turnwise.reports.sentences import all_on_dialogues, signed
 from turnwise.reports.summary import Entry
 from turnwise.reports.svg import SERIES, Figure

@@ -13,9 +13,9 @@ from turnwise.reports.compare import Interval
 from turnwise.reports.gates.of_sweep import COMMAND
 from turnwise.reports.gates.shown import tier_table
 from turnwise.reports.labels import words
-from turnwise.reports.measured import is_change
 from turnwise.reports.power import planned
 from turnwise.reports.reach import reach_table
+from turnwise.reports.run_metrics import is_change
 from turnwise.reports.sentences import all_on_dialogues, signed
 from turnwise.reports.summary import Changed, Entry, untrained
 from turnwise.reports.tables import Table, estimate_text, plain

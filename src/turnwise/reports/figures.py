@@ -8,7 +8,7 @@ import numpy as np
 
 from turnwise.reports.dots import Side, Spot, dots
 from turnwise.reports.labels import words
-from turnwise.reports.run import Profile, ReportedRun
+from turnwise.reports.read_run import Profile, ReportedRun
 from turnwise.reports.sentences import duration, interval, signed
 from turnwise.reports.svg import DOWN, INK, MUTED, NARROW, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
 from turnwise.runs.result import OutOfDomain

@@ -18,8 +18,8 @@ from typing import Any, Literal
 from turnwise.errors import InputError
 from turnwise.reports.card import base_of
 from turnwise.reports.portable import cleaner
-from turnwise.runs.lines import checked_lines
-from turnwise.runs.record import read_record
+from turnwise.runs.config_file import read_record
+from turnwise.runs.json_lines import checked_lines
 from turnwise.runs.result import ResultError, read_result
 
 REMEDY = (

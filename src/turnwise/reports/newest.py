@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnwise.reports.run import ReportedRun
+from turnwise.reports.read_run import ReportedRun
 from turnwise.reports.sentences import percent
 
 NEWEST = {

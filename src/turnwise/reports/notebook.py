@@ -16,7 +16,7 @@ from turnwise.experiments.jobs import ask
 from turnwise.experiments.table import find_sweep, sweep_names
 from turnwise.reports.compare import Interval
 from turnwise.reports.labels import words
-from turnwise.reports.run import ReportedRun, read_run
+from turnwise.reports.read_run import ReportedRun, read_run
 from turnwise.reports.sentences import signed
 from turnwise.reports.summary import Entry, read_entry
 from turnwise.reports.svg import SERIES, Figure, canvas, label, standalone, to_svg, whole_iterations

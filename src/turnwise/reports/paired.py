@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from turnwise.reports.compare import FinishedRuns, Interval
-from turnwise.reports.swept import Seeds, by_value
+from turnwise.reports.curves_over_setting import Seeds, by_value
 from turnwise.reports.tables import Table, estimate_text
 
 

@@ -14,7 +14,7 @@ from turnwise.experiments.claims import Precondition
 from turnwise.experiments.jobs import Asked, job_of, of_pilots
 from turnwise.experiments.table import find_sweep
 from turnwise.reports.gates.of_sweep import recorded_groups
-from turnwise.reports.measured import finished_runs
+from turnwise.reports.run_metrics import finished_runs
 from turnwise.reports.verdict import Decision, recorded
 
 

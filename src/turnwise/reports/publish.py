@@ -13,7 +13,7 @@ from typing import Any
 
 from turnwise.reports.compare import FinishedRuns
 from turnwise.reports.tables import Table
-from turnwise.runs.lines import json_object
+from turnwise.runs.json_lines import json_object
 
 KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # files of each run in the W&B artifact
 ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]

@@ -17,7 +17,7 @@ from huggingface_hub.utils import disable_progress_bars
 from turnwise.errors import InputError
 from turnwise.reports.card import base_of, model_card
 from turnwise.reports.portable import Cleaner, cleaner
-from turnwise.runs.record import read_record
+from turnwise.runs.config_file import read_record
 from turnwise.text import parse_json, said
 
 CARD = "README.md"

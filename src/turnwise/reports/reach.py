@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from turnwise.errors import InputError
-from turnwise.reports.measured import Measured
+from turnwise.reports.run_metrics import Measured
 from turnwise.reports.tables import Table
 
 _PROFILED = ("profile_turns", "profile_tokens", "profile_cpu_seconds")

@@ -13,8 +13,8 @@ from turnwise.errors import InputError
 from turnwise.experiments.jobs import Asked, Job, job_of, origin, picked, played
 from turnwise.reports.compare import Interval
 from turnwise.reports.gates.of_sweep import Groups, recorded_groups
-from turnwise.reports.measured import Damaged, Measured, finished_runs, other_decoding
 from turnwise.reports.preconditions import Finding, find_preconditions, tested
+from turnwise.reports.run_metrics import Damaged, Measured, finished_runs, other_decoding
 from turnwise.reports.verdict import (
     VERDICTS,
     Decision,

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from turnwise.experiments.claims import Comparison
 from turnwise.reports.compare import Estimate, Interval
 from turnwise.reports.gates.counted import Bounded, difference
-from turnwise.reports.measured import Measured, Outcomes, is_change
+from turnwise.reports.run_metrics import Measured, Outcomes, is_change
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
 Z95 = 1.959964  # 97.5 % quantile of the standard normal distribution

@@ -15,7 +15,7 @@ from rich.table import Table
 from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.reports.sentences import result_verdict
-from turnwise.runs.lines import json_object
+from turnwise.runs.json_lines import json_object
 from turnwise.runs.result import ResultError, read_result
 from turnwise.runs.status import progress, read_status, remaining
 

@@ -20,7 +20,7 @@ from turnwise.envs.environment import Environment
 from turnwise.rollouts.demonstrated_reply import Anchored
 from turnwise.rollouts.episodes import Episodes
 from turnwise.rollouts.live import Live, OnReply, run
-from turnwise.rollouts.local import Verdicts, Verifier
+from turnwise.rollouts.local_verdicts import Verdicts, Verifier
 from turnwise.types import Message, RolloutTree, State
 
 KEPT = 10_000  # greatest number of cached episodes, and of cached verdicts, that are kept between calls

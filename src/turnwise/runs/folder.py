@@ -21,8 +21,8 @@ from omegaconf import DictConfig
 from turnwise.config.schema import ConfigError
 from turnwise.errors import Stopped
 from turnwise.files import PART, no_room
+from turnwise.runs.config_file import RECORD, RESULT, differences, fault_of_result, read_record, write_record
 from turnwise.runs.identity import config_hash, recorded
-from turnwise.runs.record import RECORD, RESULT, differences, fault_of_result, read_record, write_record
 
 logger = logging.getLogger(__name__)
 

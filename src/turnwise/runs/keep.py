@@ -21,7 +21,7 @@ from pathlib import Path
 from turnwise.algo.gates.prefixes import symbol
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, read_yaml
-from turnwise.runs.lines import ZIPPED, checked_lines
+from turnwise.runs.json_lines import ZIPPED, checked_lines
 from turnwise.runs.result import read_result
 
 _OUTCOME = ("split", "task", "mode", "attempt", "subset", "success", "turns", "suite", "item", "score")

@@ -8,7 +8,7 @@ from typing import Any
 from lightning import Callback
 
 from turnwise.errors import InputError
-from turnwise.rollouts.judged import Judged
+from turnwise.rollouts.judge_scores import Judged
 from turnwise.training.distributed import DistributedContext
 from turnwise.types import State
 

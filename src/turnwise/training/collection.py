@@ -14,11 +14,11 @@ from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience, Memory
 from turnwise.rollouts.demonstrate import demonstration, paths
-from turnwise.rollouts.judged import NOT_SUMS
+from turnwise.rollouts.judge_scores import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.play import Player
-from turnwise.training.ahead import Ahead
-from turnwise.training.frozen import Frozen
+from turnwise.training.collect_ahead import Ahead
+from turnwise.training.frozen_buffer import Frozen
 from turnwise.training.module import PolicyModule
 from turnwise.training.parts import Parts, Settings
 from turnwise.training.recorder import Gathered, Recorder
@@ -82,7 +82,7 @@ class Collection:
     """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step.
 
     With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained, so that iteration
-    i is trained on rollouts of policy i - k (``training.ahead``). The engine is busy during this time. Other code that
+    i is trained on rollouts of policy i - k (``training.collect_ahead``). The engine is busy during this time. Other code that
     needs the engine must call :meth:`settle` first. If a run with staleness has several processes, the first process
     samples for all of them, with servers, and sends each collection to the others.
 
@@ -143,7 +143,9 @@ class Collection:
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states
-        self.memory: dict[str, float] = {}  # memory of the advantage rule; saved in the checkpoint (training/stream.py)
+        self.memory: dict[
+            str, float
+        ] = {}  # memory of the advantage rule; saved in the checkpoint (training/datamodule.py)
         self.collector = Collector(
             select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
             play=frozen or (partial(self._roll_out, player) if self.sampled else self._demonstrate),

@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from turnwise.algo.gates.never import Never
 from turnwise.errors import Stopped
-from turnwise.runs.lines import append_lines, cut_lines
+from turnwise.runs.json_lines import append_lines, cut_lines
 from turnwise.training.gate_savings import gate_result
 from turnwise.training.recorder import Recorder
 

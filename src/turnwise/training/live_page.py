@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 from types import TracebackType
 
-from turnwise.reports.html import write_report
+from turnwise.reports.html_pages import write_report
 from turnwise.runs.status import NAME, Status, read_status, spent, write_status
 
 logger = logging.getLogger(__name__)

@@ -17,36 +17,36 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from turnwise.console import Terminal
-from turnwise.reports.pages import write_pages
 from turnwise.reports.terminal import print_summary
+from turnwise.reports.write_pages import write_pages
 from turnwise.rollouts.play import Player
 from turnwise.runs.result import read_result, write_result
+from turnwise.training.build_player import player_of, spooled
 from turnwise.training.candidates import read_candidates
 from turnwise.training.check_judge import Proof
 from turnwise.training.checkpoint import WholeCheckpointIO, newest
-from turnwise.training.choice import Choice
 from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
+from turnwise.training.datamodule import Rollouts
 from turnwise.training.distributed import environments, joined, label_of
+from turnwise.training.evaluate import EvaluateBetween, Measure
 from turnwise.training.export import export
 from turnwise.training.first_lines import opening_lines, untrained_lines
 from turnwise.training.folder_check import StillThere
-from turnwise.training.frozen import Frozen, Recording, drawn
+from turnwise.training.frozen_buffer import Frozen, Recording, drawn
 from turnwise.training.gate_savings import gate_counts
 from turnwise.training.health import Health
 from turnwise.training.live_page import Live
 from turnwise.training.loggers import started
-from turnwise.training.measure import EvaluateBetween, Measure
 from turnwise.training.module import PolicyModule
 from turnwise.training.out_of_memory import explained_memory
 from turnwise.training.outcome import command, result_of, summary
 from turnwise.training.parts import Parts, Settings, build_parts
-from turnwise.training.playing import player_of, spooled
 from turnwise.training.process import prepare
 from turnwise.training.progress import Advance, Phases
 from turnwise.training.recorder import Recorder
 from turnwise.training.signals import named_signals, own_signals
-from turnwise.training.stream import Rollouts
+from turnwise.training.state_choice import Choice
 from turnwise.types import State
 
 PHASES = ["read", "evaluate base", "profile", "record", "train", "evaluate after", "report"]

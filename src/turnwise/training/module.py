@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from turnwise.algo.losses.loss import Loss, Max, Mean, merge_metrics
 from turnwise.config.settings import UpdateSettings
 from turnwise.engines.engine import Engine
-from turnwise.engines.staged import stage
+from turnwise.engines.staged_weights import stage
 from turnwise.errors import Stopped
 from turnwise.rollouts.pack import Packed, Update
 from turnwise.rollouts.split import smaller

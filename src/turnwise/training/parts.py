@@ -16,7 +16,7 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.losses.loss import Loss
 from turnwise.algo.rewards.reward import Reward
-from turnwise.config.rules import forking_parts
+from turnwise.config.part_rules import forking_parts
 from turnwise.config.schema import build
 from turnwise.config.settings import (
     DataSettings,
@@ -34,7 +34,7 @@ from turnwise.envs.environment import check_forkable, check_ready
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import weights_of
-from turnwise.rollouts.judged import Judged
+from turnwise.rollouts.judge_scores import Judged
 from turnwise.rollouts.predictors.online import OnlinePredictor, load_predictor
 from turnwise.training.call_format import call_format, in_format
 from turnwise.training.exactness import check_backbone, check_policy

@@ -15,13 +15,13 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 
 from turnwise.rollouts.collect import Experience
-from turnwise.rollouts.judged import NOT_SUMS
+from turnwise.rollouts.judge_scores import NOT_SUMS
 from turnwise.rollouts.pack import Update
-from turnwise.runs.lines import append_lines, cut_lines, each_line
-from turnwise.training.branches import branch_metrics, trajectories
+from turnwise.runs.json_lines import append_lines, cut_lines, each_line
+from turnwise.training.branch_metrics import branch_metrics, trajectories
 from turnwise.training.gate_savings import gate_counts
-from turnwise.training.groups import reward_metrics
-from turnwise.training.verdicts import VERIFIER, count_verdicts, verifier_metrics, verifier_result
+from turnwise.training.group_metrics import reward_metrics
+from turnwise.training.verdict_counts import VERIFIER, count_verdicts, verifier_metrics, verifier_result
 from turnwise.types import Message, RolloutTree
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from turnwise.algo.states.refresh import Refresh
 from turnwise.algo.states.rule import STD_TOLERANCE
 from turnwise.config.settings import RolloutSettings
 from turnwise.rollouts.collect import Experience
-from turnwise.training.groups import totals_of
+from turnwise.training.group_metrics import totals_of
 from turnwise.types import State
 
 

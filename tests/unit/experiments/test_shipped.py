@@ -13,7 +13,7 @@ from turnwise.config.schema import compose_config
 from turnwise.experiments.claims import SCALES
 from turnwise.experiments.jobs import Asked, job_of, jobs
 from turnwise.experiments.table import find_sweep, sweep_names
-from turnwise.reports.measured import Measured
+from turnwise.reports.run_metrics import Measured
 from turnwise.runs.identity import config_hash
 from turnwise.runs.result import Result
 

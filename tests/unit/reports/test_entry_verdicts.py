@@ -15,7 +15,7 @@ from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.jobs import ask
 from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise.reports.measured import Measured
+from turnwise.reports.run_metrics import Measured
 from turnwise.reports.summary import counted, read_entry
 from turnwise.reports.tables import to_markdown
 from turnwise.reports.verdict import Decision, entry_verdict

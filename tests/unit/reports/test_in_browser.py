@@ -12,9 +12,9 @@ import pytest
 from tests.unit.reports.chromium import Page, contrast, luminance
 from tests.unit.reports.conftest import deep_tree, local_tree, write_run
 
-from turnwise.reports import browser
-from turnwise.reports.browser import packed, write_browser
-from turnwise.reports.pages import write_pages
+from turnwise.reports import rollout_browser
+from turnwise.reports.rollout_browser import packed, write_browser
+from turnwise.reports.write_pages import write_pages
 
 pytestmark = pytest.mark.slow
 TREES = 1_250  # of eight rollouts
@@ -151,7 +151,7 @@ def test_a_page_holds_trees_evenly_spaced_where_they_are_too_many(tmp_path: Path
     run = write_run(tmp_path / "seed0")
     everything, total = packed(run)
     size = sum(path.stat().st_size for path in (run / "rollouts").iterdir())
-    monkeypatch.setattr(browser, "CHARACTERS", size // 4)
+    monkeypatch.setattr(rollout_browser, "CHARACTERS", size // 4)
     found, again = packed(run)
     assert again == total == 160 and len(found) in (39, 40)
     assert found[0] == everything[0] and found[-1] == everything[-1]

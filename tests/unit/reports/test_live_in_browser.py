@@ -13,7 +13,7 @@ from tests.unit.reports.chromium import Page
 
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import collect
-from turnwise.reports.html import comparison_page, write_page, write_report
+from turnwise.reports.html_pages import comparison_page, write_page, write_report
 from turnwise.reports.tables import run_table
 from turnwise.runs.status import Status
 

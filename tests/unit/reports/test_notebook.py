@@ -12,7 +12,7 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.reports.notebook import changes, curves, drawn, judged, paper_entries, runs_under, shown, tree_lines
-from turnwise.reports.run import read_run
+from turnwise.reports.read_run import read_run
 from turnwise.reports.tables import Table
 from turnwise.reports.views import tree_views
 

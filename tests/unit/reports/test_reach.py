@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.reports.measured import Measured
 from turnwise.reports.reach import Cost, curve, reach_table, reached
+from turnwise.reports.run_metrics import Measured
 from turnwise.reports.tables import to_markdown
 from turnwise.runs.result import read_result
 

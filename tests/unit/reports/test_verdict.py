@@ -10,8 +10,8 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.claims import comparison
-from turnwise.reports import measured
-from turnwise.reports.measured import Measured
+from turnwise.reports import run_metrics
+from turnwise.reports.run_metrics import Measured
 from turnwise.reports.verdict import decide, decide_gate, settled
 from turnwise.runs.result import read_result
 
@@ -191,8 +191,8 @@ def test_an_evaluation_is_parsed_once_for_all_runs_that_share_it_and_again_when_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[Path] = []
-    real = measured.checked_rows
-    monkeypatch.setattr(measured, "checked_rows", lambda path: parsed.append(path) or real(path))
+    real = run_metrics.checked_rows
+    monkeypatch.setattr(run_metrics, "checked_rows", lambda path: parsed.append(path) or real(path))
     runs = [save(tmp_path / name, [2, 1, 0], base=[1, 1, 2]) for name in "ab"]
     outcomes = [run.outcomes("in_domain.after", "base") for run in runs for _ in range(2)]
     assert outcomes[0] == {"": {"seen/t0": [1, 0], "seen/t1": [1, 0], "seen/t2": [1, 1]}}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.reports.newest import so_far
-from turnwise.reports.run import ReportedRun
+from turnwise.reports.read_run import ReportedRun
 from turnwise.reports.views import MESSAGE_LIMIT, clip, goal, in_domain_rows, tree_views
 from turnwise.runs.result import InDomain, Result
 

@@ -10,7 +10,7 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.rollouts.demonstrated_reply import Anchored, similarity
 from turnwise.rollouts.episodes import Episodes
-from turnwise.rollouts.local import Verdicts
+from turnwise.rollouts.local_verdicts import Verdicts
 from turnwise.types import Pivot, State, Task, Turn
 
 BOOK = '<tool_call>{"name": "book", "arguments": {"place": "Roma", "people": 2}}</tool_call>'

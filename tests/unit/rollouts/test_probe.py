@@ -13,7 +13,7 @@ from turnwise.errors import InputError
 from turnwise.models.attention import backbone, use_tree_attention
 from turnwise.models.families import small_config, small_model
 from turnwise.models.score import score
-from turnwise.models.shortened import cut, enough, narrowed
+from turnwise.models.smaller_model import cut, enough, narrowed
 from turnwise.rollouts.probe import probe, probe_backbone
 from turnwise.training.exactness import check_policy
 

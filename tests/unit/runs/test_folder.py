@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.errors import InputError
+from turnwise.runs.config_file import differences
 from turnwise.runs.folder import claim
 from turnwise.runs.identity import config_hash
-from turnwise.runs.record import differences
 
 CONF = Path(__file__).parents[3] / "conf"
 RESULT = '{"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}'

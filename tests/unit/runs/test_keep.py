@@ -13,11 +13,11 @@ from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.jobs import ask
 from turnwise.reports.entry_tables import entry_tables, summary_table
-from turnwise.reports.measured import Measured
+from turnwise.reports.run_metrics import Measured
 from turnwise.reports.summary import read_entry
 from turnwise.reports.tables import to_markdown
+from turnwise.runs.json_lines import text_lines
 from turnwise.runs.keep import finished, keep
-from turnwise.runs.lines import text_lines
 from turnwise.runs.result import read_result
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,7 +15,7 @@ import yaml
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.reports.html import write_report
+from turnwise.reports.html_pages import write_report
 from turnwise.reports.watch import folders_of, newest_metrics, watch
 from turnwise.runs.status import NAME, Status, about, progress, read_status, remaining, write_status
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from turnwise.runs.lines import cut_lines, each_line
+from turnwise.runs.json_lines import cut_lines, each_line
 from turnwise.training.recorder import Recorder
 
 

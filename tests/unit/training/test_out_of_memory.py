@@ -13,8 +13,8 @@ from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
+from turnwise.training.datamodule import Rollouts
 from turnwise.training.module import PolicyModule
-from turnwise.training.stream import Rollouts
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 MEANS = [1.5, 0.5, 0.75]  # of the outcome, by iteration

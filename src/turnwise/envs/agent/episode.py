@@ -44,7 +44,7 @@ class Scoring:
 
 
 class AgentEpisode:
-    """A running episode of an agent program. See ``turnwise.envs.live.Episode``.
+    """A running episode of an agent program. See ``turnwise.envs.shared_episode.Episode``.
 
     Args:
         program: the agent program, which has just started.

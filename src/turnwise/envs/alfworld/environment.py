@@ -13,7 +13,7 @@ from turnwise.envs.alfworld.official import OfficialGames
 from turnwise.envs.alfworld.session import AlfworldSession
 from turnwise.envs.demonstration import check_quality, demonstration
 from turnwise.envs.environment import Quality, check_horizon
-from turnwise.envs.scripted import ScriptedEnv
+from turnwise.envs.scripted_environment import ScriptedEnv
 from turnwise.types import Task, Trajectory
 
 _CASES = Path(household.__file__).with_name("checks.yaml")

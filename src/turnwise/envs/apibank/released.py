@@ -21,7 +21,7 @@ from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call
 from turnwise.envs.apibank.library import SEARCHER, words
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, turns_data, turns_from
-from turnwise.envs.scripted import first
+from turnwise.envs.scripted_environment import first
 from turnwise.envs.tools import json_schema
 from turnwise.errors import InputError
 from turnwise.text import parse_json, whole_characters

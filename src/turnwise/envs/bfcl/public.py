@@ -16,7 +16,7 @@ from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
 from turnwise.envs.bfcl.truth import read_truth
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn
-from turnwise.envs.scripted import first
+from turnwise.envs.scripted_environment import first
 from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from turnwise.data.toolcalls.formats import Format
+from turnwise.envs.caches import LastTasks
 from turnwise.envs.demonstration import by_quality, trajectory_of
 from turnwise.envs.dialogues import demonstrated, experts
 from turnwise.envs.dialogues import verifier as oracle
@@ -15,8 +16,7 @@ from turnwise.envs.dialogues.problem import DialogueProblem
 from turnwise.envs.dialogues.score import Reference
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.environment import Quality, Verifier, check_horizon, check_verifier
-from turnwise.envs.remembered import LastTasks
-from turnwise.envs.scripted import ScriptedEnv
+from turnwise.envs.scripted_environment import ScriptedEnv
 from turnwise.envs.tools import check_format, played
 from turnwise.types import Task, Trajectory
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from turnwise.envs.caches import LastTasks
 from turnwise.envs.environment import Verifier, check_horizon, check_verifier
 from turnwise.envs.household import demonstrated, planner
 from turnwise.envs.household import verifier as oracle
@@ -11,8 +12,7 @@ from turnwise.envs.household.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.household.rooms import make_task
 from turnwise.envs.household.session import HouseholdSession
 from turnwise.envs.household.world import World
-from turnwise.envs.remembered import LastTasks
-from turnwise.envs.scripted import ScriptedEnv
+from turnwise.envs.scripted_environment import ScriptedEnv
 from turnwise.types import Task
 
 

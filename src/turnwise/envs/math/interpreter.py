@@ -8,8 +8,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnwise.envs.caches import Remembered
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.remembered import Remembered
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, Sandbox, SandboxFault
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.envs import loop
+from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault
 
 _SLACK = 10.0  # this module gives up a call so many seconds after the MCP client's own time limit has passed
@@ -63,7 +63,7 @@ class Link:
         held = _Held()
         self._held = held
         _open.add(held)
-        loop.start(_hold(held, command, url, folder, variables, seconds, self._log.fileno()))
+        event_loop.start(_hold(held, command, url, folder, variables, seconds, self._log.fileno()))
         self._close = weakref.finalize(self, _stop, held, os.getpid())
         try:
             held.up.result(seconds + _SLACK)
@@ -77,7 +77,7 @@ class Link:
             EnvironmentFault: the server failed.
         """
         try:
-            return loop.run(_listed(self._held.client), self.seconds + _SLACK, f"server {self.name}")
+            return event_loop.run(_listed(self._held.client), self.seconds + _SLACK, f"server {self.name}")
         except Exception as error:
             raise self._failed(f"cannot list its tools ({_told(error)})") from None
 
@@ -94,7 +94,7 @@ class Link:
             raise EnvironmentFault(self.fault)
         called = self._held.client.call_tool(tool, dict(arguments))
         try:
-            result = loop.run(called, self.seconds + _SLACK, f"server {self.name}")
+            result = event_loop.run(called, self.seconds + _SLACK, f"server {self.name}")
         except MCPError as error:
             if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
                 raise self._failed(f"gave no answer to the call of {tool} ({_told(error)})") from None
@@ -209,7 +209,7 @@ async def _listed(client: Any) -> list[dict[str, Any]]:
 
 def _stop(held: _Held, owner: int) -> None:
     if os.getpid() == owner and (stop := held.stop) is not None:  # a forked copy must not end a server of its parent
-        loop.soon(stop.set)
+        event_loop.soon(stop.set)
 
 
 def _told(error: BaseException) -> str:

@@ -41,7 +41,7 @@ def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> R
 
 
 class McpEpisode:
-    """A running episode. See ``turnwise.envs.live.Episode``.
+    """A running episode. See ``turnwise.envs.shared_episode.Episode``.
 
     The episode takes a server only when it calls one of the server's tools for the first time. So opening an episode is
     cheap.

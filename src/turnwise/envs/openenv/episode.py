@@ -22,7 +22,7 @@ _SHOWN = 160  # maximum length of an error message in characters
 
 
 class OpenenvEpisode:
-    """A running episode on an OpenEnv server. It implements ``turnwise.envs.live.Episode``.
+    """A running episode on an OpenEnv server. It implements ``turnwise.envs.shared_episode.Episode``.
 
     Args:
         link: a session of the server that was just reset.

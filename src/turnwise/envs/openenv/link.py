@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from turnwise.envs import loop
+from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
 
@@ -71,7 +71,7 @@ def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, A
             return json.loads(await answer.content.read(_LARGEST << 20))
 
     try:
-        schema = dict(loop.run(asked(), seconds + 1, address)["action"])
+        schema = dict(event_loop.run(asked(), seconds + 1, address)["action"])
     except (EnvironmentFault, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"env.url: {address} does not provide the schema of its actions ({type(error).__name__}: {error})"
@@ -114,7 +114,7 @@ class Link:
     def close(self) -> None:
         """Ends the session. In a forked process this does nothing, because the session belongs to the parent."""
         if os.getpid() == self._owner:
-            loop.start(_closed(self._client))
+            event_loop.start(_closed(self._client))
 
     def _check_session(self) -> None:
         """Raises ``EnvironmentFault`` if the client has reconnected, because the new session was never reset."""
@@ -123,7 +123,7 @@ class Link:
 
     def _run(self, coroutine: Any, seconds: float) -> Any:
         try:
-            return loop.run(coroutine, seconds, self.url)
+            return event_loop.run(coroutine, seconds, self.url)
         except (EnvironmentFault, InputError, RefusedActionError):
             raise
         except Exception as error:

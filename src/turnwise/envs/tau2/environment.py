@@ -10,7 +10,7 @@ from typing import Literal
 from turnwise.envs.demonstration import by_quality, trajectory_of
 from turnwise.envs.dialogues import Mistakes
 from turnwise.envs.environment import Quality, check_horizon
-from turnwise.envs.scripted import ScriptedEnv, first
+from turnwise.envs.scripted_environment import ScriptedEnv, first
 from turnwise.envs.tau2 import experts, verifier
 from turnwise.envs.tau2.endpoint import EndpointUser
 from turnwise.envs.tau2.package import DOMAINS, FREE, root, splits

@@ -42,7 +42,7 @@ def package() -> Any:
 
 
 class GameEpisode:
-    """One game as an episode. It implements ``turnwise.envs.live.Episode``.
+    """One game as an episode. It implements ``turnwise.envs.shared_episode.Episode``.
 
     Args:
         name: id of the game in the package's registry.

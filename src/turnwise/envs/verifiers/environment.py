@@ -12,7 +12,7 @@ from typing import Any
 from turnwise.envs.demonstration import check_quality, demonstration
 from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, same_text
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
-from turnwise.envs.scripted import first
+from turnwise.envs.scripted_environment import first
 from turnwise.envs.tools import check_format
 from turnwise.envs.verifiers.episode import VerifiersEpisode
 from turnwise.envs.verifiers.package import load, rows

@@ -18,7 +18,7 @@ from typing import Any
 
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import ToolCallError
-from turnwise.envs import loop
+from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.tools import Tools, signature, templated
 from turnwise.errors import InputError
@@ -87,7 +87,7 @@ async def _next(asked: _Asked) -> tuple[Sequence[Any], Sequence[Any]] | None:
 
 
 class VerifiersEpisode:
-    """A rollout of the library as an episode. It implements ``turnwise.envs.live.Episode``.
+    """A rollout of the library as an episode. It implements ``turnwise.envs.shared_episode.Episode``.
 
     Args:
         environment: an environment of the library.
@@ -107,7 +107,7 @@ class VerifiersEpisode:
     ) -> None:
         self.form, self.threshold, self.seconds, self.where = form, threshold, seconds, where
         self._owner = os.getpid()
-        self._asked = loop.run(_start(environment, row), seconds, where)
+        self._asked = event_loop.run(_start(environment, row), seconds, where)
         try:
             asked = self._wait()
         except BaseException:
@@ -149,7 +149,7 @@ class VerifiersEpisode:
             InputError: the environment changes earlier messages, or its answer contains something other than text.
         """
         before = len(self._prompt)
-        loop.soon(lambda: self._asked.replies.put_nowait(self._response(text)))
+        event_loop.soon(lambda: self._asked.replies.put_nowait(self._response(text)))
         asked = self._wait()
         if asked is None:
             return self._ended()
@@ -168,10 +168,10 @@ class VerifiersEpisode:
         In a forked process this method does nothing, because the rollout belongs to the parent process.
         """
         if (rollout := self._asked.rollout) is not None and os.getpid() == self._owner:
-            loop.soon(rollout.cancel)
+            event_loop.soon(rollout.cancel)
 
     def _wait(self) -> tuple[Sequence[Any], Sequence[Any]] | None:
-        return loop.run(_next(self._asked), self.seconds, self.where)
+        return event_loop.run(_next(self._asked), self.seconds, self.where)
 
     def _ended(self) -> Step:
         """Returns the last step of the episode, with the reward that the rubric gives.

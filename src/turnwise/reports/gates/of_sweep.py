@@ -27,7 +27,7 @@ CODE = (
     _PACKAGE / "reports" / "gates",
     _PACKAGE / "algo" / "gates",
     _PACKAGE / "evaluation" / "stats.py",
-    _PACKAGE / "runs" / "lines.py",
+    _PACKAGE / "runs" / "json_lines.py",
 )
 
 

@@ -15,7 +15,7 @@ from turnwise.algo.gates.prefixes import prefixes
 from turnwise.algo.gates.signals import SIGNALS
 from turnwise.errors import InputError
 from turnwise.reports.gates.groups import KNOWN, Buffer, Group, label_of
-from turnwise.runs.lines import checked_lines
+from turnwise.runs.json_lines import checked_lines
 
 
 def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | None = None) -> Buffer:

@@ -15,7 +15,7 @@ from turnwise.reports.gates.counted import counts
 from turnwise.reports.gates.groups import TOLERANCE
 from turnwise.reports.gates.recorded import paths_of
 from turnwise.reports.gates.resample import intervals
-from turnwise.runs.lines import checked_lines
+from turnwise.runs.json_lines import checked_lines
 
 Played = Mapping[str, Any]
 """A recorded rollout tree, as in ``rollouts/train.jsonl`` (docs/metrics.md)."""

@@ -16,7 +16,7 @@ from turnwise.algo.gates.oracle import Oracle
 from turnwise.algo.gates.random_cut import RandomCut
 from turnwise.algo.gates.sequential import Sequential
 from turnwise.algo.gates.signal import Signal
-from turnwise.training.frozen import Shadow
+from turnwise.training.frozen_buffer import Shadow
 from turnwise.types import RolloutTree, Turn
 
 Grow = Callable[..., RolloutTree]

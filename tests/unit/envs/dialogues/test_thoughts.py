@@ -15,7 +15,7 @@ from turnwise.data.toolcalls.reply import split_thinking
 from turnwise.envs.apibank import ApiBankEnv, Mistakes
 from turnwise.envs.dialogues.thoughts import muddled, thought
 from turnwise.judges.offline import OfflineJudge
-from turnwise.rollouts.judged import candidate
+from turnwise.rollouts.judge_scores import candidate
 from turnwise.types import RolloutTree, State, Turn
 
 NEVER = {"wrong": 0.0, "unknown": 0.0, "missing": 0.0, "repeat": 0.0, "look": 0.0, "early": 0.0}

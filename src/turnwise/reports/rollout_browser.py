@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.reports.html import BROWSER, environment, script, write_page
-from turnwise.reports.run import line_counts, spaced_trees
+from turnwise.reports.html_pages import BROWSER, environment, script, write_page
+from turnwise.reports.read_run import line_counts, spaced_trees
 from turnwise.reports.views import clip, goal
 from turnwise.runs.result import ResultError, read_result
 

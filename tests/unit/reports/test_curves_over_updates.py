@@ -9,8 +9,8 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.experiments.table import read_sweep
-from turnwise.reports.during import Progress, by_update, during_figure
-from turnwise.reports.measured import Measured
+from turnwise.reports.curves_over_updates import Progress, by_update, during_figure
+from turnwise.reports.run_metrics import Measured
 from turnwise.runs.result import read_result
 
 

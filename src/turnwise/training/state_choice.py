@@ -19,7 +19,7 @@ from turnwise.training.profile import Profiles, profile
 from turnwise.training.progress import Phases
 from turnwise.training.reprofile import Reprofile
 from turnwise.training.sharding import is_sharded
-from turnwise.training.verdicts import count_profile
+from turnwise.training.verdict_counts import count_profile
 from turnwise.types import State
 
 

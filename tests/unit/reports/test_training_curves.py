@@ -12,12 +12,12 @@ import yaml
 
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import RunRow, collect
-from turnwise.reports.html import comparison_page
+from turnwise.reports.html_pages import comparison_page
 from turnwise.reports.labels import words
-from turnwise.reports.overlay import ACCEPTED, SUCCESS, logged, over_seeds, overlays
 from turnwise.reports.same_tasks import task_notes
 from turnwise.reports.sentences import all_on_dialogues
 from turnwise.reports.tables import run_table
+from turnwise.reports.training_curves import ACCEPTED, SUCCESS, logged, over_seeds, overlays
 
 
 def test_curves_are_read_by_name_and_costs_add_up(tmp_path: Path) -> None:

@@ -21,15 +21,15 @@ from turnwise.reports.boxes import Runs, box, tally, with_verdicts
 from turnwise.reports.compare import FinishedRuns, Interval, RunRow
 from turnwise.reports.figures import comparison, run_figures
 from turnwise.reports.newest import so_far
-from turnwise.reports.overlay import overlays
-from turnwise.reports.run import ReportedRun, read_run
+from turnwise.reports.read_run import ReportedRun, read_run
 from turnwise.reports.same_tasks import task_notes
 from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
+from turnwise.reports.training_curves import overlays
 from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
 from turnwise.runs.status import Status, progress, remaining
 
-BROWSER = "rollouts.html"  # name of the page that turnwise.reports.browser writes
+BROWSER = "rollouts.html"  # name of the page that turnwise.reports.rollout_browser writes
 CONFIG_LIMIT = 120_000  # largest number of characters of the configuration on the page
 KINDS = {
     "solved": "failed before, solved after",

@@ -13,7 +13,7 @@ from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, gather
 from turnwise.judges.offline import OfflineJudge
-from turnwise.rollouts.judged import Judged, candidate
+from turnwise.rollouts.judge_scores import Judged, candidate
 from turnwise.types import RolloutTree, State, Task, ToolCall, Trajectory, Turn
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'

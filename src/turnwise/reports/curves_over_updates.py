@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from turnwise.reports.curves import Panel, band, lines_figure
-from turnwise.reports.measured import Measured
+from turnwise.reports.curves_over_cost import Panel, band, lines_figure
+from turnwise.reports.run_metrics import Measured
 from turnwise.reports.sentences import judged_on_dialogues
 from turnwise.reports.svg import Figure
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.engines.carried import segments_from
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.engines.prefill import Segment, SideBySide
+from turnwise.engines.recurrent_states import segments_from
 from turnwise.engines.tree import TreeEngine
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.families import small_config, small_model

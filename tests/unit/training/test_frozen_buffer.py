@@ -38,9 +38,9 @@ from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.play import Player
-from turnwise.training import frozen
+from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.frozen import Frozen, Recording, Shadow, drawn, read_tree, tree_row
+from turnwise.training.frozen_buffer import Frozen, Recording, Shadow, drawn, read_tree, tree_row
 from turnwise.training.module import PolicyModule
 from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
@@ -64,7 +64,7 @@ def states(player: Player) -> list[State]:
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "SHARD", 2)
+    monkeypatch.setattr(frozen_buffer, "SHARD", 2)
 
 
 def played(player: Player, states: Sequence[State], folder: Path, gate: Gate, stop_at: int | None = None) -> Frozen:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.files import parse_yaml, read_yaml
-from turnwise.runs.lines import json_object
+from turnwise.runs.json_lines import json_object
 from turnwise.runs.result import Result, ResultError, read_result
 from turnwise.runs.status import Status, read_status
 

@@ -13,8 +13,8 @@ from turnwise.engines.spooled import Spooled
 from turnwise.engines.tree import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.rollouts.play import Player
+from turnwise.training.build_player import spooled
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.playing import spooled
 
 
 @pytest.fixture

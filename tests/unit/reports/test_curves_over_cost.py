@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.reports.curves import COSTS, LETTERS, apart, band, reach_figure
+from turnwise.reports.curves_over_cost import COSTS, LETTERS, apart, band, reach_figure
 from turnwise.reports.markdown import write_section
 from turnwise.reports.reach import Cost, Curve
 

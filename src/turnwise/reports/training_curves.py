@@ -13,10 +13,10 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.reports import labels
 from turnwise.reports.compare import Interval, RunRow
-from turnwise.reports.curves import MARKS, STROKES
+from turnwise.reports.curves_over_cost import MARKS, STROKES
 from turnwise.reports.labels import words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
-from turnwise.runs.lines import json_object, text_lines
+from turnwise.runs.json_lines import json_object, text_lines
 
 SUCCESS, ACCEPTED = f"{labels.SUCCESS}, %", f"{labels.ACCEPTED}, %"
 SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.evaluation.stats import paired_mean_difference
-from turnwise.reports import kept as module
-from turnwise.reports.kept import KeptIntervals, Scores
+from turnwise.reports import kept_intervals as module
+from turnwise.reports.kept_intervals import KeptIntervals, Scores
 
 SHARES = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=3)
 SCORES = st.dictionaries(st.sampled_from(["", "a"]), st.fixed_dictionaries({"x": SHARES, "y": SHARES}), min_size=1)

@@ -11,9 +11,9 @@ from turnwise.algo.states.rule import Profile
 from turnwise.envs.household import HouseholdEnv
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.episodes import Episodes
-from turnwise.rollouts.local import Verdicts
+from turnwise.rollouts.local_verdicts import Verdicts
 from turnwise.training.recorder import Recorder
-from turnwise.training.verdicts import count_profile, count_verdicts, verifier_metrics, verifier_result
+from turnwise.training.verdict_counts import count_profile, count_verdicts, verifier_metrics, verifier_result
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

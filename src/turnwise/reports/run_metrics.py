@@ -16,7 +16,7 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Job
 from turnwise.reports.compare import read_metric
-from turnwise.runs.lines import checked_rows, text_file
+from turnwise.runs.json_lines import checked_rows, text_file
 from turnwise.runs.result import Result, ResultError, read_result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]

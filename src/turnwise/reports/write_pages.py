@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turnwise.reports.browser import write_browser
-from turnwise.reports.html import write_report
+from turnwise.reports.html_pages import write_report
+from turnwise.reports.rollout_browser import write_browser
 
 
 def write_pages(folder: Path | str) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from turnwise.evaluation.suites import repeat_rate
 from turnwise.rollouts.collect import Experience, Played
-from turnwise.training.verdicts import domain_of
+from turnwise.training.verdict_counts import domain_of
 
 
 def totals_of(experience: Experience) -> list[list[float]]:
