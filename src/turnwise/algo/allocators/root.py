@@ -31,7 +31,10 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
     """
     v_B = probabilities(values, "values")
     if budget < 0 or budget == 1 or (budget > 0 and not len(v_B)):
-        raise ValueError(f"budget {budget} cannot be spent on {len(v_B)} prompts in groups of two or more rollouts")
+        raise ValueError(
+            f"budget {budget} cannot be spent on {len(v_B)} prompts, because a prompt gets either no rollout or at least "
+            "two; give at least one prompt and a budget of 0 or of at least 2"
+        )
     if budget == 0:
         return np.zeros(len(v_B), np.int64)
     high_B = np.maximum(v_B, 1 - v_B)

@@ -9,6 +9,7 @@ from typing import Any
 from turnwise.data.pivot_rows.rules import ACTION, AGENT, PARAMS
 from turnwise.data.records import UnusableError
 from turnwise.data.steps import TurnInContext
+from turnwise.data.thinking import REASONING
 from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.types import Message, Pivot, Trajectory
 
@@ -108,7 +109,7 @@ def _items(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
 
 
 def _spoken(message: Message, text: str, place: int) -> Iterator[dict[str, Any]]:
-    if thought := message.get("reasoning_content"):
+    if thought := next((message[key] for key in REASONING if message.get(key)), None):
         summary = [{"type": "summary_text", "text": thought}]
         yield {"type": "reasoning", "id": f"rs_{place}", "summary": summary}
     if text.strip():

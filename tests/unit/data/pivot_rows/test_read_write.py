@@ -17,6 +17,7 @@ from turnwise.data.pivot_rows.rules import check_row
 from turnwise.data.pivot_rows.write import rated, row_of
 from turnwise.data.records import UnusableError
 from turnwise.data.steps import steps_of
+from turnwise.data.thinking import REASONING
 from turnwise.data.trajectories import read_trajectories, write_trajectories
 from turnwise.types import Pivot
 
@@ -202,6 +203,20 @@ def test_thinking_of_earlier_turns_becomes_reasoning_items_and_that_of_the_actio
     assert kinds == ["message", "reasoning", "message", "message"]
     assert made["expected_action"] == {"type": "message", "content": "It rains."} and "November" not in json.dumps(made)
     assert parse_trajectory(made, "rows:1").messages[:3] == trajectory.messages[:3]
+
+
+@pytest.mark.parametrize("key", REASONING)
+def test_thinking_is_written_whatever_the_key_that_holds_it(key: str) -> None:
+    talk = [
+        {"role": "user", "content": "Rain?"},
+        {"role": "assistant", "content": "Where?", key: "A town is missing."},
+        {"role": "user", "content": "Ulm"},
+        {"role": "assistant", "content": "It rains."},
+    ]
+    trajectory = parse_trajectory({"messages": talk}, "x:1")
+    made = row_of(steps_of(trajectory)[1], trajectory, "an_agent")
+    thoughts = [item for item in made["responses_create_params"]["input"] if item.get("type") == "reasoning"]
+    assert [item["summary"][0]["text"] for item in thoughts] == ["A town is missing."]
 
 
 def test_a_row_gets_its_pass_rate_an_agent_and_no_nulls_and_keeps_all_else() -> None:
