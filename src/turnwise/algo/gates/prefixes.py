@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from turnwise.types import RolloutTree
 
-ENDED = ""  # replaces the action and observation of a rollout that has ended; no real action is empty
+# replaces the action and observation of a rollout that has ended; an empty text would not do, because a reply may be empty
+ENDED = "\0"
 
 
 @dataclass(frozen=True, slots=True)

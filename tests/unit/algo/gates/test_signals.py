@@ -115,6 +115,12 @@ def test_rollouts_that_are_over_share_one_symbol() -> None:
     assert termination_fraction(over) == 1
 
 
+def test_a_rollout_that_goes_on_after_an_empty_reply_is_not_one_that_has_ended() -> None:
+    actions = [["a", "<think>what now?</think>", "b"], ["a"]]
+    after_two = prefixes(actions, [["x", "", "y"], ["x"]], [False, True], 2)
+    assert unique_action_ratio(after_two) == obs_unique_ratio(after_two) == 1
+
+
 def test_symbols_are_actions_without_reasoning_or_spacing() -> None:
     said = [["<think>left or right?</think>\n go  left"], ["<think>hm</think>go left "]]
     alike = prefixes(said, [["a"], ["b"]], [False, False], 1)
