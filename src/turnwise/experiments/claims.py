@@ -186,5 +186,6 @@ def check_preconditions(
             raise ValueError(f"preconditions.{name}: `pilots` must name the seeds of the runs that measure it")
     if pilots and (shared := sorted(set(pilots.seeds) & set(seeds))):
         raise ValueError(
-            f"pilots.seeds: {shared[0]} is also a seed of the claims, whose runs must not be used for choices"
+            f"pilots.seeds: the runs of the claims use seed {shared[0]} too; pilot runs are used to choose settings, so "
+            "give them other seeds"
         )

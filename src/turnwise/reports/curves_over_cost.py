@@ -123,10 +123,11 @@ class Panel:
 
 
 def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[str, str], alt: str) -> Figure:
-    """Draws one or more panels below each other. In each panel, colours are assigned in the order of its rows.
+    """Draws one or more panels, one below the other. Each row of a panel is one line, and colours are assigned to the
+    rows in their order.
 
-    The labels of the lines are at the right of a panel, each near the end of its line. In the version for phones they
-    are listed below the panel in the same order.
+    The label of a line is at the right of the panel, near the end of the line. In the version for phones the labels are
+    listed below the panel, in the same order.
     """
     gap = LABEL_INCHES * max(
         label(labels.get(name, name), LETTERS).count("\n") + 1 for panel in panels for name in panel.bands

@@ -75,7 +75,9 @@ def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]
 
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Compares success before and after training, for sampled attempts (the headline if any) and for greedy ones."""
+    """Compares success before and after training, for sampled and for greedy attempts. The headline is the comparison
+    of sampled attempts, or that of greedy attempts if there are no sampled ones.
+    """
     modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
     modes = {mode: found for mode, found in modes.items() if found}
     headline = next(iter(modes), "sampled")

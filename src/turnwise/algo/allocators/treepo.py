@@ -12,11 +12,12 @@ from turnwise.types import RolloutTree, State
 
 @dataclass(frozen=True, slots=True)
 class TreePO:
-    """Starts ``roots`` rollouts per state, then one continuation at each of ``branches`` random turns of every rollout.
+    """Starts ``roots`` rollouts at each state. Then it draws ``branches`` random turns in each of these rollouts and
+    starts one continuation after each drawn turn.
 
-    The random turns of a rollout are all different if the rollout has enough turns. If no rollout of a prompt has a
-    turn to branch at, the prompt gets the same number of further rollouts from its root. If only some rollouts have no
-    such turn, their branches go to the other rollouts.
+    The drawn turns of a rollout are all different if the rollout has enough turns. Every state gets ``roots *
+    branches`` continuations: those of a rollout without a turn to branch at go to the other rollouts of the state. If
+    no rollout of the state has such a turn, the continuations start at the root.
     """
 
     roots: int = 4

@@ -45,11 +45,12 @@ class Graded:
             raise ValueError(f"format must be one of {', '.join(PARSERS)}, got {self.format!r}")
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Returns the rewards of a tree whose rollouts have one turn each.
+        """Compares the action of each rollout with the state's demonstrated action and returns the rewards. Every rollout
+        of the tree must have one turn.
 
         Raises:
             ValueError: a rollout has more than one turn, or the state has no demonstrated action.
-            InputError: the demonstrated action is not in this format.
+            InputError: the demonstrated action is not in ``format``, the format of calls that this reward reads.
         """
         expected = self._expected(tree.state)
         form, execution = [], []
