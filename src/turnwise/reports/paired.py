@@ -38,7 +38,10 @@ def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[
                 [f"{a} over {b}", *_row([(found[a].get(v, {}), found[b].get(v, {})) for v in values], interval)]
                 for a, b in combinations(found, 2)
             ],
-            ["Differences are taken seed by seed; under `all` a seed's are averaged first. `+-` as above."],
+            [
+                "A difference is that of two runs with the same seed. In the column `all`, the differences of each seed "
+                "are averaged first, and the interval is over seeds. `+-` is explained above."
+            ],
         )
         tables.append(table)
     return tables

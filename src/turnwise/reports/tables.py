@@ -22,8 +22,9 @@ INTERVALS = (
     "over its tasks (paired bootstrap). Turns and time are means over seeds."
 )
 DIRECTIONS = (
-    "Differences are taken seed by seed. `holds`: the 95 % interval of ours is clear of zero on the paper's side; "
-    "`opposite`: on the other side; `open`: it holds zero, or there is one seed."
+    "A difference is that of two runs with the same seed. `holds`: our difference has the paper's sign, and its 95 % "
+    "interval excludes zero; `opposite`: it has the other sign, and the interval excludes zero; `open`: the interval "
+    "includes zero, or there is only one seed."
 )
 
 
