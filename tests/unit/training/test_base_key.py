@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.config.schema import compose_config
-from turnwise.training import measure
+from turnwise.training import evaluate
 from turnwise.training.parts import Settings
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -15,12 +15,12 @@ CONF = Path(__file__).parents[3] / "conf"
 
 def key(*overrides: str) -> str | None:
     cfg = compose_config(["env=household", *overrides], CONF)
-    return measure.base_key(cfg, Settings.of(cfg), "base")
+    return evaluate.base_key(cfg, Settings.of(cfg), "base")
 
 
 @pytest.fixture(autouse=True)
 def _clean_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "commit", lambda: "abc")
+    monkeypatch.setattr(evaluate, "commit", lambda: "abc")
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_what_does_not_change_it_leaves_the_key(override: str) -> None:
 
 
 def test_changed_code_uses_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "commit", lambda: "abc+")
+    monkeypatch.setattr(evaluate, "commit", lambda: "abc+")
     assert key() is None
