@@ -119,13 +119,13 @@ def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
 
 
 def _read(arms: tuple[Path, ...], outputs: Path) -> Mapping[str, Any]:
-    """Returns the gate report on the groups of ``arms``. The sections of the report are cached in a file below
-    ``outputs``, if this folder exists.
+    """Returns the gate report on the groups of ``arms``. The sections of the report are cached in a file of the folder
+    ``cache`` in ``outputs``, if there is such a folder.
     """
     settings = Settings(**(asked_of(arms[1]) if len(arms) > 1 else {}))
     state = _state(arms, settings)
     kept = outputs / "cache" / f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
-    return _report(arms, settings, state, kept if outputs.is_dir() else None)
+    return _report(arms, settings, state, kept if kept.parent.is_dir() else None)
 
 
 @lru_cache(maxsize=8)

@@ -17,7 +17,8 @@ ASKED = ask(["sweep=selective_tab12"], ROOT / "conf")
 
 @pytest.fixture
 def outputs(tmp_path: Path) -> Path:
-    """Copies the kept groups of two seeds."""
+    """Copies the kept groups of two seeds to a folder of outputs with a cache."""
+    (tmp_path / "cache").mkdir()
     for row in ("never", "gated"):
         for seed in ("seed7", "seed13"):
             name = Path("selective", "buffer", row, seed)
@@ -44,8 +45,10 @@ def test_a_gate_report_is_computed_again_only_if_a_group_changes(
     assert report()["t1"] != first["t1"] and len(read) == 2
 
 
-def test_nothing_is_written_if_there_is_no_folder_of_outputs(outputs: Path, tmp_path: Path) -> None:
-    module._report.cache_clear()
-    found = recorded_groups(ASKED, [tmp_path / "none", outputs])
-    assert found is not None and found.report["groups"] > 0
+def test_nothing_is_written_where_there_is_no_cache(outputs: Path, tmp_path: Path) -> None:
+    (outputs / "cache").rmdir()
+    for first in (tmp_path / "none", outputs):
+        module._report.cache_clear()
+        found = recorded_groups(ASKED, [first, outputs])
+        assert found is not None and found.report["groups"] > 0
     assert not (tmp_path / "none").exists() and not (outputs / "cache").exists()
