@@ -87,6 +87,14 @@ class KeptValues(dict[str, Any]):
             self._read = len(self)
 
 
+def written(files: Iterable[Path]) -> tuple[tuple[Path, int, int, int], ...]:
+    """Returns the path, inode, modification time and size of each file. One of them changes when the file is written
+    again, so the result can be the key of a cache.
+    """
+    stats = [(file, file.stat()) for file in files]
+    return tuple((file, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in stats)
+
+
 def checksum(files: Iterable[Path], *more: object) -> str:
     """Returns a checksum of the paths and contents of ``files``, and of the ``repr`` of each object in ``more``."""
     digest = hashlib.sha256(repr(more).encode())

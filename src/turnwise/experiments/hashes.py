@@ -105,7 +105,7 @@ def _state(folder: Path) -> str:
     files, code, versions of libraries and environment variables.
     """
     paths = [path for root in (folder, *CODE) for path in (sorted(root.rglob("*.*")) if root.is_dir() else [root])]
-    files = [path for path in paths if path.suffix in (".yaml", ".py")]
-    names = sorted({name.decode() for path in files for name in _ENVIRONMENT.findall(path.read_bytes())})
+    texts = [(str(path), path.read_bytes()) for path in paths if path.suffix in (".yaml", ".py")]
+    names = sorted({name.decode() for _, text in texts for name in _ENVIRONMENT.findall(text)})
     values = {name: os.environ.get(name) for name in names}
-    return checksum(files, hydra.__version__, omegaconf.__version__, sys.version, values)
+    return checksum([], texts, hydra.__version__, omegaconf.__version__, sys.version, values)

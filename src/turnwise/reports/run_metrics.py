@@ -15,6 +15,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Job
+from turnwise.files import written
 from turnwise.reports.compare import read_metric
 from turnwise.runs.json_lines import checked_rows, text_file
 from turnwise.runs.result import Result, ResultError, read_result
@@ -171,27 +172,24 @@ def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[
         folder = place / job.name / f"seed{job.seed}"
         if (folder / "result.json").exists():
             try:
-                runs[job.seed] = _measured(folder, _written(folder))
+                runs[job.seed] = _measured(folder, _files(folder))
             except (ResultError, Damaged, OSError) as error:
                 notes.append(f"left out: {error}")
     return runs
 
 
 @lru_cache(maxsize=512)
-def _measured(folder: Path, written: tuple[int, ...]) -> Measured:
-    """Reads a run. The result is cached until ``written`` changes, which happens when the run is written again."""
+def _measured(folder: Path, known: object) -> Measured:
+    """Reads a run. The result is cached until ``known`` changes, which happens when the run is written again."""
     run = Measured(folder, read_result(folder))
     _ = run.rows  # the rows are read here, because a run with damaged rows does not count as finished
     return run
 
 
-def _written(folder: Path) -> tuple[int, ...]:
-    """Returns inodes, modification times and sizes, which change when the result or the metrics of a run are written
-    again.
-    """
+def _files(folder: Path) -> tuple[object, ...]:
+    """Returns a value that changes when the result or the metrics of a run are written again."""
     files = (folder / "result.json", text_file(folder / "metrics.jsonl"))
-    stats = [file.stat() for file in files if file is not None]
-    return tuple(number for stat in stats for number in (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    return written(file for file in files if file is not None)
 
 
 def _profile_turns(run: Measured) -> float | None:

@@ -120,8 +120,8 @@ def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
 
 
 def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Returns rows (label, held-out replies). The first row is about all replies. Then follow a row for each tool that
-    the demonstrated replies call, and a row for each turn of the dialogues.
+    """Returns rows (label, held-out replies). The first row is about all replies. The next rows are about one tool each
+    that the demonstrated replies call, and the last rows about one turn of the dialogues each.
     """
     tools = [
         ("replies in text" if tool == "no_call" else f"calls of {tool}", part)

@@ -17,11 +17,12 @@ SAMPLE = 32  # greatest number of demonstrated actions that are checked before a
 
 
 def call_format(given: Format | None, environment: Any, from_file: bool) -> Format:
-    """Returns the format of the run's tool calls.
+    """Returns the format of the run's tool calls, as far as it is known before the policy is loaded.
 
     The configured format (``reward.format``) is used if there is one. Otherwise the format is that of the environment
-    if the environment's experts wrote the demonstrations. If the demonstrations come from a file, or the environment
-    names no format, the format is ``hermes``.
+    if the environment's experts wrote the demonstrations. If the environment names no format, or the demonstrations
+    come from a file, the format is ``hermes``. For demonstrations from a file ``training.parts`` replaces it by the
+    format that the policy's chat template writes.
 
     Args:
         given: the configured format, or None if the user set none.

@@ -71,7 +71,8 @@ def _board(text: str) -> dict[tuple[int, int], str]:
 class GuessTheNumber:
     """Finds the number by bisection.
 
-    A guess is good if, in the worst case, it needs no more further guesses than a guess of the middle number.
+    A guess is accepted if the number of guesses that may be needed after it, in the worst case, is not greater than after
+    a guess of the middle number.
     """
 
     def read(self, action: str) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Asked, job_of, picked, played
-from turnwise.files import KeptValues, checksum, read_yaml
+from turnwise.files import KeptValues, checksum, read_yaml, written
 from turnwise.reports.gates.report import Settings, gate_sections
 from turnwise.reports.gates.sections import KeptSections, Sections
 from turnwise.reports.gates.tier1 import recordings
@@ -79,10 +79,7 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
     for place in places:
         arms = tuple(folder for name in names if _is_recorded(folder := place / name))
         if arms and arms[0] == place / names[0]:
-            words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
-            words += [f"{name}={value}" for name, value in (asked_of(arms[1]) if len(arms) > 1 else {}).items()]
-            report = _read(arms, places[0])
-            return Groups(report, arms, (place,) * len(arms), _results(arms), (f"{COMMAND} {' '.join(words)}",))
+            return _groups(arms, place, places[0] / "cache", _files(arms))
     return None
 
 
@@ -103,11 +100,13 @@ def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
     if not found:
         return None
     arms, where = zip(*found.values())
-    reports = {row: _read((arm,), places[0]) for row, arm in zip(found, arms)}
+    each = [_groups((arm,), place, places[0] / "cache", _files((arm,))) for arm, place in zip(arms, where)]
+    reports = {row: one.report for row, one in zip(found, each)}
     groups = sum(report["groups"] for report in reports.values())
     report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
-    commands = tuple(f"{COMMAND} data={arm}" for arm in arms)
-    return Groups(report, arms, where, _results(arms), commands, tuple(found))
+    results = tuple(result for one in each for result in one.results)
+    commands = tuple(command for one in each for command in one.commands)
+    return Groups(report, arms, where, results, commands, tuple(found))
 
 
 def _is_recorded(folder: Path) -> bool:
@@ -118,33 +117,36 @@ def _results(arms: Sequence[Path]) -> tuple[Result, ...]:
     return tuple(read_result(run) for run in finished(arms))
 
 
-def _read(arms: tuple[Path, ...], outputs: Path) -> Mapping[str, Any]:
-    """Returns the gate report on the groups of ``arms``. The sections of the report are cached in a file of the folder
-    ``cache`` in ``outputs``, if there is such a folder.
-    """
-    settings = Settings(**(asked_of(arms[1]) if len(arms) > 1 else {}))
-    state = _state(arms, settings)
-    kept = outputs / "cache" / f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
-    return _report(arms, settings, state, kept if kept.parent.is_dir() else None)
+def _files(arms: Iterable[Path]) -> tuple[object, ...]:
+    """Returns a value that changes when a run below ``arms`` is written again."""
+    runs = [run / name for run in finished(arms) for name in ("result.json", "config.yaml")]
+    return written(file for file in (*runs, *(file for arm in arms for file in recordings(arm))) if file.is_file())
 
 
 @lru_cache(maxsize=8)
-def _report(arms: tuple[Path, ...], settings: Settings, state: str, kept: Path | None) -> Mapping[str, Any]:
-    """Returns the gate report on the groups of ``arms``. The report is cached, because several entries use it. It is
-    computed again when ``state`` (see :func:`_state`) changes, for example after a new run.
+def _groups(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> Groups:
+    """Returns the gate report on the groups of ``arms``, with the command that prints it. The result is cached, because
+    several entries use it, until ``known`` changes. The sections of the report are also cached in a file of the folder
+    ``cache``, if there is such a folder.
     """
+    own = asked_of(arms[1]) if len(arms) > 1 else {}
+    settings = Settings(**own)
 
     def read() -> Sections:
         return gate_sections(arms[0], settings, *arms[1:])
 
-    return KeptSections(read, KeptValues(kept, state))
+    name = f"gates-{hashlib.sha256(repr(arms).encode()).hexdigest()[:16]}.json"
+    report = KeptSections(read, KeptValues(cache / name if cache.is_dir() else None, _state(arms, settings)))
+    words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
+    words += [f"{name}={value}" for name, value in own.items()]
+    return Groups(report, arms, (place,) * len(arms), _results(arms), (" ".join((COMMAND, *words)),))
 
 
 def _state(arms: Iterable[Path], settings: Settings) -> str:
     """Returns a checksum of everything that decides a gate report: code, groups, settings and libraries."""
     code = [file for path in CODE for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
     groups = [file for arm in arms for file in recordings(arm)]
-    return checksum([*code, *groups], settings, sys.version, version("numpy"), version("scipy"))
+    return checksum([*code, *groups], settings, sys.version, *map(version, ("numpy", "scipy", "rapidfuzz")))
 
 
 def asked_of(gated: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from turnwise.algo.gates.signals import DISTANCE
 from turnwise.errors import InputError
+from turnwise.files import written
 from turnwise.reports.gates import tuning
 from turnwise.reports.gates.groups import Buffer
 from turnwise.reports.gates.looks import looks_table
@@ -143,8 +144,7 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
         raise InputError(
             f"data={data}: this file or folder does not exist; give a run's rollouts/train.jsonl, or a folder"
         )
-    known = tuple((path, path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
-    return _read(known, tuple(sorted({*settings.steps, settings.k})), settings.horizon)
+    return _read(written(paths), tuple(sorted({*settings.steps, settings.k})), settings.horizon)
 
 
 @lru_cache(maxsize=4)

@@ -95,10 +95,9 @@ def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None
     The logs belong to two arms: training without the gate (baseline) and with it (gated). Means are over seeds; keys
     that end in ``_std`` hold the sample standard deviation. ``zero_advantage_pct`` is the percentage of groups in a
     batch whose rewards are equal, as a mean over iterations. In the gated arm, only groups that were not cut are
-    counted. ``as_released`` is another value for the gated arm, the mean of the authors' column ``dilution_pct``. From
-    each of the two values follows a prediction of how much the gate increases the gradient norm
-    (``grad_amplification``), if dilution by groups with equal rewards is the only cause: (1 - gated) / (1 - baseline)
-    (paper, section 4.4).
+    counted. ``as_released`` is another value for the gated arm, the mean of the authors' column ``dilution_pct``. Each
+    of the two values predicts by how much the gate increases the gradient norm (``grad_amplification``), if dilution by
+    groups with equal rewards is the only cause: (1 - gated) / (1 - baseline) (paper, section 4.4).
 
     Raises:
         InputError: a log lacks a column, or the arms differ in their seeds.

@@ -57,7 +57,7 @@ def precision_floor(loss: float, useful: int, cut: int) -> float:
     """Returns the smallest precision p at which at most the fraction ``loss`` of the useful groups (whose rewards
     differ) is cut (App. C.5).
 
-    From (1 - p) cut / useful <= loss follows p >= 1 - loss * useful / cut. The result is 0 if any precision is enough.
+    The condition (1 - p) cut / useful <= loss means p >= 1 - loss * useful / cut. The result is 0 if any precision is enough.
 
     Raises:
         ValueError: ``loss`` is not in [0, 1], or a count is negative.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from turnwise.experiments.jobs import ask
 from turnwise.reports.gates import of_sweep as module
 from turnwise.reports.gates.of_sweep import recorded_groups
+from turnwise.reports.gates.report import gate_report
 
 ROOT = Path(__file__).parents[4]
 ASKED = ask(["sweep=selective_tab12"], ROOT / "conf")
@@ -34,7 +37,7 @@ def test_a_gate_report_is_computed_again_only_if_a_group_changes(
     monkeypatch.setattr(module, "gate_sections", lambda *a: read.append(a[0]) or real(*a))
 
     def report() -> dict[str, object]:
-        module._report.cache_clear()  # as in a new process
+        module._groups.cache_clear()  # as in a new process
         found = recorded_groups(ASKED, [outputs])
         assert found is not None
         return {name: found.report[name] for name in ("t1", "regime", "tier1")}
@@ -48,7 +51,26 @@ def test_a_gate_report_is_computed_again_only_if_a_group_changes(
 def test_nothing_is_written_where_there_is_no_cache(outputs: Path, tmp_path: Path) -> None:
     (outputs / "cache").rmdir()
     for first in (tmp_path / "none", outputs):
-        module._report.cache_clear()
+        module._groups.cache_clear()
         found = recorded_groups(ASKED, [first, outputs])
         assert found is not None and found.report["groups"] > 0
     assert not (tmp_path / "none").exists() and not (outputs / "cache").exists()
+
+
+def test_every_line_of_ours_that_makes_a_gate_report_is_in_its_checksum(outputs: Path) -> None:
+    ran: set[Path] = set()
+
+    def note(frame: Any, event: str, _: object) -> None:
+        if event == "call" and "/turnwise/" in frame.f_code.co_filename:
+            ran.add(Path(frame.f_code.co_filename).resolve())
+
+    arms = [outputs / "selective" / "buffer" / row for row in ("never", "gated")]
+    sys.setprofile(note)
+    try:
+        gate_report(arms[0], module.Settings(k=5), arms[1])
+    finally:
+        sys.setprofile(None)
+    assert len(ran) > 5
+    read_only = {"files.py", "errors.py"}  # they open files and word errors
+    left_out = {path for path in ran if not any(path == root or root in path.parents for root in module.CODE)}
+    assert not {path.name for path in left_out} - read_only
