@@ -40,8 +40,8 @@ class Dialect:
         format: the text format of tool calls, both in demonstrations and in the policy's replies.
         lost_system: the reason why the template does not show system messages, or an empty text if it shows them. If
             there is a reason, system messages are merged into the first user message.
-        lost_tools: the reason why the template does not show tools and calls, or an empty text if it shows them. If
-            there is a reason, tools and calls are written as text.
+        lost_tools: the reason why tools and calls are written as text (the template does not show them, or
+            ``data.tools_as_text`` is true), or an empty text if the template writes them.
     """
 
     format: Format

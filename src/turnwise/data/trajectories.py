@@ -142,7 +142,8 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], key
 
     Args:
         path: the file to write.
-        trajectories: the trajectories. If ``keys`` is given, they are written one at a time and not kept in memory.
+        trajectories: the trajectories. If ``keys`` is given, they are read one at a time, and at most one row group of
+            a Parquet file is kept in memory.
         keys: all keys that the messages may have. None means that the keys are first collected from all messages.
 
     Raises:

@@ -80,8 +80,8 @@ class Measured:
       another statistic: ``late`` (mean over the second half), ``spread`` (standard deviation), ``last`` (last row) or
       ``sum``;
     - the quotient of two such metrics (``in_domain.delta / rollout_turns``);
-    - ``profile_turns``, the turns sampled for profiles alone, or ``sampled_turns`` or ``sampled_cpu_seconds``, the
-      turns or CPU seconds of rollouts and profiles together.
+    - ``profile_turns``, the turns sampled for profiles alone; ``sampled_turns``, the turns of rollouts and profiles
+      together; or ``sampled_cpu_seconds``, the CPU seconds of training (rollouts and updates) and profiles together.
     """
 
     folder: Path

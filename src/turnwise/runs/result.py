@@ -102,8 +102,8 @@ class Replies(_Part):
 class HeldOut(Replies):
     """Figures for the held-out dialogues of a user's file. These dialogues belong to no environment.
 
-    The inherited fields are about all replies of these dialogues. ``by_tool`` groups the replies by the tool that they
-    call, and ``by_turn`` groups them by the number of their turn (from 1).
+    The inherited fields are about all replies of these dialogues. ``by_tool`` groups the replies by the tools that
+    the demonstrated reply calls, and ``by_turn`` groups them by the number of their turn (from 1).
     """
 
     dialogues: Count

@@ -94,8 +94,8 @@ class TurnCredit:
         return self.zero_variance == "refill"
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of rollouts in which a turn
-        before the last was rewarded.
+        """Returns the credit of each tree, and the metric ``turns_paid``: the fraction of valid rollouts in which a
+        turn before the last has a reward other than 0 (after ``turn_offset`` is added).
         """
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 

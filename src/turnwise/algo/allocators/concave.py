@@ -1,6 +1,6 @@
 """Distributes a budget of units (rollouts) over items (prompts or prefixes).
 
-Each further unit that an item receives gains less than the unit before. Therefore the greedy choice is optimal. The
+Each further unit that an item receives gains at most as much as the unit before. Therefore the greedy choice is optimal. The
 cost of this choice is nearly linear in the number of items and in the budget.
 """
 

@@ -29,8 +29,8 @@ class Trace:
         budget: M, the number of rollouts from the roots of all states of an update. None means twice the number of
             states, which is the paper's ratio.
         expansion: N, the number of continuations per root rollout.
-        root: ``predicted`` (Eq. 13), or ``uniform``, which gives ``group_size`` rollouts each to as many states as the
-            budget allows.
+        root: ``predicted`` (Eq. 13), or ``uniform``, which spreads the budget evenly over as many states as can get
+            ``group_size`` rollouts each (over at least one state).
         prefix: ``predicted`` (Eq. 16), or ``random``, which starts each continuation at a turn drawn uniformly. The
             combinations of ``root`` and ``prefix`` are the rows of the paper's Table 1.
         group_size: number of rollouts per state with ``root=uniform``.

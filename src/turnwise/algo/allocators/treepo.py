@@ -15,9 +15,9 @@ class TreePO:
     """Starts ``roots`` rollouts at each state. Then it draws ``branches`` random turns in each of these rollouts and
     starts one continuation after each drawn turn.
 
-    The drawn turns of a rollout are all different if the rollout has enough turns. Every state gets ``roots *
-    branches`` continuations: those of a rollout without a turn to branch at go to the other rollouts of the state. If
-    no rollout of the state has such a turn, the continuations start at the root.
+    The drawn turns of a rollout are all different if the rollout has enough turns. Every state gets ``branches``
+    continuations for each rollout whose environment did not fail: those of a rollout without a turn to branch at go to
+    the other rollouts of the state. If no rollout of the state has such a turn, the continuations start at the root.
     """
 
     roots: int = 4

@@ -12,7 +12,7 @@ from turnwise.types import RolloutTree, State
 class Uniform:
     """Starts ``group_size`` rollouts (GRPO's G) at each state, all from the root.
 
-    A group of one rollout has no baseline, so the policy learns nothing from it.
+    A group of one rollout has no baseline, so advantage rules that compare rollouts learn nothing from it.
     """
 
     group_size: int = 8

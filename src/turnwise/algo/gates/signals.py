@@ -1,9 +1,10 @@
 """The seven signals of Selective Rollout (arXiv:2605.05802, App. B): they measure how much the rollouts of a group
 disagree so far.
 
-Each signal lies in [0, 1]. For all signals but ``termination_fraction``, 0 means that the rollouts are alike. The names
-of the signals are those of the authors' released table. Where the paper leaves a choice open, the code follows that
-table: the entropy is divided by log G (G is the number of rollouts), and all rollouts that have ended count as having
+Each signal lies in [0, 1]. For all signals but ``termination_fraction``, the least value means that the rollouts are
+alike: 1 / G for the three unique ratios (G is the number of rollouts), 0 for the others. The names of the signals are
+those of the authors' released table. Where the paper leaves a choice open, the code follows that
+table: the entropy is divided by log G, and all rollouts that have ended count as having
 the same action and observation in the signals of a single step (``turnwise.algo.gates.prefixes``).
 """
 

@@ -37,8 +37,9 @@ class Weights:
 class Correction:
     """Computes the weights of truncated importance sampling, and masks samples that are too far off-policy.
 
-    The weight of a token is min(pi(y) / pi_sampler(y), ``cap``), where the ratio is that of each token, or its product
-    over the turn (``action``) or over the sample (``sequence``).
+    The weight of a token is min(pi_near(y) / pi_sampler(y), ``cap``), where pi_near is the trainer's policy before the
+    first step on the samples. The ratio is that of each token, or its product over the turn (``action``) or over the
+    sample (``sequence``).
 
     The truncation is that of Ionides, "Truncated importance sampling" (2008). verl, SkyRL and TRL use it at the token
     level with a cap of 2, against the mismatch between the log-probs of engine and trainer.

@@ -31,7 +31,7 @@ class Item:
 
     @property
     def split(self) -> Split:
-        """Returns the item's split. The split depends only on the key or prompt, so an item is in the same split at
+        """Returns the item's split. The split depends only on the skill and the key (or the prompt), so an item is in the same split at
         every seed.
         """
         text = f"{self.skill}\n{self.key or self.prompt}"
