@@ -31,8 +31,8 @@ class Item:
 
     @property
     def split(self) -> Split:
-        """Returns the item's split. The split depends only on the skill and the key (or the prompt), so an item is in the same split at
-        every seed.
+        """Returns the item's split. The split depends only on the skill and the key (or the prompt), so an item is in
+        the same split at every seed.
         """
         text = f"{self.skill}\n{self.key or self.prompt}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
