@@ -109,6 +109,7 @@ class Turn:
     done: bool = False  # whether the environment ended the episode here
     reward: float = 0.0  # the environment's reward for this step
     truncated: bool = False  # whether the action reached the token limit
+    version: int = 0  # the version of the policy that sampled the action
     info: dict[str, Any] = field(default_factory=dict)
 
 
@@ -134,7 +135,7 @@ class RolloutTree:
     stopped: bool = False  # whether a gate stopped this tree; no turn of a stopped tree is trained on
     # indices of the leaves whose environment failed; these leaves are left out of all statistics and of training
     invalid: set[int] = field(default_factory=set)
-    version: int = 0  # the version of the policy that sampled the tree
+    version: int = 0  # the version of the policy that sampled the first turns; no turn has an older one
     looks: list[GateDecision] = field(default_factory=list)  # the gate's decisions about this tree, in order of time
 
     def leaves(self) -> list[int]:

@@ -36,6 +36,7 @@ class Sampler:
     def __init__(self, base: Path) -> None:
         self.base, self.server = base, None
         self.answered: list[int] = []  # versions
+        self.drawn: set[tuple[int, float]] = set()  # the version and the log-prob of each action
         self._engines: dict[str, TreeEngine] = {}
         self._lock = threading.Lock()
 
@@ -53,6 +54,7 @@ class Sampler:
             (sample,) = engine.sample([node], sampling, [body["seed"]])
             engine.close([node])
             self.answered.append(version_of(body))
+            self.drawn.add((version_of(body), round(sum(sample.logprobs), 6)))
             return sample.ids, sample.logprobs
 
 
@@ -62,10 +64,14 @@ def version_of(body: dict[str, Any]) -> int:
 
 
 class Held:
-    """Holds a sixth of the requests of versions 1 and 2 until a request of newer weights arrives, however long that takes."""
+    """Holds a sixth of the first turns of versions 1 and 2 until a request of newer weights arrives, however long that takes.
+
+    Only first turns: newer weights may need the end of a rollout that has already continued with newer weights.
+    """
 
     def __init__(self) -> None:
         self.newest, self.moved = 0, threading.Condition()
+        self.asked: set[tuple[int, ...]] = set()
 
     def __call__(self, body: dict[str, Any]) -> float:
         if not re.match(r"v\d", body["model"]):  # the start of a run asks the base policy
@@ -74,7 +80,10 @@ class Held:
         with self.moved:
             self.newest = max(self.newest, version)
             self.moved.notify_all()
-            if version in (1, 2) and body.get("seed", 1) % 6 == 0:
+            prompt = tuple(body["prompt"])
+            first = not any(prompt[: len(one)] == one for one in self.asked if len(one) < len(prompt))
+            self.asked.add(prompt)
+            if first and version in (1, 2) and body.get("seed", 1) % 6 == 0:
                 self.moved.wait_for(lambda: self.newest > version, timeout=120)
         return 0.0
 
@@ -122,7 +131,7 @@ def server() -> Iterator[Any]:
 
 @pytest.fixture
 def ahead(small: Callable[..., list[str]], server: Any) -> Callable[..., list[str]]:
-    def overrides(staleness: int, *more: str, out: str) -> list[str]:
+    def overrides(staleness: int, *more: str, out: str, method: str = "pivotrl") -> list[str]:
         settings = ("engine=vllm", f"engine.urls=[{server.url}]", f"rollout.staleness={staleness}", "name=ahead")
         sizes = (
             "eval.tasks=2",
@@ -131,7 +140,7 @@ def ahead(small: Callable[..., list[str]], server: Any) -> Callable[..., list[st
             f"trainer.max_epochs={EPOCHS}",
             "rollout.recorded=6",
         )
-        return small("pivotrl", *settings, *sizes, "policy.model=tiny", "update.learning_rate=0.001", *more, out=out)
+        return small(method, *settings, *sizes, "policy.model=tiny", "update.learning_rate=0.001", *more, out=out)
 
     return overrides
 
@@ -160,6 +169,27 @@ def test_collections_are_sampled_side_by_side(ahead: Callable[..., list[str]], t
     assert sampled != sorted(sampled)
     trees = rows(tmp_path / "beside", "rollouts/train.jsonl")
     assert {tree["iteration"]: tree["version"] for tree in trees} == {i: max(i - 1, 0) for i in range(5)}
+
+
+@pytest.mark.slow
+def test_rollouts_go_on_with_newer_weights(ahead: Callable[..., list[str]], tmp_path: Path, server: Any) -> None:
+    """With weights updated in flight, each turn names the policy that sampled it, and has that policy's log-probs."""
+    server.delay = Held()
+    finish(ahead(1, "engine.in_flight=true", "trainer.max_epochs=5", out="flight", method="grpo"))
+    trees = rows(tmp_path / "flight", "rollouts/train.jsonl")
+    versions = [[turn["version"] for turn in tree["turns"]] for tree in trees]
+    assert any(len(set(each)) > 1 for each in versions)
+    for tree, each in zip(trees, versions, strict=True):
+        assert tree["version"] == max(tree["iteration"] - 1, 0)
+        assert {turn["version"] for turn in tree["turns"]} <= {tree["version"], tree["iteration"]}
+        for turn in tree["turns"]:
+            parent = turn["parent"]
+            assert parent < 0 or turn["version"] >= tree["turns"][parent]["version"]
+            assert (turn["version"], turn["logprob"]) in server.sampler.drawn
+    trained = [row for row in rows(tmp_path / "flight") if row["phase"] == "train"]
+    assert [row["rollout/staleness"] for row in trained] == [min(i, 1) for i in range(5)]
+    assert all(row["rollout/turn_staleness"] <= row["rollout/staleness"] for row in trained)
+    assert any(row["rollout/turn_staleness"] < row["rollout/staleness"] for row in trained)
 
 
 @pytest.mark.slow

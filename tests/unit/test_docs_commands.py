@@ -69,7 +69,7 @@ def test_a_command_of_the_docs_passes_the_check(command: str) -> None:
         (
             "engines",
             ["engine=vllm", "loss=corrected"],
-            ("engine.urls", "engine.allow_stale", "engine.local.", "engine.patience.", "loss.correction."),
+            ("engine.urls", "engine.in_flight", "engine.local.", "engine.patience.", "loss.correction."),
         ),
         ("environments", ["env=household"], ("env.worlds", "env.horizon")),
         ("environments", ["env=search"], ("env.",)),

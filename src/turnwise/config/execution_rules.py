@@ -17,7 +17,8 @@ def impossible_execution(cfg: Mapping[str, Any]) -> list[str]:
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:
     """Reports settings that do not work with ``engine=vllm``: a start adapter or a temperature that the vLLM server
-    would ignore or change without a message, and a LoRA rank that the server cannot load.
+    would ignore or change without a message, a LoRA rank that the server cannot load, and ``engine.in_flight`` where no
+    rollout could use newer weights.
     """
     if part_of(cfg, "engine") != "VllmEngine":
         return []
@@ -42,6 +43,20 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
             f"engine.local.lora_rank: a server for LoRA rank {held} does not suit policy.lora.r={rank}; set it to "
             f"{rank}"
         )
+    if value_of(cfg, "engine", "in_flight"):
+        reasons = (
+            (
+                not value_of(cfg, "rollout", "staleness"),
+                "with rollout.staleness=0 no rollout runs while weights change",
+            ),
+            (
+                value_of(cfg, "engine", "schedule") == "rounds",
+                "rollouts change their weights only with engine.schedule=free",
+            ),
+            (not rank, "a server cannot sample with two sets of full weights; this needs policy.lora.r of at least 1"),
+            (part_of(cfg, "judge"), "with a judge, collections are sampled one after the other"),
+        )
+        mistakes += [f"engine.in_flight: {reason}; set engine.in_flight=false" for wrong, reason in reasons if wrong]
     return mistakes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -39,6 +39,7 @@ class Sample:
     logprobs: list[float]  # natural logarithms, for the distribution from which the tokens were sampled
     truncated: bool = False
     whole: bool = True  # False: this is only a part of an action (an engine may sample an action in several calls)
+    version: int | None = field(default=None, compare=False)  # of the weights; None: the engine's version
 
 
 Told = Callable[[int, Sample], None]

@@ -24,11 +24,11 @@ from turnwise.engines.engine import Sample
 from turnwise.files import writing
 
 LIMIT = 1 << 30  # greatest file size in bytes; samples beyond it are not stored and must be sampled again
-_FORMAT = 1
+_FORMAT = 2
 _RECORD = struct.Struct("<II")  # number of data bytes that follow, and the CRC-32 of these bytes
-_SAMPLE = struct.Struct(
-    "<QI?"
-)  # seed, digest of the history, truncated; followed by n token ids (int32) and n log-probs (float64)
+# Seed, digest of the history, truncated, version of the weights (-1: that of the file). It is followed by n token ids
+# (int32) and n log-probs (float64).
+_SAMPLE = struct.Struct("<QI?i")
 _TOKEN = 12  # bytes per token: 4 for the token id and 8 for the log-prob
 
 Key = tuple[int, int]
@@ -128,12 +128,13 @@ def _whole(data: bytes) -> Iterator[bytes]:
 
 def _write(key: Key, sample: Sample) -> bytes:
     numbers = array("i", sample.ids).tobytes() + array("d", sample.logprobs).tobytes()
-    return _SAMPLE.pack(*key, sample.truncated) + numbers
+    return _SAMPLE.pack(*key, sample.truncated, -1 if sample.version is None else sample.version) + numbers
 
 
 def _read(piece: bytes) -> tuple[Key, Sample]:
-    seed, history, truncated = _SAMPLE.unpack_from(piece)
+    seed, history, truncated, version = _SAMPLE.unpack_from(piece)
     count = (len(piece) - _SAMPLE.size) // _TOKEN
     middle = _SAMPLE.size + 4 * count
     ids, logprobs = array("i", piece[_SAMPLE.size : middle]), array("d", piece[middle:])
-    return (seed, history), Sample(ids.tolist(), logprobs.tolist(), truncated)
+    written = None if version < 0 else version
+    return (seed, history), Sample(ids.tolist(), logprobs.tolist(), truncated, version=written)

@@ -89,7 +89,7 @@ class Spooled:
 
     @contextmanager
     def held(self) -> Iterator[Spooled]:
-        """Yields a view of this engine that keeps the current adapter and version (see ``VllmEngine.held``)."""
+        """Yields a view for one collection (``VllmEngine.held``). It stores its actions in the current version's file."""
         inner: Any = self.engine
         with inner.held() as engine:
             view = copy(self)

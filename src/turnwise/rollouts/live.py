@@ -91,7 +91,8 @@ class Live:
     def record(self, branch: Branch, sample: Sample) -> Turn:
         """Adds an action to the tree as a turn and returns it."""
         text = self.player.chat.decode(sample.ids)
-        turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated)
+        version = self.engine.version if sample.version is None else sample.version
+        turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated, version=version)
         branch.tree.turns.append(turn)
         branch.parent = len(branch.tree.turns) - 1
         branch.turns.append(branch.parent)

@@ -55,17 +55,21 @@ class Allocated:
         return self.allocator.expand(trees)
 
 
-def sampling_metrics(engine: Mapping[str, float], stale: int, waited: float) -> dict[str, float]:
+def sampling_metrics(
+    engine: Mapping[str, float], stale: int, stale_turns: Sequence[int], waited: float
+) -> dict[str, float]:
     """Returns metrics of how an iteration was sampled: the engine's counts, the staleness and the waiting time.
 
     Args:
         engine: the engine's report.
-        stale: number of updates between the policy that sampled and the policy that is trained.
+        stale: number of updates between the oldest policy that sampled and the policy that is trained.
+        stale_turns: the same number for the policy of each turn.
         waited: seconds in which the iteration waited for rollouts.
     """
     return {
         **{f"engine/{name}": count for name, count in engine.items()},
         "rollout/staleness": float(stale),
+        "rollout/turn_staleness": sum(stale_turns) / max(1, len(stale_turns)),
         "seconds/waited": waited,
     }
 
@@ -175,7 +179,9 @@ class Collection:
             name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
         }
         if self.sampled:
-            learned |= sampling_metrics(self._add(gathered.engine), self.module.staleness, waited)
+            turns = [turn for tree in experience.trees for turn in tree.turns]
+            stale_turns = [self.module.version - turn.version for turn in turns]
+            learned |= sampling_metrics(self._add(gathered.engine), self.module.staleness, stale_turns, waited)
         if self.reprofile is not None:
             learned |= self.reprofile.collected(experience)
         cost = self._add(gathered.cost)

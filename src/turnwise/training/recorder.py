@@ -27,15 +27,8 @@ from turnwise.types import Message, RolloutTree
 logger = logging.getLogger(__name__)
 
 JUDGE = "judge/"  # prefix of the names of the judge's metrics and counters
-SAMPLED = (
-    "turns",
-    "tokens",
-    "trajectories",
-    "faults",
-    "retries",
-    "cancelled",
-    "cancelled_tokens",
-)  # counters of sampling over the whole run
+# Counters of sampling over the whole run:
+SAMPLED = ("turns", "tokens", "trajectories", "faults", "retries", "cancelled", "cancelled_tokens")
 _DIGITS = 6  # decimals of recorded log-probs and advantages; further digits may differ between processes
 
 
@@ -282,6 +275,7 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
                 "reward": turn.reward,
                 "done": turn.done,
                 "tokens": len(turn.action_ids),
+                "version": turn.version,
                 "logprob": round(sum(turn.logprobs), _DIGITS),
                 "advantage": round(advantage, _DIGITS),
                 "info": turn.info,

@@ -44,6 +44,13 @@ def test_what_was_added_is_there_bit_for_bit_and_more_can_be_added(tmp_path: Pat
     assert Spool(tmp_path / "folder" / "a.bin", "c").begin(3) == kept | more
 
 
+def test_the_version_of_an_action_is_kept(tmp_path: Path) -> None:
+    kept = {(1, 2): Sample([3], [-0.5]), (2, 2): Sample([4], [-0.25], version=0), (3, 2): Sample([], [], version=7)}
+    filled(tmp_path / "a.bin", kept)
+    found = Spool(tmp_path / "a.bin", "c").begin(3)
+    assert {key: sample.version for key, sample in found.items()} == {(1, 2): None, (2, 2): 0, (3, 2): 7}
+
+
 @pytest.mark.parametrize(("of", "version"), [("d", 3), ("c", 4)])
 def test_what_belongs_to_another_configuration_or_other_weights_is_dropped(
     tmp_path: Path, of: str, version: int

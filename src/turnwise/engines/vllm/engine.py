@@ -5,8 +5,8 @@ node's history again. All rollouts of one initial state go to the same server, s
 
 Each version of the weights has a unique name, which contains the version and a digest. LoRA adapters are loaded with
 vLLM's adapter call, and full weights are reloaded from a folder. ``load_weights`` and ``sample`` never run at the same
-time. ``load_weights`` closes all nodes, so that no history is continued by newer weights; ``allow_stale`` keeps the
-nodes instead. A view of the engine (:meth:`VllmEngine.held`) keeps using the adapter that was loaded when it was made.
+time. ``load_weights`` closes all nodes, so that no history is continued by newer weights. A view
+(:meth:`VllmEngine.held`) has nodes of its own and keeps its adapter, or uses the newest adapter with ``in_flight``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -49,10 +50,9 @@ class VllmEngine:
         patience: time limits and numbers of attempts of requests.
         urls: addresses of running servers; if empty, the engine starts servers on this machine.
         max_length: greatest number of tokens of a history including its last action.
-        allow_stale: whether a history may be continued with other weights than those that began it. Earlier tokens keep
-            the log-probs with which they were sampled.
-        key_variable: environment variable that holds the servers' access token. If it is unset, servers that the engine
-            starts get a random token.
+        in_flight: whether a history is continued with newer weights as soon as they are loaded. Each sample names the
+            version of its weights, and earlier tokens keep the log-probs with which they were sampled.
+        key_variable: environment variable with the servers' access token. If unset, started servers get a random one.
         schedule: ``free`` or ``rounds`` (see ``engines.schedule``).
     """
 
@@ -68,13 +68,13 @@ class VllmEngine:
         patience: Patience,
         urls: Sequence[str] = (),
         max_length: int = 4096,
-        allow_stale: bool = False,
+        in_flight: bool = False,
         key_variable: str = "TURNWISE_VLLM_KEY",
         schedule: Named = "free",
     ) -> None:
         self.end_ids = frozenset(end_ids)
         self.schedule = check_schedule(schedule)
-        self.allow_stale, self.key_variable = allow_stale, key_variable
+        self.in_flight, self.key_variable = in_flight, key_variable
         self.folder = Path(folder)
         self.model, self.local, self.patience, self.max_length, self.say = model, local, patience, max_length, say
         self.urls = list(urls)
@@ -93,6 +93,7 @@ class VllmEngine:
         self._background: Background | None = None
         self._tasks: dict[int, asyncio.Task[Sample]] = {}  # running request by node (event loop's thread only)
         self._nodes = Histories()
+        self._leader = self  # the engine whose newest weights are sampled from
         self._busy = threading.Lock()
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -139,26 +140,27 @@ class VllmEngine:
 
     def _load(self, snapshot: Snapshot) -> None:
         with self._busy:
-            before, self._snapshot = self._snapshot, None  # None until all servers have the new weights
+            before = self._snapshot
+            self._snapshot = before if self.in_flight else None  # None until all servers have the new weights
             background = self._started(snapshot)
-            beside = [other for other in dict.fromkeys(self._held) if other != snapshot]
+            used = [*self._held, *([before] if before and self.in_flight else [])]  # a request may just use ``before``
+            beside = [other for other in dict.fromkeys(used) if other.adapter and other != snapshot]
             background.submit(_all([server.load(snapshot, beside) for server in self.servers])).result()
             with self._folders:
                 self._staged.remove(snapshot)
                 forget(self.folder / "weights", snapshot, before, *beside, *self._staged)
             self._snapshot, self.version = snapshot, snapshot.version
-            if not self.allow_stale:
+            if not self.in_flight:
                 self._nodes.clear()
 
     @contextmanager
     def held(self) -> Iterator[VllmEngine]:
-        """Yields a view of this engine, with its own nodes, that keeps the current adapter if other weights are loaded
-        later.
-        """
+        """Yields a view with nodes of its own. It keeps the current adapter, or uses the newest one (``in_flight``)."""
         snapshot = self._snapshot
         assert snapshot is not None and snapshot.adapter
         view = copy(self)
         view._nodes, view._tasks = Histories(), {}
+        view._leader = self if self.in_flight else view
         self._held.append(snapshot)
         try:
             yield view
@@ -228,13 +230,12 @@ class VllmEngine:
         """
         with self._busy:
             background = self._ready()
-            requests = [
-                self._request(self._nodes[node], sampling, seed) for node, seed in zip(nodes, seeds, strict=True)
-            ]
+            asked = zip(nodes, seeds, strict=True)
+            requests = [self._request(self._nodes[node], sampling, seed) for node, seed in asked]
             samples = [Sample([], [], truncated=True) for _ in nodes]
             done: SimpleQueue[tuple[int, Future[Sample]]] = SimpleQueue()
-            for place, (node, (server, body)) in enumerate(zip(nodes, requests, strict=True)):
-                under_way = background.submit(self._complete(node, server, body))
+            for place, (node, request) in enumerate(zip(nodes, requests, strict=True)):
+                under_way = background.submit(self._complete(node, *request))
                 under_way.add_done_callback(lambda future, place=place: done.put((place, future)))  # type: ignore[misc]
             try:
                 for _ in nodes:
@@ -257,18 +258,20 @@ class VllmEngine:
             ServerError: no server can answer.
         """
         background = self._ready()
-        server, body = self._request(self._nodes[node], sampling, seed)
-        sample = await asyncio.wrap_future(background.submit(self._complete(node, server, body)))
+        request = self._request(self._nodes[node], sampling, seed)
+        sample = await asyncio.wrap_future(background.submit(self._complete(node, *request)))
         self._nodes[node].ids.extend(sample.ids)
         return sample
 
-    async def _complete(self, node: int, server: Server, body: dict[str, Any]) -> Sample:
+    async def _complete(self, node: int, server: Server, body: dict[str, Any], snapshot: Snapshot) -> Sample:
         task = asyncio.current_task()
         assert task is not None
         self._tasks[node] = task
+        self._held.append(snapshot)  # the server keeps these weights until it has answered
         try:
-            return await server.complete(body)
+            return replace(await server.complete(body), version=snapshot.version)
         finally:
+            self._held.remove(snapshot)
             self._tasks.pop(node, None)
 
     def _ready(self) -> Background:
@@ -276,13 +279,12 @@ class VllmEngine:
             return self._background
         raise RuntimeError("there are no weights to sample from: call load_weights first")
 
-    def _request(self, history: History, sampling: Sampling, seed: int) -> tuple[Server, dict[str, Any]]:
-        assert self._snapshot is not None
+    def _request(self, history: History, sampling: Sampling, seed: int) -> tuple[Server, dict[str, Any], Snapshot]:
+        snapshot = self._leader._snapshot
+        assert snapshot is not None
         server = self.servers[history.digest % len(self.servers)]
-        body = body_of(
-            history.ids, sampling, seed, self.end_ids, server.model(self._snapshot), salt=self._snapshot.name
-        )
-        return server, body
+        body = body_of(history.ids, sampling, seed, self.end_ids, server.model(snapshot), salt=snapshot.name)
+        return server, body, snapshot
 
     async def _cancel(self, nodes: list[int]) -> None:
         tasks = [task for node in nodes if (task := self._tasks.pop(node, None)) is not None]
@@ -292,7 +294,7 @@ class VllmEngine:
 
 
 async def _all(work: Sequence[Any]) -> None:
-    """Runs all coroutines concurrently. When all have ended, it raises the error of the first that failed, if any."""
+    """Runs all coroutines concurrently. When all have ended, the error of the first that failed is raised, if any."""
     for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

@@ -59,7 +59,7 @@ class Histories:
             return self._open[node]
         except KeyError:
             raise RuntimeError(
-                f"node {node} is closed; loading weights closes all nodes, unless engine.allow_stale=true"
+                f"node {node} is closed; loading weights closes all nodes, unless engine.in_flight=true"
             ) from None
 
     def __contains__(self, node: int) -> bool:

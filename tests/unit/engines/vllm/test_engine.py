@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -94,21 +96,60 @@ def test_nothing_goes_on_under_the_next_version(served: ModuleType, make_engine:
         engine.sample([node], SAMPLING, [0])
         engine.load_weights(policy, 1)
         for use in (lambda: engine.sample([node], SAMPLING, [1]), lambda: engine.fork(node)):
-            with pytest.raises(RuntimeError, match="allow_stale"):
+            with pytest.raises(RuntimeError, match="in_flight"):
                 use()
         engine.close([node])  # as a player does that ends
 
 
 def test_stale_histories_go_on_where_that_is_allowed(served: ModuleType, make_engine: Make, policy: Any) -> None:
     with served.serve() as server:
-        engine = make_engine(server.url, allow_stale=True)
+        engine = make_engine(server.url, in_flight=True)
         engine.load_weights(policy, 0)
         node = engine.open([4, 5])
         (first,) = engine.sample([node], SAMPLING, [0])
         engine.load_weights(policy, 1)
         (second,) = engine.sample([node], SAMPLING, [1])
-        assert second == expected(served, name_of(server), [4, 5, *first.ids], 1)
+        newest = next(name for name in server.adapters if name.startswith("v1-"))
+        assert second == expected(served, newest, [4, 5, *first.ids], 1)
+        assert (first.version, second.version) == (0, 1)
         assert server.bodies[-1]["cache_salt"] != server.bodies[-2]["cache_salt"]
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_view_keeps_its_adapter_or_follows_the_newest(
+    served: ModuleType, make_engine: Make, policy: Any, in_flight: bool
+) -> None:
+    """A request that was sent before newer weights were loaded is answered with the weights that it asked for."""
+    waits, asked = threading.Event(), threading.Event()
+
+    def delay(body: dict[str, Any]) -> float:
+        if body.get("seed") == 1:
+            asked.set()
+            waits.wait(60)
+        return 0.0
+
+    with served.serve(delay=delay) as server:
+        engine = make_engine(server.url, in_flight=in_flight)
+        engine.load_weights(policy, 0)
+        with engine.held() as view:
+            node = view.open([4, 5])
+            slow = threading.Thread(target=lambda: samples.append(asyncio.run(view.request(node, SAMPLING, 1))))
+            samples: list[Sample] = []
+            slow.start()
+            assert asked.wait(60)
+            for version in (1, 2):
+                change(policy)
+                engine.load_weights(policy, version)
+            waits.set()
+            slow.join(60)
+            samples.append(asyncio.run(view.request(node, SAMPLING, 2)))
+        assert [sample.version for sample in samples] == [0, 2 if in_flight else 0]
+        names = [body["model"] for body in server.bodies if body["model"].startswith("v")]
+        assert [name[:3] for name in names] == ["v0-", "v2-" if in_flight else "v0-"]
+        assert samples[1] == expected(served, names[1], [4, 5, *samples[0].ids], 2)
+        change(policy)
+        engine.load_weights(policy, 3)
+        assert {name[:3] for name in server.adapters} == ({"v2-", "v3-"} if in_flight else {"v3-"})
 
 
 def test_full_weights_are_reloaded_and_checked(served: ModuleType, make_engine: Make, make_model: Make) -> None:
