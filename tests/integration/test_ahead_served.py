@@ -179,7 +179,7 @@ def test_rollouts_go_on_with_newer_weights(ahead: Callable[..., list[str]], tmp_
     trees = rows(tmp_path / "flight", "rollouts/train.jsonl")
     versions = [[turn["version"] for turn in tree["turns"]] for tree in trees]
     assert any(len(set(each)) > 1 for each in versions)
-    for tree, each in zip(trees, versions, strict=True):
+    for tree in trees:
         assert tree["version"] == max(tree["iteration"] - 1, 0)
         assert {turn["version"] for turn in tree["turns"]} <= {tree["version"], tree["iteration"]}
         for turn in tree["turns"]:
