@@ -47,7 +47,7 @@ def job(cfg: DictConfig) -> None:
 
                 if not is_first():
                     return
-                print(f"Finished already: {write_report(folder.path)} (fresh=true starts the run again)")
+                print(f"This run has finished: {write_report(folder.path)} (fresh=true starts it again)")
                 return
             from turnwise.training.main import run
 

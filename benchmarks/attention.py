@@ -74,7 +74,8 @@ def main() -> None:
     ]
     notes = [f"not measured: {reason}" for reason in absent.values()]
     notes.append(
-        f"shortest length from which on blocks are no slower than the dense mask: {found or 'none'}; in use: {in_use}"
+        f"blocks are no slower than the dense mask from this number of tokens on: {found or 'none'}; runs use blocks "
+        f"from {in_use} tokens on"
     )
     show(f"Attention, a layer of {args.shape}, {args.dtype}", header, table, notes)
     finish("attention", args, {"threshold": found, "threshold_in_use": in_use}, {"absent": absent, "rows": rows})
@@ -86,9 +87,9 @@ def absent_plans(args: argparse.Namespace) -> dict[str, str]:
     if reason := grouper_absent(args.device):
         found["unsloth"] = reason
     if args.device != "cpu":
-        found["runs"] = "runs: its kernel is the CPU's"
+        found["runs"] = "runs: the kernel of this plan works only on a CPU"
     if args.batch > 1:
-        found |= {name: f"{name}: it takes one row at a time" for name in ("gathered", "unsloth")}
+        found |= {name: f"{name}: this plan takes only one row at a time" for name in ("gathered", "unsloth")}
     return found
 
 

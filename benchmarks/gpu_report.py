@@ -112,10 +112,12 @@ def contenders(found: dict[str, Any]) -> str:
         apart = f"{errors[name]:.2g}" if name in errors else ""
         cells = [f"{one['seconds']:.4g}", f"{rate:,.0f}", share(mfu.get(name)), mib(peaks.get(name)), mib(expected)]
         rows.append([name, *cells, apart])
-    notes = "The utilisation is the arithmetic of the work, with each token counted once, over the rate of the data sheet in "
-    notes += "bfloat16. A peak is the memory in use beyond that before the step."
+    notes = "The utilisation is the number of operations that the work needs (each token counted once) per second, "
+    notes += "divided by the bfloat16 rate of the data sheet. A peak is the largest memory in use minus the memory "
+    notes += "before the step."
     if errors:
-        notes += " Apart: largest difference of a gradient to ours, over the largest entry of the peer's gradient."
+        notes += " Apart: the largest difference between the peer's gradient and ours, divided by the largest entry of "
+        notes += "the peer's gradient."
     header = ["", "seconds", "tokens a second", "utilisation", "peak MiB", "planned MiB", "apart"]
     return "\n\n".join([table(header, rows), notes])
 
@@ -142,7 +144,7 @@ def plans(found: dict[str, Any]) -> str:
         else "No threshold was found"
     )
     told += (
-        f"; a run took them from {found['threshold_in_use']:,} tokens on when this was measured (`models/score.py`). "
+        f"; runs used blocks from {found['threshold_in_use']:,} tokens on when this was measured (`models/score.py`). "
     )
     told += f"Outputs differ from the dense ones by {worst:.2g} at most."
     return "\n\n".join([table(header, rows), told])

@@ -71,8 +71,8 @@ def main() -> None:
             states = run.states(phases)
         if len(states) < args.states:
             raise SystemExit(
-                f"only {len(states)} of the expert turns are mixed, but {args.states} are needed: "
-                "raise --trajectories, or set --keep all"
+                f"only {len(states)} expert turns are kept (--keep {args.keep}), but --states {args.states} are "
+                "needed: raise --trajectories, or set --keep all"
             )
         tasks = Batches(states, args.seed, args.states)(0)
         shares: list[float] = []

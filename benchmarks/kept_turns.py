@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = parser.parse_args(arguments).run
     runs = [path.parent for path in sorted(folder.rglob("profile.parquet"))]
     if not runs:
-        print(f"{folder}: the folder contains no profile.parquet; give a run of method=pivotrl", file=sys.stderr)
+        print(f"{folder}: this folder contains no profile.parquet; give a run of method=pivotrl", file=sys.stderr)
         return 2
     counts: Counter[tuple[str, ...]] = Counter()
     for run in runs:

@@ -88,8 +88,8 @@ def overlap(results: Sequence[Result]) -> str:
         given = " ".join(f"--{name} {setting[name]}" for name in ("method", "epochs", "rounds"))
         lines.append(
             f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`: medians of rounds, "
-            f"alternating. To hide the shorter of collection and update altogether would make it {most:.2f} times as fast; what "
-            "is beyond that is not owed to it."
+            "alternating. If the shorter of collection and update were hidden completely, an iteration would be "
+            f"{most:.2f} times as fast; a larger measured factor has other causes."
             + (f" Rounds: {', '.join(f'{one:.2f}' for one in rounds)}." if (rounds := result.get("rounds")) else "")
         )
     return "\n\n".join([table(header, rows), *lines, machines(results)])
@@ -129,8 +129,8 @@ def gateway(results: Sequence[Result]) -> str:
     given = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in result["setting"].items())
     lines = [
         table(["sessions side by side", "requests", "added to a request, median", "95 % below"], rows),
-        f"`python benchmarks/gateway.py {given}`: the time of a round trip without that which the rollout takes for its reply. "
-        f"{machines(results)}",
+        f"`python benchmarks/gateway.py {given}`: the time of a round trip minus the time that the rollout takes for "
+        f"its reply. {machines(results)}",
     ]
     return "\n\n".join(lines)
 
@@ -225,7 +225,8 @@ def longtail(results: Sequence[Result]) -> str:
     lines = [table(header, rows)]
     if apart:
         lines.append(
-            f"The stub's wall-clock is {min(apart):.0%} to {max(apart):.0%} above what the simulation says of the same draws."
+            f"The wall-clock time of the stub is {min(apart):.0%} to {max(apart):.0%} above the simulated time of the "
+            "same draws."
         )
     return "\n\n".join([*lines, f"{', '.join(commands)}. {machines(results)}"])
 

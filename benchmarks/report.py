@@ -140,7 +140,7 @@ def contenders(result: Result) -> str:
         lines.append(
             f"Floor: {told(floor['seconds'])} s. {floor['bytes'] / 1e9:.2f} GB at {floor['bandwidth'] / 1e9:.1f} GB/s and "
             f"{floor['operations'] / 1e9:.1f} GFLOP at {floor['operations_per_second'] / 1e9:.1f} GFLOP/s; {floor['binds']} "
-            f"binds; {floor['steps']} decoding steps follow one another."
+            f"is the limit; {floor['steps']} decoding steps follow one another."
         )
     if peaks := result.get("peak_bytes"):
         lines.append(

@@ -142,7 +142,7 @@ def main() -> None:
     rows = [[name, f"{value:.3f}", f"{value / seconds['plain']:.2f}"] for name, value in seconds.items()]
     notes = [
         f"{actions:,} actions of {len(whole.turns)} turns, {size:,} bytes",
-        f"keeping them: {1e3 * (kept - bare):.1f} ms of CPU time, {100 * cost:.2f} % of a collection",
+        f"cost of storing these actions: {1e3 * (kept - bare):.1f} ms of CPU time, {100 * cost:.2f} % of a collection",
     ]
     show(f"Spool: {args.tasks} tasks, G = {args.group}, horizon {args.horizon}", ["", "CPU s", "of plain"], rows, notes)
     ratios = {

@@ -252,8 +252,8 @@ def report(
         f"{sizes['tree_stored_tokens']:,} once packed"
     )
     notes.append(
-        f"ours runs at {sizes['utilisation']:.1%} of the rate of a large matrix product; the planner says "
-        f"{sizes['planned_bytes'] / 2**20:,.1f} MiB of its peak"
+        f"our update runs at {sizes['utilisation']:.1%} of the rate of a large matrix product; the planner predicts a "
+        f"peak of {sizes['planned_bytes'] / 2**20:,.1f} MiB for it"
     )
     title = f"Updates: state of {args.state} tokens, {args.actions} actions of {args.action}, LoRA, {args.shape}"
     header = ["", "seconds", "updates/s", "slowest to fastest", "ours is", "peak MiB", "gradient error"]

@@ -127,14 +127,14 @@ def check(name: str, settings: Settings, console: Terminal) -> dict[str, Any]:
     tasks = _tasks(environment, settings)
     replayed = [replay(environment, task, settings.seed) for task in tasks]
     problems = {"expert": [f"task {r.task.id}: the expert did not succeed" for r in replayed if not r.won]}
-    problems["expert"] += [f"task {r.task.id}: a replay gives different observations" for r in replayed if not r.alike]
+    problems["expert"] += [f"task {r.task.id}: a replay gives other observations" for r in replayed if not r.alike]
     known = sorted({action for episode in replayed for action in episode.actions})
     rng = random.Random(f"check {settings.seed}")
     problems["fork"] = check_forks(environment, replayed, known, rng)
     problems["hostile"] = check_hostile(environment, tasks, known, settings.sequences, settings.seed, _forges)
     again = [replay(environment, task, settings.seed, verify=False) for task in tasks]
     problems["hostile"] += [
-        f"task {before.task.id}: after hostile actions, its expert gets different observations"
+        f"task {before.task.id}: after hostile actions in the same environment, the expert gets other observations"
         for before, after in zip(replayed, again, strict=True)
         if (before.observations, before.won) != (after.observations, after.won)
     ]
@@ -152,7 +152,8 @@ def check(name: str, settings: Settings, console: Terminal) -> dict[str, Any]:
         problems["refuses"] += accepted
     else:
         console.print(
-            f"{name}: there are no hand-written cases; write checks.yaml in the folder of its module (docs/environments.md)"
+            f"{name}: the verifier has no hand-written test cases; write them into checks.yaml in the folder of the "
+            "environment's module (docs/environments.md)"
         )
     for kind, found in problems.items():
         for line in found[:SHOWN]:

@@ -91,12 +91,13 @@ def parse(arguments: Sequence[str]) -> Settings:
             settings.limit = float(value)
         else:
             raise InputError(
-                f"{argument}: this argument is unknown; write model=ID_OR_FOLDER or families (--help describes them)"
+                f"{argument}: this argument is unknown, or its value cannot be used; write model=ID_OR_FOLDER or "
+                "families (--help describes all arguments)"
             )
     if settings.dtype not in ("float32", "bfloat16", "float16"):
         raise InputError(f"dtype={settings.dtype}: must be float32, bfloat16 or float16")
     if bool(settings.model) == settings.families:
-        raise InputError("write either model=ID_OR_FOLDER or families")
+        raise InputError("model=, families: give exactly one of model=ID_OR_FOLDER and families")
     if strange := set(settings.only) - set(architectures()):
         raise InputError(f"only={min(strange)}: the installed transformers has no such causal architecture")
     return settings

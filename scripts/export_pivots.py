@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"left out: {reason} ({len(export.problems[reason])} times); the first case is {first}", file=sys.stderr)
     if messages := export.counts["messages"]:
         print(
-            f"{messages} rows expect a message; the verifier of these rows accepts any reply without a tool call",
+            f"{messages} rows expect a message as the action; their verifier accepts any reply without a tool call",
             file=sys.stderr,
         )
     reasons = {name: {"count": len(places), "places": places[:SHOWN]} for name, places in export.problems.items()}
@@ -185,7 +185,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--run", type=Path, help="folder of a run on that file; the pass rates are taken from its profile")
     add("--all", action="store_true", help="write all turns, and not only those that the run trains on")
-    add("--agent", help=f"name under agent_ref of every row ({AGENT_NAME} if a row has none)")
+    add("--agent", help=f"name of the agent in every row (default: that of the row, else {AGENT_NAME})")
     add("--out", type=Path, required=True, help="the .jsonl file to write; it is written completely or not at all")
     return parser
 

@@ -83,7 +83,7 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
         given[key] = value
     if not given.get("data"):
         raise InputError(
-            "data=PATH is missing: a file of rollouts, a run's folder, or the folder of the authors' files"
+            "data=PATH is missing; give a file of rollouts, a run's folder, or the folder of the authors' files"
         )
     data, gated = Path(given.pop("data")), given.pop("gated", "")
     values = {}

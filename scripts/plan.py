@@ -55,7 +55,7 @@ LENGTHS = {
     "reply": "of a reply",
     "opening": "before the first turn",
     "observation": "of the environment's answer to a turn",
-    "episode": "(turns, not tokens) of an episode of the policy",
+    "episode": "length (in turns, not tokens) of an episode of the policy",
 }
 
 
@@ -150,7 +150,7 @@ def of_power(arguments: Sequence[str]) -> int:
         power = 0.0
     if not 0 < power < 1 or not is_sweep(words.rest):
         raise InputError(
-            f"power={text}: give a number between 0 and 1, and the sweep of the claims: sweep=NAME power=0.8"
+            f"power={text}: give a number between 0 and 1, and the sweep whose claims are meant: sweep=NAME power=0.8"
         )
     entry = read_entry(ask(words.rest, CONF), words.places, mean_interval, paired_mean_difference, None)
     table = power_table(entry.asked.sweep.title, entry.decisions, power)

@@ -96,7 +96,7 @@ def places(problems: Sequence[BadTrajectory]) -> list[str]:
 def table(reasons: dict[str, list[BadTrajectory]]) -> Table:
     """Returns a table of what could not be used: how often, where, with an example and its remedy."""
     shown = Table(title="Not used", title_justify="left")
-    for name in ("reason", "count", "where", "the first, and its remedy"):
+    for name in ("reason", "count", "where", "first case and its remedy"):
         shown.add_column(name, overflow="fold")
     for reason, problems in reasons.items():
         lines = [problem.source.rpartition(":")[2] for problem in problems[:8]]

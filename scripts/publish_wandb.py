@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
         type=number(0, 1e6, whole=True),
         default=200,
         metavar="N",
-        help="number of leaves of each run in the table of rollouts (200)",
+        help="maximum number of rollouts of each run in the table of rollouts (200)",
     )
     return parser
 

@@ -53,8 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     report = client.tally.report()
-    spent = f"{report['prompt_tokens']:.0f} + {report['completion_tokens']:.0f} tokens, cost {client.cost:.4g}"
-    print(f"{out}: {len(written.rationales)} of {len(wanted)} rationales, {written.cached} cached; {spent}")
+    tokens = f"{report['prompt_tokens']:.0f} prompt and {report['completion_tokens']:.0f} completion tokens"
+    spent = f"{tokens}, cost {client.cost:.4g}"
+    print(f"{out}: {len(written.rationales)} of {len(wanted)} rationales, {written.cached} from the cache; {spent}")
     if written.missing:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(written.missing.items()))
         print(f"missing rationales: {reasons}; run the same command again to request them", file=sys.stderr)
@@ -164,7 +165,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-tokens", type=number(1, 1e6, whole=True), default=1024)
     add("--price-in", type=float, default=0.0, help="price of a million tokens, for the report and --budget")
     add("--price-out", type=float, default=0.0)
-    add("--budget", type=float, help="maximum cost; no more questions are sent after it is reached")
+    add("--budget", type=float, help="maximum cost; after it is reached, no more questions are sent")
     return parser
 
 

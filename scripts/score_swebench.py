@@ -52,7 +52,7 @@ def read_patches(path: Path) -> dict[str, str]:
             raise InputError(f"{source}: {row.what}; {row.remedy}")
         instance, patch = (row.get("instance_id"), row.get("model_patch")) if isinstance(row, dict) else (None, None)
         if not isinstance(instance, str) or not isinstance(patch, str):
-            raise InputError(f"{source}: not a prediction; write {{'instance_id': text, 'model_patch': text}}")
+            raise InputError(f"{source}: this is not a prediction; write {{'instance_id': text, 'model_patch': text}}")
         if instance in patches:
             raise InputError(f"{source}: {instance} occurs twice; keep one patch for each instance")
         patches[instance] = patch

@@ -53,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
         default=os.environ.get("TURNWISE_VLLM_PYTHON", ".venv-vllm/bin/python"),
         help="Python interpreter that has vLLM (default $TURNWISE_VLLM_PYTHON, else .venv-vllm/bin/python)",
     )
-    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="policy.dtype of the run")
+    dtypes = ("float32", "bfloat16", "float16")
+    add("--dtype", choices=dtypes, default="float32", help="policy.dtype of the run (default float32)")
     add(
         "--max-length",
         type=number(2, 1e9, whole=True),
@@ -92,7 +93,7 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
         InputError: an option cannot be used, or other machines could reach the server without a token.
     """
     if not 1 <= args.port <= 65535:
-        raise InputError(f"--port {args.port}: a port is a number from 1 to 65535")
+        raise InputError(f"--port {args.port}: the port must be a number from 1 to 65535")
     url = f"http://{args.host}:{args.port}"
     if not is_local(url) and key is None:
         raise InputError(
@@ -164,7 +165,8 @@ def wait(process: Process, limit: float) -> None:
             told = now
             print(f"  {now - began:4.0f} s: {last_line(process.log)}", flush=True)
         time.sleep(POLL)
-    print(f"ready after {time.monotonic() - began:.0f} s: engine=vllm 'engine.urls=[{process.url}]'", flush=True)
+    took = f"{time.monotonic() - began:.0f} s"
+    print(f"ready after {took}; runs use this server with engine=vllm 'engine.urls=[{process.url}]'", flush=True)
 
 
 def healthy(url: str) -> bool:
@@ -193,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         process = process_of(args, line[cut + 1 :], key)
         if key is None:
-            print(f"no token: every user of this machine can use the server (set {KEY} to require a token)", flush=True)
+            print(f"no token: every user of this machine can use the server; set {KEY} to require one", flush=True)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, _end)
         try:

@@ -43,7 +43,7 @@ def check_url(url: str, key_variable: str) -> None:
         )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError(
-            f"url must not contain a user, password or query; put the key into the variable {key_variable}"
+            f"url must not contain a user, password or query; put the key into the environment variable {key_variable}"
         )
 
 
@@ -79,7 +79,7 @@ async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
     async for piece in response.content.iter_chunked(2**16):
         body += piece
         if len(body) > most:
-            raise TooLargeError(f"an answer above {most} bytes")
+            raise TooLargeError(f"the answer is larger than {most} bytes")
     return bytes(body)
 
 

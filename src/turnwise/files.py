@@ -22,7 +22,7 @@ PART = ".part"
 _REMEDY = {
     errno.ENOSPC: "no space left on this disk; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space",
-    errno.EFBIG: "larger than this process may write; raise the limit (ulimit -f)",
+    errno.EFBIG: "the file would be larger than this process may write; raise the limit (ulimit -f)",
 }
 _OUT_OF_REACH = {
     errno.EACCES: "no permission",

@@ -107,7 +107,7 @@ def test_a_papers_notebook(name: str, outputs: Path) -> None:
     text = "\n".join(shown)
     assert "The papers' directions, scale tiny" in text
     if name == "awpo":
-        assert "not_run" in text and "No run has logged this yet" in text
+        assert "not_run" in text and "No run has logged this metric yet" in text
     else:
         assert any(part.startswith("<svg") for part in shown)
     if name == "selective":

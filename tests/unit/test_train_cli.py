@@ -36,7 +36,10 @@ def train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
         (["method=pivtorl"], "method=pivtorl: method has no 'pivtorl'; did you mean 'pivotrl'?\n"),
         (["loss.clip_high=abc", "+data.x=1"], "2 mistakes in the configuration:\n"),
         (["env.horizon=0", "method=sft"], "env: horizon: must be at least 1, got 0\n"),
-        (["sweep=pivotrl_tab44"], "sweep=pivotrl_tab44: sweep has no 'pivotrl_tab44'; did you mean 'pivotrl_tab4'?\n"),
+        (
+            ["sweep=pivotrl_tab44"],
+            "sweep=pivotrl_tab44: there is no sweep 'pivotrl_tab44'; did you mean 'pivotrl_tab4'?\n",
+        ),
         (["sweep=pivotrl_tab4", "rows=ful"], "rows=ful: pivotrl_tab4 has no row 'ful'; did you mean 'full'?\n"),
         (["sweep=pivotrl_tab4", "rows=sft", "loss.agregation=x"], "row sft: loss.agregation=x: loss has no key"),
         (["method=sft", "lr=1e-4"], "lr=1e-4: there is no key 'lr'; did you mean 'update.learning_rate'?\n"),
@@ -86,7 +89,7 @@ def test_a_finished_run_says_where_its_report_lies(tmp_path: Path, monkeypatch: 
 
     refused = train("method=sft", "name=sft", "loss.aggregation=turn_mean_token_mean", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "loss.aggregation: token_mean there, turn_mean_token_mean here" in refused.stderr
+    assert "loss.aggregation: token_mean in the other run, turn_mean_token_mean in this run" in refused.stderr
 
 
 def test_a_sweep_says_where_its_rows_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +106,7 @@ def test_a_sweep_says_where_its_rows_stand(tmp_path: Path, monkeypatch: pytest.M
     lines = [line.split() for line in run.stdout.splitlines()]
     assert ["sft", "0", "finished", "outputs/pivotrl/tab4/sft/seed0"] in lines
     assert ["base", "1", "waiting", "outputs/pivotrl/tab4/base/seed1"] in lines
-    assert "1 finished, 3 waiting; 3 to do." in run.stdout
+    assert "1 finished, 3 waiting; 3 of them still to be executed." in run.stdout
     assert not (tmp_path / "outputs/pivotrl/tab4/base").exists()
 
 

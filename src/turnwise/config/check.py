@@ -56,7 +56,7 @@ def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refuse
     if secrets := list(secrets_in(tree)):  # reported alone, because other messages repeat values
         raise ConfigError(secrets)
     mistakes = [*_unknown_or_missing(tree), *bad_name(tree.get("name"))]
-    mistakes += [f"{key}: not set; give it as {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
+    mistakes += [f"{key}: this key has no value; set {key}=..." for key in sorted(OmegaConf.missing_keys(cfg))]
     slow: list[_Waiting] = []
     mistakes += _walk(tree, "", slow)
     reported = {mistake.split(":")[0] for mistake in mistakes}
@@ -178,7 +178,7 @@ def _names(given: Mapping[Any, Any], signature: Signature, path: str, partial: b
             if isinstance(name, str):
                 hint = suggest(name, signature.parameters)
             else:  # YAML reads the unquoted words on, off, yes and no as true and false
-                hint = "; an unquoted on, off, yes or no is a truth value in YAML: quote the key or rename it"
+                hint = "; YAML reads an unquoted on, off, yes or no as true or false, so quote the key or rename it"
             yield f"{path}.{name}: {signature.name} has no such parameter{hint}"
     if not partial:
         for name, parameter in signature.parameters.items():

@@ -40,8 +40,8 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
     held = value_of(cfg, "engine", "local", "lora_rank")
     if not value_of(cfg, "engine", "urls") and isinstance(held, int) and (held < rank or (held > 0) != (rank > 0)):
         mistakes.append(
-            f"engine.local.lora_rank: a server for LoRA rank {held} does not suit policy.lora.r={rank}; set it to "
-            f"{rank}"
+            f"engine.local.lora_rank: the vLLM server is set up for LoRA rank {held}, but policy.lora.r={rank}; set "
+            f"engine.local.lora_rank={rank}"
         )
     if value_of(cfg, "engine", "in_flight"):
         reasons = (
@@ -96,11 +96,14 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
             any(isinstance(count, int) and count > 1 for count in counts) and part_of(cfg, "engine") != "VllmEngine",
             "several processes would exchange rollouts and gradients at the same time, unless engine=vllm samples for them",
         ),
-        (part_of(cfg, "predictor"), "the predictor learns from each collection before the next one is allocated"),
+        (
+            part_of(cfg, "predictor"),
+            "the predictor must learn from the rollouts of one iteration before those of the next one are allocated",
+        ),
         (value_of(cfg, "engine", "copy") is False, "engine.copy=false samples from the weights that are being trained"),
         (
             value_of(cfg, "trainer", "strategy", "_target_") == "turnwise.training.sharding.FullySharded",
-            "the weights are sharded, and the collection would wait for them during the update",
+            "the weights are sharded, and sampling would have to wait for the weights during each update",
         ),
     )
     return [f"rollout.staleness: {reason}; {remedy}" for wrong, reason in reasons if wrong]
@@ -142,7 +145,7 @@ def _frozen(cfg: Mapping[str, Any]) -> list[str]:
         ),
         (
             part_of(cfg, "predictor"),
-            "predictor: the predictor learns from each collection, but rollout.frozen samples the whole buffer before "
+            "predictor: the predictor learns from each collection, but rollout.frozen samples all groups before "
             "the first update; set predictor=none with allocator=uniform, or rollout.frozen=null",
         ),
         (
@@ -151,13 +154,13 @@ def _frozen(cfg: Mapping[str, Any]) -> list[str]:
         ),
         (
             value_of(cfg, "states", "refresh") is not None,
-            "states.refresh: the buffer has no groups of newly chosen states; set states.refresh=null, or "
-            "rollout.frozen=null",
+            "states.refresh: the groups of rollout.frozen are sampled before training, so they lack states that are "
+            "chosen later; set states.refresh=null, or rollout.frozen=null",
         ),
         (
             value_of(cfg, "advantage", "zero_variance") == "refill",
-            "advantage.zero_variance: a refill would use groups of the buffer that belong to other iterations; set it "
-            "to drop or keep, or set rollout.frozen=null",
+            "advantage.zero_variance: with rollout.frozen, refill would use up groups of other iterations; set "
+            "advantage.zero_variance to drop or keep, or set rollout.frozen=null",
         ),
     )
     return [reason for wrong, reason in reasons if wrong]

@@ -35,10 +35,10 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
     """
     if isinstance(error, OverrideParseException):
         return ConfigError(
-            [f"{error.override}: not of the form key=value; put a value with special characters in quotes"]
+            [f"{error.override}: this is not of the form key=value; put a value with special characters in quotes"]
         )
     if isinstance(error, YAMLError):
-        return ConfigError([f"not YAML: {_line(error)}"])
+        return ConfigError([f"a configuration file is not YAML: {_line(error)}"])
     overrides = [argument for argument in arguments if ("=" in argument or argument[0] == "~") and argument[0] != "-"]
     parsed = OverridesParser.create().parse_overrides(overrides)
     kept = [one for override in parsed if (one := _one_of_sweep(override, str(error), folder)) is not None]

@@ -48,7 +48,7 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
     module, package = _PLUGINS.get(found, (None, ""))
     if module is not None and find_spec(module) is None:
         raise ConfigError(
-            [f"hydra/launcher={given[-1]}: needs {package}, which is not installed here; pip install {package}"]
+            [f"hydra/launcher={given[-1]}: this needs {package}, which is not installed here; pip install {package}"]
         )
     launches = any(a in ("-m", "--multirun") for a in arguments) or is_sweep(arguments)
     if found == "submitit_slurm" and launches and not _LOOKS_ONLY & set(arguments) and shutil.which("srun") is None:

@@ -48,7 +48,7 @@ def _gpus(cfg: DictConfig) -> list[str]:
     needed = devices if isinstance(devices, int) else 1 + max(devices, default=0) if places(devices) else 0
     there = torch.cuda.device_count()
     return (
-        [f"trainer.devices={devices}: more GPUs than this machine has ({there})"]
+        [f"trainer.devices={devices}: this machine has only {there} GPUs; choose GPUs that it has"]
         if needed > there and not started
         else []
     )
@@ -63,7 +63,7 @@ def _cores(cfg: DictConfig) -> Iterator[str]:
     for key in (*(["trainer.devices"] if on_cpu else []), "engine.lanes"):
         given = OmegaConf.select(cfg, key)
         if isinstance(given, int) and given > most:
-            yield f"{key}: this machine can run at most {most} processes side by side; got {given}"
+            yield f"{key}: this machine can run only {most} processes side by side; set at most {most}, got {given}"
 
 
 def _folders(cfg: DictConfig) -> list[str]:
@@ -71,13 +71,15 @@ def _folders(cfg: DictConfig) -> list[str]:
     for key in ("paths.out", "paths.cache"):
         given = str(OmegaConf.select(cfg, key) or "")
         if not given.strip():
-            mistakes.append(f"{key}: empty; name a folder to write to")
+            mistakes.append(f"{key}: the value is empty; name a folder to write to")
         elif "\0" in given or any(len(part.encode(errors="replace")) > _LONGEST for part in Path(given).parts):
-            mistakes.append(f"{key}: a folder's name may have at most {_LONGEST} bytes; give a shorter one (name=...)")
+            mistakes.append(
+                f"{key}: a folder's name may have at most {_LONGEST} bytes and no zero byte; give another name=..."
+            )
         else:
             path = next(path for path in (Path(given), *Path(given).absolute().parents) if os.path.lexists(path))
             if not path.is_dir():
-                mistakes.append(f"{key}={given}: {path} is not a folder; remove it, or name another folder")
+                mistakes.append(f"{key}={given}: {path} is not a folder; remove {path}, or name another folder")
             elif not os.access(path, os.W_OK | os.X_OK):
                 mistakes.append(f"{key}={given}: {path} is not writable; name another folder")
     if mistakes:

@@ -24,19 +24,22 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
     mistakes = _seeded(cfg) + _predicted(cfg, turns)
     if reward in _LOCAL_REWARDS and states not in _DEMONSTRATED_STATES:
         mistakes.append(
-            f"reward={_short(reward)}: this reward needs a demonstrated action for comparison, but {states} has none; "
+            f"reward={_short(reward)}: this reward compares with a demonstrated action, but {states} states have none; "
             "choose states=expert_turns, states=pivots or reward=outcome"
         )
     if reward in _LOCAL_REWARDS and turns != 1:
-        mistakes.append(f"rollout.turns: reward={_short(reward)} judges one action; set rollout.turns=1, got {turns}")
+        mistakes.append(
+            f"rollout.turns: reward={_short(reward)} judges a single action; set rollout.turns=1, got {turns}"
+        )
     if reward == "Outcome" and turns is not None:
         mistakes.append(
-            f"rollout.turns: reward=outcome is paid at an episode's end; set rollout.turns=null, got {turns}"
+            f"rollout.turns: reward=outcome is paid at the end of an episode, which rollouts of {turns} turns may not "
+            "reach; set rollout.turns=null"
         )
     if turns is not None and (first := _first_decision(cfg)) is not None and first >= turns:
         mistakes.append(
-            f"gate: its first decision comes after turn {first}, when all rollouts of rollout.turns={turns} have ended; "
-            "set gate=never, or an earlier turn"
+            f"gate: the gate first decides after turn {first}, when all rollouts of rollout.turns={turns} have ended; "
+            "set gate=never, or let the gate decide after an earlier turn"
         )
     if loss == "Nll":
         mistakes += [
@@ -53,7 +56,9 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
             if not part_of(cfg, part)
         ]
         if value_of(cfg, "rollout", "sampling", "temperature") == 0:
-            mistakes.append("rollout.sampling.temperature: greedy samples of one state are identical; set it above 0")
+            mistakes.append(
+                "rollout.sampling.temperature: at temperature 0 all samples of a state are equal; set it above 0"
+            )
         for key, off, most in (("top_p", 1, 1), ("top_k", 0, math.inf), ("min_p", 0, 1)):
             value = value_of(cfg, "rollout", "sampling", key)
             # The sampling settings themselves refuse values that are out of range.
@@ -63,7 +68,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
                     f"be wrong; set it to {off}"
                 )
     if part_of(cfg, "advantage") in _GROUP_RULES and value_of(cfg, "allocator", "group_size") == 1:
-        mistakes.append("allocator.group_size: a group of one has no advantage; set at least 2")
+        mistakes.append("allocator.group_size: a group of one rollout has no group advantage; set it to at least 2")
     mistakes += _stepping(cfg) + _judging(cfg)
     if part_of(cfg, "advantage") == "Awpo" and value_of(cfg, "advantage", "difficulty"):
         tau, at_most_one = value_of(cfg, "advantage", "tau_high"), {"Exact", "Functional"}
@@ -113,7 +118,9 @@ def _seeded(cfg: Mapping[str, Any]) -> list[str]:
     return (
         []
         if inside
-        else [f"seed: random generators accept only 0 to {2**32 - 1}; choose a seed in this range, got {seed}"]
+        else [
+            f"seed: the random generators accept only seeds from 0 to {2**32 - 1}, got {seed}; choose one in this range"
+        ]
     )
 
 
@@ -123,8 +130,8 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
     mistakes = []
     if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn:
         mistakes.append(
-            f"update.steps: {steps} steps on {drawn} trees leave some steps without a tree; set update.steps to at "
-            f"most rollout.states={drawn}"
+            f"update.steps: an update of {steps} optimiser steps needs at least {steps} rollout trees, but it gets "
+            f"rollout.states={drawn}; set update.steps to at most {drawn}"
         )
     return mistakes
 
@@ -143,7 +150,7 @@ def _judging(cfg: Mapping[str, Any]) -> list[str]:
         ]
     if advantage not in _JUDGED_RULES:
         return [
-            f"judge: {judge} would score every rollout, but advantage={_short(advantage)} never uses its score; set "
+            f"judge: {judge} would score every rollout, but advantage={_short(advantage)} never uses the scores; set "
             "judge=none, or choose advantage=awpo or advantage=mixed"
         ]
     if states not in _DEMONSTRATED_STATES or value_of(cfg, "rollout", "turns") != 1:
@@ -162,13 +169,13 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
     mistakes = []
     if allocator in _PREDICTED and not part_of(cfg, "predictor"):
         mistakes.append(
-            f"allocator={_short(allocator)}: needs a predictor of mixed outcomes, but predictor is null; "
+            f"allocator={_short(allocator)}: this allocator needs a predictor of success, but predictor is null; "
             "set predictor=tiny, or choose allocator=uniform"
         )
     if part_of(cfg, "gate") == "Predicted" and not part_of(cfg, "predictor"):
         mistakes.append(
-            "gate=predicted: needs a predictor of mixed outcomes, but predictor is null; set predictor=tiny, or choose another "
-            "gate"
+            "gate=predicted: this gate needs a predictor of success, but predictor is null; set predictor=tiny, or "
+            "choose another gate"
         )
     if (
         allocator in _PREDICTED
@@ -177,7 +184,7 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
     ):
         mistakes.append(
             f"advantage.zero_variance: allocator={_short(allocator)} has spent its whole budget before a refill; set "
-            "it to drop or keep"
+            "advantage.zero_variance to drop or keep"
         )
     if turns == 1 and (branches := _branching(cfg)):
         mistakes.append(
@@ -187,12 +194,12 @@ def _predicted(cfg: Mapping[str, Any], turns: Any) -> list[str]:
     states, prompts = value_of(cfg, "rollout", "states"), value_of(cfg, "allocator", "prompts")
     if allocator == "Pcl" and isinstance(prompts, int) and isinstance(states, int) and prompts > states:
         mistakes.append(
-            f"allocator.prompts: cannot choose {prompts} prompts from rollout.states={states} candidates; "
+            f"allocator.prompts: {prompts} prompts cannot be chosen from rollout.states={states} candidates; "
             f"set rollout.states to {2 * prompts}, twice as many, as in TRACE's experiments"
         )
     most = value_of(cfg, "predictor", "reward_max")
     if part_of(cfg, "reward") == "Graded" and isinstance(most, int | float) and most < 2:
-        mistakes.append(f"predictor.reward_max: reward=graded pays up to 2; set predictor.reward_max=2, got {most}")
+        mistakes.append(f"predictor.reward_max: reward=graded can be up to 2; set predictor.reward_max=2, got {most}")
     return mistakes
 
 

@@ -68,10 +68,10 @@ def _misplaced(value: str, place: str) -> Iterator[str]:
     try:
         port = urlsplit(value).port
     except ValueError:  # for example an IPv6 address without its closing bracket
-        yield f"{place}: the address has no valid host and port; a port is a number from 1 to 65535"
+        yield f"{place}: the address needs a valid host and port; a port is a number from 1 to 65535"
         return
     if port == 0:
-        yield f"{place}: a port is a number from 1 to 65535, got 0"
+        yield f"{place}: the port of the address must be a number from 1 to 65535, got 0"
 
 
 def _credentials(place: str) -> str:
@@ -83,6 +83,6 @@ def _credentials(place: str) -> str:
 
 def _no_variable(place: str) -> str:
     return (
-        f"{place}: this takes the NAME of an environment variable (capital letters, digits and _), not the key itself; "
+        f"{place}: give the NAME of an environment variable (capital letters, digits and _), not the key itself; "
         "export the key under a name such as TURNWISE_JUDGE_KEY and give that name"
     )

@@ -224,7 +224,7 @@ class UpdateSettings:
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be a share in [0, 1], got {self.decay}")
         if self.offload and not self.recompute:
-            raise ValueError("offload needs recompute, whose layer inputs it moves; set recompute to true as well")
+            raise ValueError("offload moves the layer inputs that recompute stores, so set recompute to true as well")
         _at_least(
             1, steps=self.steps, max_skips=self.max_skips, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens
         )

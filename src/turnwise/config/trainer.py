@@ -33,7 +33,7 @@ _ELSEWHERE = {  # other arguments of the Trainer -> the setting of a run to use 
 }
 _FIXED = {  # argument of the Trainer -> the only value it may have, and the reason
     "reload_dataloaders_every_n_epochs": (1, "each iteration collects new rollouts"),
-    "num_sanity_val_steps": (0, "the base policy is evaluated before training anyway"),
+    "num_sanity_val_steps": (0, "the run itself evaluates the base policy before training"),
 }
 
 
@@ -52,7 +52,7 @@ def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
     if not isinstance(node, Mapping) or node.get("_target_") != _LIGHTNINGS:
         return []
     mistakes = [
-        f"callbacks.checkpoint.{key}: must stay {value}, or a killed run would not resume; got {node[key]!r}"
+        f"callbacks.checkpoint.{key}: this value must stay {value}, or a killed run would not resume; got {node[key]!r}"
         for key, value in _CHECKPOINT.items()
         if key in node and (node[key] != value or type(node[key]) is not type(value))
     ]
@@ -63,12 +63,12 @@ def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
     every = node.get("every_n_epochs", 1)
     if not _whole(every, 1):
         mistakes.append(
-            "callbacks.checkpoint.every_n_epochs: number of iterations between two checkpoints; must be at least 1, "
-            f"got {every!r}"
+            "callbacks.checkpoint.every_n_epochs: the number of iterations between two checkpoints must be a whole "
+            f"number of at least 1, got {every!r}"
         )
     known = {*_CHECKPOINT, "dirpath", "every_n_epochs", "_target_"}
     return mistakes + [
-        f"callbacks.checkpoint.{key}: a run always keeps exactly its last two checkpoints; leave it out"
+        f"callbacks.checkpoint.{key}: a run always keeps exactly its last two checkpoints; leave out this key"
         for key in map(str, node)
         if key not in known
     ]
@@ -82,12 +82,12 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
     if not isinstance(trainer, Mapping):
         return []
     mistakes = [
-        f"trainer.{key}: the run sets this itself; {_ELSEWHERE.get(key, 'leave it out')}"
+        f"trainer.{key}: the run sets this argument itself; {_ELSEWHERE.get(key, 'leave it out')}"
         for key in map(str, trainer)
         if not key.startswith("_") and key not in _FREE.split()
     ]
     mistakes += [
-        f"trainer.{key}: must stay {value}: {why}; got {trainer[key]!r}"
+        f"trainer.{key}: this value must stay {value}, because {why}; got {trainer[key]!r}"
         for key, (value, why) in _FIXED.items()
         if key in trainer and (trainer[key] != value or isinstance(trainer[key], bool))
     ]
@@ -112,12 +112,12 @@ def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
         )
     for name, least, meaning in (
         ("num_nodes", 1, "machines of the run"),
-        ("max_epochs", 0, "iterations (0 only evaluates the base policy)"),
+        ("max_epochs", 0, "iterations (0: only evaluate the base policy)"),
         ("log_every_n_steps", 0, "optimiser steps between two lines of a log"),
     ):
         if name in trainer and not _whole(trainer[name], least):
             mistakes.append(
-                f"trainer.{name}: number of {meaning}; must be a whole number of at least {least}, got "
+                f"trainer.{name}: the number of {meaning} must be a whole number of at least {least}, got "
                 f"{trainer[name]!r}"
             )
     return mistakes

@@ -53,8 +53,8 @@ def bad_name(name: Any) -> Iterator[str]:
     parts = name.split("/") if isinstance(name, str) else []
     if parts and (not name.strip() or {"", ".", ".."} & set(parts) or not name.isprintable()):
         yield (
-            f"name: got {name!r}, which cannot be the name of a folder below outputs; use letters, digits and punctuation "
-            "without empty parts, . or .. (paths.out=... writes elsewhere)"
+            f"name: {name!r} cannot be the name of a folder below outputs; use letters, digits and punctuation, and no "
+            "part between slashes that is empty, . or .. (to write elsewhere, set paths.out=...)"
         )
 
 
@@ -83,21 +83,21 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
     key, equals, value = argument.lstrip("+").partition("=")
     is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and (folder / key).is_dir()
     if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP:
-        yield f"{argument[:40]}...: nested too deeply to be read; write it flat, or into a file"
+        yield f"{argument[:40]}...: this argument is nested too deeply; flatten it, or write it into a file"
     elif key in _OF_HYDRA and equals:
         yield f"{key}: {_OF_HYDRA[key]}"
     elif key == "hydra.searchpath" and (gone := [place for place in _folders(value) if not place.is_dir()]):
         yield f"hydra.searchpath: there is no folder {gone[0]}; correct it, or leave it out"
     elif re.fullmatch(r"hydra\.(launcher|sweeper)\._target_", key) and equals:
-        yield f"{argument}: Hydra's plugins are chosen as groups: hydra/launcher=NAME"
+        yield f"{argument}: Hydra's plugins are chosen as groups; write hydra/launcher=NAME or hydra/sweeper=NAME"
     elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
-        yield f"{key}={value}: a group takes the name of one of its files, not a number"
+        yield f"{key}={value}: {key} is a group; give the name of one of its files, not a number or truth value"
     elif is_group and value == "null":
         off = next((name for name in ("none", "never") if (folder / key / f"{name}.yaml").is_file()), None)
         remedy = (
             f"to use none, set {key}={off}" if off else "every run needs this group; choose one of the group's files"
         )
-        yield f"{key}=null: {f'to use none, write ~{key}' if key in _OPTIONAL else remedy}"
+        yield f"{key}=null: a group cannot be null; {f'to use none, write ~{key}' if key in _OPTIONAL else remedy}"
     elif is_group and key not in _SEVERAL and re.fullmatch(r"\[.*,.*\]", value, re.DOTALL):
         yield f"{key}: a run has one {key}, but the list names several; choose one"
 

@@ -97,7 +97,7 @@ def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = No
     found = format_of(chat)
     lost_tools = "data.tools_as_text=true" if as_text else _lost_tools(chat, found)
     if not lost_tools and not lost_system and not _shows_system(chat, True):
-        lost_system = "the chat template drops the system turn after a tool has answered"
+        lost_system = "the chat template drops the system turn once a tool has answered"
     return Dialect(form or ("hermes" if lost_tools else found) or "hermes", lost_system, lost_tools)
 
 
@@ -112,16 +112,22 @@ def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[
     """
     for step, action in zip(steps_of(trajectory), actions, strict=True):
         if not action.strip():
-            return f"{step.id} is rendered as an empty reply"
+            return f"the chat template renders the demonstrated reply {step.id} as an empty text"
         if step.calls:
             try:
                 made = PARSERS[dialect.format](action, trajectory.tools).calls
             except ToolCallError as error:
-                return f"{step.id}: the rendered calls cannot be read in the format {dialect.format} ({error})"
+                return (
+                    f"{step.id}: the tool calls that the chat template renders cannot be read in the format "
+                    f"{dialect.format} ({error})"
+                )
             if not equivalent(made, step.calls):
-                return f"{step.id}: the rendered calls, read in the format {dialect.format}, differ from tool_calls"
+                return (
+                    f"{step.id}: the tool calls that the chat template renders, read in the format {dialect.format}, "
+                    "differ from the calls in tool_calls"
+                )
         elif step.content.strip() and step.content.strip() not in action:
-            return f"{step.id}: the rendered reply does not contain the text of the message"
+            return f"{step.id}: the reply that the chat template renders does not contain the text of the message"
     return ""
 
 

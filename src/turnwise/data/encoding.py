@@ -38,7 +38,9 @@ def rendered(
         return checked_text(str(text))
     except Exception as error:  # templates may raise any exception
         roles = " ".join(str(m.get("role")) for m in messages)
-        raise ChatTemplateError(f"{name}: the chat template refuses the messages ({roles}): {error}") from error
+        raise ChatTemplateError(
+            f"{name}: the chat template refuses the messages, whose roles are {roles}: {error}"
+        ) from error
 
 
 def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -40,7 +40,9 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
         raise record
     if not isinstance(record, Mapping):
         raise UnusableError(
-            f"the record is not an object but {type(record).__name__}", "write one JSON object per line", "no object"
+            f"the record must be a JSON object, but it is of type {type(record).__name__}",
+            "write one JSON object per line",
+            "no object",
         )
     if is_row(record):
         record = record_of(record, source)
@@ -122,7 +124,7 @@ def _pivot(record: Mapping[str, Any]) -> Pivot | None:
         )
     if record.get("task") is not None:
         raise UnusableError(
-            "the record has both a pivot and a task", "leave out 'task' or 'pivot'", "pivot with a task"
+            "the record has both keys 'pivot' and 'task'", "leave out one of the two", "pivot with a task"
         )
     return Pivot(*counts)
 
@@ -144,24 +146,28 @@ def _messages(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> tuple
 def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     where = f"messages[{place}]"
     if not isinstance(message, Mapping) or "role" not in message:
-        found = sorted(map(str, message)) if isinstance(message, Mapping) else type(message).__name__
+        has = f"only the keys {sorted(map(str, message))}" if isinstance(message, Mapping) else type(message).__name__
         raise UnusableError(
-            f"{where} has no role, only {found}", "write each message as {'role', 'content'}", "unusable message"
+            f"{where} must be an object with a role, got {has}",
+            "write each message as {'role', 'content'}",
+            "unusable message",
         )
     role = message["role"]
     if role not in ROLES:
-        raise UnusableError(f"{where} has unknown role {role!r}", f"use one of {', '.join(ROLES)}", "unknown role")
+        raise UnusableError(f"{where} has the unknown role {role!r}", f"use one of {', '.join(ROLES)}", "unknown role")
     message = _without_nulls({"content": "", **_without_nulls(message)})
     if not isinstance(message["content"], str):
         kind = type(message["content"]).__name__
         raise UnusableError(
             f"{where}.content must be text, got {kind}",
-            "join its text parts; images are not supported",
+            "write the content as one text; images are not supported",
             "content is not a string",
         )
     if strange := [key for key in _TEXTS if not isinstance(message.get(key, ""), str)]:
         raise UnusableError(
-            f"{where}.{strange[0]} must be text", "write it as text, or leave it out", "unusable message"
+            f"{where}.{strange[0]} must be text, got {type(message[strange[0]]).__name__}",
+            "write it as text, or leave it out",
+            "unusable message",
         )
     calls = message.pop("tool_calls", None) or []
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
@@ -170,12 +176,14 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None
         )
     if calls and role != "assistant":
         raise UnusableError(
-            f"{where} is a {role} message with tool_calls", "only assistants call tools", "unusable call"
+            f"{where} is a {role} message with tool_calls",
+            "leave out tool_calls, which only assistant messages may have",
+            "unusable call",
         )
     for call in calls:
         if problems := (tools is not None and check_call(call, tools)) or _strange_call(call):
             raise UnusableError(
-                f"{where} {'; '.join(problems)}",
+                f"{where} has an unusable tool call ({'; '.join(problems)})",
                 "correct the call, or the tool's schema in 'tools'",
                 "call does not fit its tool",
             )
@@ -213,9 +221,9 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
     Raises:
         UnusableError: the messages have another order.
     """
-    remedy = "restore the assistant turn, or drop the trajectory"
+    remedy = "add the missing assistant turn, or leave out the trajectory"
     if not any(message["role"] == "assistant" for message in messages):
-        raise UnusableError("no assistant turn", remedy, "no assistant turn")
+        raise UnusableError("the conversation has no assistant turn", remedy, "no assistant turn")
     opening = 0
     while messages[opening]["role"] == "system":
         opening += 1
@@ -232,15 +240,15 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
         role, before = messages[place]["role"], messages[place - 1]["role"]
         if role == "system":
             raise UnusableError(
-                f"messages[{place}] is a system message inside the conversation",
-                "move it to the start",
+                f"messages[{place}] is a system message after the start of the conversation",
+                "move it before the first user message",
                 "late system message",
             )
         if role == "assistant":
             if before == "assistant":
                 raise UnusableError(
-                    f"messages[{place}] is a second assistant turn without an observation",
-                    "add the observation, or merge the two turns",
+                    f"messages[{place}] is an assistant turn that follows another one without an observation",
+                    "add the user or tool message between the two turns, or merge them",
                     "turns do not alternate",
                 )
             answers = max(1, len(messages[place].get("tool_calls", ())))
@@ -268,4 +276,6 @@ def from_text(text: str, what: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise UnusableError(f"{what} is text but not JSON ({error})", f"write {what} as JSON", "broken JSON") from error
+        raise UnusableError(
+            f"{what} is a text that is not JSON ({error})", f"write {what} as JSON", "broken JSON"
+        ) from error

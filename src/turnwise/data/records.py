@@ -74,7 +74,9 @@ def read_records(
             f"{name}: this is a pipe or a device, not a file; save its content as a {kind} and name that file in {key}"
         )
     if path.suffix != ".parquet" and path.suffix not in _JSON:
-        raise InputError(f"{name}: unknown kind of file; use {', '.join(_JSON)} (JSON) or .parquet")
+        raise InputError(
+            f"{name}: files that end in {path.suffix!r} cannot be read; use {', '.join(_JSON)} (JSON) or .parquet"
+        )
     try:
         if path.suffix == ".parquet":
             yield from _rows(path, name, told)
@@ -143,7 +145,7 @@ def _parse(line: bytes | None, limit: int) -> Any:
         record = json.loads(line.decode("utf-8-sig"), parse_constant=_refuse, object_pairs_hook=once)
     except UnicodeDecodeError as error:
         raise UnusableError(
-            f"the line is not UTF-8 (byte {error.start})", "save the file as UTF-8", "not UTF-8"
+            f"the line is not UTF-8: its byte {error.start} is invalid", "save the file as UTF-8", "not UTF-8"
         ) from error
     except TwiceError as error:
         raise UnusableError(
@@ -171,7 +173,9 @@ def _plain_values(record: Any) -> Any:
         ) from error
     except UnicodeEncodeError as error:
         raise UnusableError(
-            "the record contains half a surrogate pair", "write whole characters", "half a character"
+            "the record contains half a surrogate pair (such as \\ud83d alone), which is not a character",
+            "write the whole character",
+            "half a character",
         ) from error
     except RecursionError as error:
         raise UnusableError("the record is nested too deeply", "flatten the record", "nested too deeply") from error
@@ -218,8 +222,8 @@ class _Array:
                     break
         if found := self._next():
             raise InputError(
-                f"{self.name}: line {self.line}: there is {found!r} after the end of the array; write JSON "
-                "lines, or one array"
+                f"{self.name}: line {self.line}: {found!r} follows the end of the array; write either JSON "
+                "lines or only one array"
             )
 
     def _item(self) -> Any:
@@ -242,7 +246,7 @@ class _Array:
                     raise InputError(f"{place}: broken JSON ({error}); correct the record that begins here") from error
             if len(self.text) - self.at > 2 * self.limit:
                 raise InputError(
-                    f"{place}: the record that begins here has no end within {self.limit} bytes; correct it"
+                    f"{place}: the record that begins here is not complete after {self.limit} bytes; correct it"
                 )
             self._grow(len(self.text) - self.at)
         size = len(self.text[self.at : end].encode("utf-8", "replace"))
@@ -260,8 +264,8 @@ class _Array:
             what = repr(found) if found else "the end of the file"
             belongs = " or ".join(wanted)
             raise InputError(
-                f"{self.name}: line {self.line}: the JSON array is broken ({what} instead of {belongs}); correct "
-                "the file"
+                f"{self.name}: line {self.line}: the JSON array is broken, because {what} is where {belongs} "
+                "must be; correct the file"
             )
         self.at += 1
         return found

@@ -118,9 +118,15 @@ def each_trajectory(
                 problems.append(BadTrajectory(source, error.what, error.remedy, error.reason))
     what = ", ".join(map(str, names))
     if strict and problems:
-        raise DataError(f"{len(problems)} bad trajectories in {what}, and data.strict is set:", problems)
+        raise DataError(
+            f"{len(problems)} trajectories in {what} cannot be used, and data.strict=true forbids to skip them:",
+            problems,
+        )
     if not good:
-        raise DataError(f"no usable trajectory in {what}:" if problems else f"{what}: there is no trajectory", problems)
+        raise DataError(
+            f"no usable trajectory in {what}:" if problems else f"{what}: no trajectory was found; correct data.file",
+            problems,
+        )
     return tuple(problems)
 
 

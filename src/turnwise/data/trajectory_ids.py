@@ -42,7 +42,7 @@ def rewritten(name: str, spines: Sequence[Spine]) -> str:
     trajectory needs the several token lists ``spines``.
     """
     return (
-        f"{name}: the chat template rewrites earlier turns, first seen before assistant turn "
-        f"{len(spines[0].turns)} of a trajectory (it drops past reasoning or moves text); use a template that "
-        "keeps history as it was written, set data.thinking, or remove the reasoning from the demonstrations"
+        f"{name}: the chat template rewrites earlier turns: it drops their reasoning or moves text. This was first "
+        f"seen before assistant turn {len(spines[0].turns)} of a trajectory. Use a template that keeps the history as "
+        "it was written, set data.thinking=keep or data.thinking=drop, or remove the reasoning from the demonstrations"
     )

@@ -59,7 +59,10 @@ class Lanes:
         if lanes is not None and lanes < 1:
             raise ValueError(f"lanes must be at least 1, or null for one per core; got {lanes}")
         if lanes is not None and lanes > 1 and not copy:
-            raise ValueError(f"lanes={lanes} needs copy=true, because only this process sees the live module's weights")
+            raise ValueError(
+                f"lanes={lanes} needs copy=true, because the other lanes are processes that do not have the trained "
+                "module; set copy=true, or lanes=1"
+            )
         self.lanes = lanes
         self.schedule = check_schedule(schedule)
         self.version = -1

@@ -165,7 +165,7 @@ class Worker:
         if self._lost > RESTARTS:
             raise RuntimeError(
                 f"the sampling process ended {self._lost} times in a row, the last time with exit code {code}"
-                f"{' (killed; is there enough memory?)' if code == -signal.SIGKILL else ''}; "
+                f"{' (it was killed, probably because memory ran out)' if code == -signal.SIGKILL else ''}; "
                 "set engine.lanes=1 to sample in this process instead"
             )
         self._start()

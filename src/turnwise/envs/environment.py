@@ -256,7 +256,7 @@ def check_open(task: Task, done: bool, turns: int) -> None:
 def check_task(task: Task, name: str) -> None:
     """Raises ``ValueError`` if the task was not made for the environment called ``name``."""
     if task.env != name:
-        raise ValueError(f"task {task.id}: made for env {task.env!r}, not for {name!r}")
+        raise ValueError(f"task {task.id}: the task was made for env {task.env!r}, but it is used with env {name!r}")
 
 
 def same_text(action: str, expert: str) -> bool:

@@ -63,7 +63,7 @@ def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
         why = (
             ""
             if _turns()
-            else "; a synchronous call blocks the event loop of all episodes: make the blocking tool asynchronous"
+            else "; a synchronous call, perhaps in a tool, blocks the event loop of all episodes: make it asynchronous"
         )
         raise EnvironmentFault(f"{what}: no answer within {seconds:g} s{why}") from None
     except BaseException:  # an interrupt or a time-out alarm is caught too; else the coroutine would go on running

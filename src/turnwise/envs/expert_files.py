@@ -88,7 +88,7 @@ def _whole(path: Path) -> bool:
     except (OSError, ValueError) as error:
         why = f"cannot be read ({error})"
     if why:
-        logger.warning("%s: the checksum of this file %s; the demonstrations are generated again", path, why)
+        logger.warning("%s: the checksum stored beside this file %s; the demonstrations are generated again", path, why)
     return why is None
 
 

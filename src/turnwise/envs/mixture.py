@@ -46,7 +46,7 @@ class Mixture:
                 )
             if hasattr(part, "parts"):
                 raise ValueError(
-                    f"worlds.{name}: a mixture cannot contain another mixture; add the environments themselves"
+                    f"worlds.{name}: a mixture cannot contain a mixture; add the environments of the inner one"
                 )
             if part.name != name:
                 raise ValueError(
@@ -120,8 +120,8 @@ class Mixture:
         if part is None:
             known = ", ".join(self.parts)
             raise ValueError(
-                f"task {task.id}: made for env {task.env!r}, which is not in this mixture ({known}); add this "
-                f"environment as +env@env.worlds.{task.env}={task.env}, or remove the setting "
+                f"task {task.id}: the task was made for env {task.env!r}, but this mixture contains {known}; add the "
+                f"missing environment as +env@env.worlds.{task.env}={task.env}, or remove the setting "
                 f"env.worlds.{task.env}=null"
             )
         return part

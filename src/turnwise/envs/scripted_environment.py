@@ -96,8 +96,8 @@ class ScriptedEnv(ABC, Generic[S]):
         session = self.reset(task)
         if missing := self.unknown(session):
             raise InputError(
-                f"task {task.id}: {missing}, so the experts cannot demonstrate this task; give trajectories as "
-                "data.file, or choose a method that needs no trajectories (method=grpo, method=trace)"
+                f"task {task.id}: {missing}, so the experts cannot demonstrate this task; set data.file to a file of "
+                "trajectories, or choose a method that needs no trajectories (method=grpo, method=trace)"
             )
         expert = by_quality(
             quality, lambda: self.good(session, seed), lambda: self.clumsy(session, seed, self.chances())

@@ -67,6 +67,6 @@ def _fresh(
 
 def _too_few(what: str, count: int, seed: int, why: str) -> InputError:
     return InputError(
-        f"eval.seed={seed}: there are not {count} {what} besides those of eval.seed=0 ({why}); lower eval.tasks or "
-        "eval.items, or leave eval.seed at 0"
+        f"eval.seed={seed}: too few {what} differ from those of eval.seed=0: {count} are needed ({why}); lower "
+        "eval.tasks or eval.items, or leave eval.seed at 0"
     )

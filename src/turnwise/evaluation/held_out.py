@@ -95,7 +95,7 @@ def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 
         ValueError: ``before`` and ``after`` have different dialogues, or none.
     """
     if not before or before.keys() != after.keys():
-        raise ValueError(f"both sides need the same dialogues, got {len(before)} and {len(after)}")
+        raise ValueError(f"both evaluations need the same dialogues, got {len(before)} and {len(after)}")
     table = np.array([[*before[name], *after[name]] for name in before])
     change = pooled(after) - pooled(before)
     if len(table) < 2:

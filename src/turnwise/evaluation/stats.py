@@ -112,13 +112,13 @@ def paired_mean_difference(
         ValueError: ``before`` and ``after`` differ in suites or tasks, a suite has no task, or a task has no attempt.
     """
     if not before or set(before) != set(after):
-        raise ValueError(f"both sides need the same suites, got {_names(before)} and {_names(after)}")
+        raise ValueError(f"both evaluations need the same suites, got {_names(before)} and {_names(after)}")
     changes, resampled = [], np.zeros(resamples)
     for index, suite in enumerate(before):
         if not before[suite] or set(before[suite]) != set(after[suite]):
             odd = set(before[suite]) ^ set(after[suite])
             raise ValueError(
-                f"a paired comparison needs the same tasks on both sides{_of(suite)}; on one side only: {_names(odd)}"
+                f"a paired comparison needs the same tasks in both evaluations{_of(suite)}; only in one: {_names(odd)}"
             )
         tasks = list(before[suite])
         change = _task_means(after[suite], tasks) - _task_means(before[suite], tasks)

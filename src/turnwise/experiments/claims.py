@@ -78,7 +78,7 @@ class Precondition(Part):
         if self.same is not None:
             if any(own):
                 raise ValueError(
-                    "a precondition with `same` may only state which claims need it; leave out its other keys"
+                    "a precondition with `same` may have only the keys `rows`, `claims` and `metrics`; leave out others"
                 )
         elif not (self.says and self.metric and self.row) or (self.low is None and self.high is None):
             raise ValueError(
@@ -137,14 +137,16 @@ def comparison(text: str, rows: Collection[str]) -> Comparison:
     found = _CLAIM.fullmatch(text)
     if not found:
         raise ValueError(
-            f"directions: {text!r} is not of the form 'row > row', 'row > number' or 'row > row - number', "
-            f"where ' at {' or '.join(SCALES)}' may follow"
+            f"directions: the claim {text!r} must have the form 'row > row', 'row > number' or 'row > row - number', "
+            f"after which ' at {' or '.join(SCALES)}' may follow"
         )
     left, sign, right, plus, size, at = found.groups()
     shift = float(size or 0) * (-1 if plus == "-" else 1)
     sides = (_side(left, text, rows), _side(right, text, rows))
     if not isinstance(sides[0], str):
-        raise ValueError(f"directions: {text!r}: there is no row {left!r}")
+        raise ValueError(
+            f"directions: the claim {text!r} must begin with a row of the sweep, but {left!r} is not a row"
+        )
     if sign == ">":
         return Comparison(sides[0], sides[1], shift, text, at=at)
     return Comparison(sides[1], sides[0], -shift, text, at=at)  # a < b + s is the same as b - a > -s
@@ -157,7 +159,7 @@ def _side(word: str, text: str, rows: Collection[str]) -> str | float:
         return float(word)
     except ValueError:
         raise ValueError(
-            f"directions: the claim {text!r} compares the row {word!r}, but the sweep has no such row"
+            f"directions: the claim {text!r} names {word!r}, which is neither a row of the sweep nor a number"
         ) from None
 
 
@@ -177,15 +179,17 @@ def check_preconditions(
     for name, one in preconditions.items():
         for row in (one.row, *one.rows):
             if row and row not in rows:
-                raise ValueError(f"preconditions.{name}: there is no row {row!r}")
+                raise ValueError(f"preconditions.{name}: the sweep has no row {row!r}")
         if strange := sorted(set(one.claims) - {text for texts in claims.values() for text in texts}):
             raise ValueError(f"preconditions.{name}.claims: {strange[0]!r} is not a claim of this file")
         if strange := sorted(set(one.metrics) - claims.keys()):
-            raise ValueError(f"preconditions.{name}.metrics: no claim of this file is about {strange[0]!r}")
+            raise ValueError(f"preconditions.{name}.metrics: no claim of this file is about the metric {strange[0]!r}")
         if one.same is None and pilots is None:
-            raise ValueError(f"preconditions.{name}: `pilots` must name the seeds of the runs that measure it")
+            raise ValueError(
+                f"preconditions.{name}: set `pilots.seeds` to the seeds of the runs that measure this precondition"
+            )
     if pilots and (shared := sorted(set(pilots.seeds) & set(seeds))):
         raise ValueError(
-            f"pilots.seeds: the runs of the claims use seed {shared[0]} too; pilot runs are used to choose settings, so "
-            "give them other seeds"
+            f"pilots.seeds: seed {shared[0]} is also a seed of the sweep's runs; pilot runs are used to choose "
+            "settings, so give them other seeds"
         )

@@ -109,9 +109,9 @@ def of_pilots(asked: Asked) -> Asked:
     if sweep.pilots is None or not rows:
         shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})
         told = (
-            f"its preconditions are those of {', '.join(shared)}"
+            f"its preconditions are measured by the pilot runs of {', '.join(shared)}"
             if shared
-            else "the sweep has no precondition on these rows"
+            else "the sweep measures no precondition on these rows"
         )
         raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
     if sweep.start_seed is None:
@@ -249,7 +249,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"seed={text}: not a comma-separated list of whole numbers") from None
+        raise InputError(f"seed={text}: give a comma-separated list of whole numbers") from None
     if min(seeds) < 0:
         raise InputError(f"seed={text}: a seed must be at least 0, got {min(seeds)}")
     return seeds
@@ -271,7 +271,7 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         elif key in ("sweep", "scale", "rows", "seed", "pilots"):
             given[key] = value
         elif not sign and not key.startswith("~"):
-            raise InputError(f"{argument}: not of the form key=value")
+            raise InputError(f"{argument}: this argument is not of the form key=value")
         elif key in ("name", "paths.out"):
             raise InputError(
                 f"{argument}: the rows of a sweep have names and folders of their own; leave out this argument"
@@ -284,10 +284,10 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
             extra.append(argument)
     scale = given.get("scale", "tiny")
     if scale not in ("tiny", "paper"):
-        raise InputError(f"scale={scale}: a sweep has the scales tiny and paper")
+        raise InputError(f"scale={scale}: the scale of a sweep must be tiny or paper")
     pilots = given.get("pilots", "false").lower()
     if pilots not in ("true", "false") or (pilots == "true" and "seed" in given):
-        raise InputError("pilots=true: the sweep file names the seeds of pilot runs; leave out seed=")
+        raise InputError(f"pilots={pilots}: give true or false, and no seed= with true: the sweep file has the seeds")
     asked = Asked(
         find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
         folder,

@@ -46,7 +46,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     todo = [one for one in standings if one.open or (asked.fresh and one.state == "finished")]
     console.print(states_table(title, standings))
     told = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
-    console.print(f"{told}; {len(todo)} to do.")
+    console.print(f"Runs: {told}; {len(todo)} of them still to be executed.")
     if asked.dry or not todo:
         return standings
     trouble = ""
@@ -63,7 +63,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     if left:
         first = f"{left[0].job.row}, seed {left[0].job.seed}: {left[0].said or left[0].state}"
         lines = [
-            f"{len(left)} of {len(todo)} runs did not finish; the same command starts only these. The first is {first}"
+            f"{len(left)} of {len(todo)} runs did not finish; the same command starts only these. The first: {first}"
         ]
         raise RowsFailed("\n".join([*lines, trouble] if trouble else lines))
     return standings

@@ -56,7 +56,10 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
         if found == wanted:
             return Standing(job, folder, "finished")
         return Standing(
-            job, folder, "changed", f"result of configuration {found}, not {wanted}; fresh=true replaces it"
+            job,
+            folder,
+            "changed",
+            f"the result is of configuration {found}, not {wanted}; fresh=true renames the folder and starts again",
         )
     if (error_file(folder)).exists():
         text = error_file(folder).read_text(encoding="utf-8", errors="replace")
@@ -67,8 +70,13 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
         except ConfigError as error:
             return Standing(job, folder, "changed", str(error))
         if same:
-            return Standing(job, folder, "interrupted", "resumes from its last checkpoint")
-        return Standing(job, folder, "changed", "started with another configuration; fresh=true replaces it")
+            return Standing(job, folder, "interrupted", "the same command resumes from its last checkpoint")
+        return Standing(
+            job,
+            folder,
+            "changed",
+            "the folder has a run of another configuration; fresh=true renames the folder and starts again",
+        )
     return Standing(job, folder, "waiting")
 
 

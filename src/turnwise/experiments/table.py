@@ -61,9 +61,9 @@ class Row(Part):
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if self.same is not None and (self.overrides is not None or self.at):
-            raise ValueError("a row with `same` takes the other row's overrides; leave out its own")
+            raise ValueError("a row with `same` takes the other row's overrides; leave out `overrides` and `at`")
         if self.same is not None and (self.starts is not None or self.starts_at):
-            raise ValueError("a row with `same` starts where the other row starts; leave out its own")
+            raise ValueError("a row with `same` starts where the other row starts; leave out `starts` and `starts_at`")
         if self.same_at and self.same is None:
             raise ValueError("same_at replaces `same` at one scale, but there is no `same`")
         return self
@@ -123,10 +123,10 @@ class Sweep(Part):
             if " " in name:
                 raise ValueError(f"rows.{name}: the name of a row must be one word")
             if strange := sorted(row.numbers.keys() - self.columns.keys()):
-                raise ValueError(f"rows.{name}.numbers: {strange[0]} is not one of the columns")
+                raise ValueError(f"rows.{name}.numbers: {strange[0]} is not one of the keys under `columns`")
         for scale, columns in self.columns_at.items():
             if strange := sorted(columns.keys() - self.columns.keys()):
-                raise ValueError(f"columns_at.{scale}: {strange[0]} is not one of the columns")
+                raise ValueError(f"columns_at.{scale}: {strange[0]} is not one of the keys under `columns`")
         for metric in (*self.directions, *self.also):
             self.claims(metric)
         for metric, least in self.least.items():
@@ -136,12 +136,12 @@ class Sweep(Part):
                 )
         for level in self.reach:
             if isinstance(level, str) and level not in self.rows:
-                raise ValueError(f"reach: {level!r} is neither a percentage nor a row")
+                raise ValueError(f"reach: {level!r} is neither a percentage nor a row of the sweep")
         if self.panels and self.curve is None:
-            raise ValueError("panels: panels need a drawing; set `curve`, or leave out `panels`")
+            raise ValueError("panels: panels divide the figure that `curve` draws; set `curve`, or leave out `panels`")
         for title, rows in self.panels.items():
             if strange := sorted(set(rows) - self.rows.keys()):
-                raise ValueError(f"panels.{title}: {strange[0]!r} is not a row")
+                raise ValueError(f"panels.{title}: {strange[0]!r} is not a row of the sweep")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds: give at least one seed, and each seed only once; got {list(self.seeds)}")
         claims = {metric: [claim.text for claim in self.claims(metric)] for metric in (*self.directions, *self.also)}
@@ -228,7 +228,7 @@ def find_sweep(name: str, folder: Path) -> Sweep:
         names = sweep_names(folder)
         near = get_close_matches(name, names, n=1, cutoff=0.6)
         told = f"did you mean {near[0]!r}?" if near else f"the sweeps are {', '.join(names)}"
-        raise InputError(f"sweep={name}: sweep has no {name!r}; {told}")
+        raise InputError(f"sweep={name}: there is no sweep {name!r}; {told}")
     return read_sweep(path)
 
 
@@ -242,7 +242,7 @@ def read_sweep(path: Path | str) -> Sweep:
     try:
         stat = path.stat()
     except FileNotFoundError as error:
-        raise InputError(f"{path}: no such sweep file; choose one of conf/sweep/") from error
+        raise InputError(f"{path}: there is no such sweep file; choose a file in conf/sweep/") from error
     return _read(path, stat.st_mtime_ns, stat.st_size)
 
 
@@ -254,7 +254,7 @@ def _read(path: Path, changed: int, size: int) -> Sweep:
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     if not isinstance(raw, Mapping):
-        raise InputError(f"{path}: not a sweep; it needs paper, entry, title and rows")
+        raise InputError(f"{path}: the file is not a sweep; it needs the keys paper, entry, title and rows")
     try:
         return Sweep.model_validate({"name": path.stem, **raw})
     except ValidationError as error:

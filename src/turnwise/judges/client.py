@@ -123,11 +123,13 @@ class ChatClient:
             self._places = asyncio.Semaphore(self.concurrency)
         async with self._places:
             if time.monotonic() < self._shut_until:
-                raise self._fault(ChatFault("skipped", f"{self._failed} questions in a row have failed"))
+                why = f"no question is sent for a while, because {self._failed} questions in a row have failed"
+                raise self._fault(ChatFault("skipped", why))
             if self.budget is not None and self.cost >= self.budget:
                 raise self._fault(ChatFault("budget", f"the budget of {self.budget:g} is spent"))
             if self.budget is not None and self.tally.unmetered:
-                raise self._fault(ChatFault("budget", "the server reports no token counts, so the cost is unknown"))
+                why = "the server reports no token counts, so the cost cannot be compared with the budget"
+                raise self._fault(ChatFault("budget", why))
             yield time.monotonic() + self.time_limit
 
     async def ask(self, request: Mapping[str, Any], deadline: float) -> Reply:
@@ -217,7 +219,7 @@ class ChatClient:
             if not isinstance(text, str):
                 raise TypeError
         except (ValueError, LookupError, TypeError, AttributeError):
-            detail = f"the answer of {len(body)} bytes is not a chat completion"
+            detail = f"the answer ({len(body)} bytes) is not a chat completion"
             raise ChatFault("garbage", detail, said=self._masked(body)) from None
         self.tally.answered += 1
         self._meter(answer.get("usage"))
@@ -232,7 +234,7 @@ class ChatClient:
             return ChatFault("server_error", f"status {status}", after, words)
         if status == 408:
             return ChatFault("timeout", "status 408", said=words)
-        hint = ", check the key" if status in (401, 403) else ""
+        hint = f", check the key in {self.key_variable}" if status in (401, 403) else ""
         return ChatFault("rejected", f"status {status}{hint}", said=words)
 
     def _masked(self, body: bytes) -> str:
@@ -260,6 +262,6 @@ class ChatClient:
         if fault.kind not in self._told:
             self._told.add(fault.kind)
             logger.warning(
-                "endpoint %s: %s; further faults of this kind are only counted, as %s", self.url, fault, fault.kind
+                "endpoint %s: %s; further faults of the kind %s are counted, not shown", self.url, fault, fault.kind
             )
         return fault

@@ -110,7 +110,7 @@ class EndpointJudge:
         assert self._background is not None
         away = self._background.submit(self.client.away()).result() if known else None
         return (
-            f"judge at {self.client.url} does not answer ({away}); only replies in its cache have scores"
+            f"judge at {self.client.url} does not answer ({away}); only replies that are in judge.cache get a score"
             if away
             else None
         )
@@ -207,5 +207,5 @@ class EndpointJudge:
 
     def _tell(self, error: CacheError) -> None:
         if not self._counts["cache_errors"]:
-            logger.warning("judge: the cache fails (%s); scores are used but not cached", error)
+            logger.warning("judge.cache: the cache cannot be used now (%s); scores are used but not cached", error)
         self._counts["cache_errors"] += 1

@@ -52,8 +52,9 @@ def check_adapter(folder: Path, base: str | Path) -> None:
             raise WeightsError(f"{ADAPTER_CONFIG} sets {key}, which is not supported here")
     if (start := about.get("init_lora_weights")) not in _INITS:
         raise WeightsError(
-            f"{ADAPTER_CONFIG} has init_lora_weights={start!r}, which changes the base's weights when it is loaded; "
-            "convert it to a plain LoRA (peft: save_pretrained with path_initial_model_for_weight_conversion)"
+            f"{ADAPTER_CONFIG} has init_lora_weights={start!r}, with which loading the adapter changes the base "
+            "model's weights; convert the adapter to a plain LoRA with peft's save_pretrained and its argument "
+            "path_initial_model_for_weight_conversion"
         )
     for key, pattern, most in (("r", "rank_pattern", _RANK), ("lora_alpha", "alpha_pattern", _ALPHA)):
         given = about.get(pattern) or {}
@@ -118,7 +119,7 @@ def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
     noted = read_json(folder / _BASE) if (folder / _BASE).exists() else {}
     if "spread" in noted:
         if noted["spread"] != fingerprint(weight_files(base)):
-            raise WeightsError(f"the adapter was trained on other weights, those of {noted.get('base')}")
+            raise WeightsError(f"the adapter was trained on other weights, namely those of {noted.get('base')}")
     elif isinstance(recorded, str) and recorded and _short(recorded) != _short(str(base)):
         raise WeightsError(
             f"the adapter was trained on {recorded}; if this is the same model, correct base_model_name_or_path in its "

@@ -213,8 +213,9 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
     known = KINDS | ({KIND} if heed_plans(model) else set())
     if strange := sorted(set(getattr(config, "layer_types", None) or ()) - known):
         raise ValueError(
-            f"{model.config.model_type}: layers of kind {', '.join(strange)} pass a state from token to token or choose what "
-            "they read, which a packed tree does not reproduce; use a model that docs/models.md lists as exact"
+            f"{model.config.model_type}: layers of kind {', '.join(strange)} carry a state from token to token or "
+            "attend only to selected tokens, which the forward pass over a packed rollout tree cannot reproduce; use a "
+            "model that docs/models.md lists as exact"
         )
     fix_rope(model, longest)
     model.set_attn_implementation(NAME)

@@ -46,7 +46,10 @@ def needs_of(model: Any) -> Needs:
     with torch.no_grad():
         body(input_ids=one, position_ids=one - 1, use_cache=False, plan=seen)
     if not seen.heads:
-        raise ValueError(f"{config.model_type}: its layers do not use transformers' attention interface")
+        raise ValueError(
+            f"{config.model_type}: the layers of this model do not use transformers' attention interface; use a model "
+            "that docs/models.md lists as exact"
+        )
     states = (seen.flow.last or {}).values()
     return Needs(
         tuple(seen.heads.get(layer, (0, 0)) for layer in range(max(seen.heads) + 1)),

@@ -35,7 +35,9 @@ class Head:
     def __init__(self, model: nn.Module) -> None:
         self.base = unwrapped(model)
         if self.base.get_output_embeddings() is None:
-            raise ValueError(f"{self.base.config.model_type}: the model has no output embedding")
+            raise ValueError(
+                f"{self.base.config.model_type}: the model has no output embedding; use a causal language model"
+            )
         if self.base not in _known:
             _known[self.base] = self._is_product()
         self.plain = _known[self.base]
@@ -102,7 +104,8 @@ class Head:
                 logits = self._own(hidden)
         except Exception as error:  # the model's code may raise anything
             raise ValueError(
-                f"{self.base.config.model_type}: its head cannot be computed separately ({type(error).__name__}: {error})"
+                f"{self.base.config.model_type}: the output head cannot be computed apart from the transformer "
+                f"({type(error).__name__}: {error}); use a model that docs/models.md lists as exact"
             ) from error
         finally:
             hook.remove()

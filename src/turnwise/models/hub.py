@@ -34,7 +34,8 @@ def at_hand(model: str, key: str) -> str:
         cached = [isinstance(try_to_load_from_cache(model, name), str) for name in ("config.json", *_WEIGHTS)]
     except HFValidationError:  # the text is not a valid id, so it can only be a path
         raise InputError(
-            f"{key}={model}: there is no such folder, and this is not a valid id on the Hugging Face hub"
+            f"{key}={model}: there is no such folder, and this text is not a valid id on the Hugging Face hub; give "
+            "the path of an existing folder, or an id such as Qwen/Qwen3-4B"
         ) from None
     offline = constants.HF_HUB_OFFLINE
     if not offline and _answers(constants.ENDPOINT):

@@ -50,8 +50,8 @@ def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedMod
         return _copied(base, into)
     except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
         raise PolicyError(
-            f"no plain copy of {base.config.model_type} can be made ({type(error).__name__}: {error}); set "
-            "engine.copy=false to sample from the live module"
+            f"no plain copy of {base.config.model_type}, with the LoRA adapter merged into the weights, can be made "
+            f"({type(error).__name__}: {error}); set engine.copy=false to sample from the trained weights themselves"
         ) from error
 
 
@@ -162,14 +162,14 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
             f"policy.start={adapter}: there is no adapter_model.safetensors; give the adapter folder of a finished run on "
             "the same policy.model"
         )
-    told = f"policy.start={adapter}: this is not an adapter for this policy.model"
+    told = f"policy.start={adapter}: this adapter cannot be merged into policy.model={model}"
     try:
         check_adapter(adapter, model)
         adapted = PeftModel.from_pretrained(policy, adapter)
         strange = set(tensor_names(adapter / ADAPTER)) ^ get_peft_model_state_dict(adapted).keys()
         if strange:  # weights of other layers, which peft would silently ignore
             raise WeightsError(
-                f"the adapter and the model differ in the weight {min(strange)} and {len(strange) - 1} more"
+                f"the weight {min(strange)} and {len(strange) - 1} more exist only in the adapter or only in the model"
             )
         merged = adapted.merge_and_unload()
         check_finite(merged.named_parameters())
@@ -218,8 +218,8 @@ def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None 
     if layers is not None:
         if not isinstance(getattr(backbone, "layers", None), torch.nn.ModuleList) or layers > len(backbone.layers):
             raise PolicyError(
-                f"predictor.layers={layers}: {model} does not have so many layers to choose from "
-                f"(it has {backbone.config.num_hidden_layers}); give a smaller number, or null for all layers"
+                f"predictor.layers={layers}: {layers} of the {backbone.config.num_hidden_layers} layers of {model} "
+                "cannot be selected; give a smaller number, or null to keep all layers (some models allow only null)"
             )
         backbone.layers = backbone.layers[:layers]
         backbone.config.num_hidden_layers = layers
@@ -258,7 +258,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
         ) from error
     if left_out := sorted(info["unexpected_keys"]):
         logger.warning(
-            "%s=%s: the model does not use %s and %d more tensors of its files; these tensors are ignored",
+            "%s=%s: the model's files contain %s and %d more tensors that the model does not use; they are ignored",
             key,
             model,
             left_out[0],

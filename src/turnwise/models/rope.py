@@ -42,8 +42,8 @@ def _fixed(module: Any, kind: str, longest: int | None, layers: str | None = Non
         if longest is not None and longest > most:
             raise ValueError(
                 f"position: above {most} tokens, the angles of rope_type {kind} depend on the length of the forward "
-                f"pass, and paths may have {longest} tokens; set rollout.max_length={most}, or set another rope_type "
-                "in the model's config.json"
+                f"pass, but an episode may have {longest} tokens; set rollout.max_length={most}, or set another "
+                "rope_type in the model's config.json"
             )
         return FIXED
     if kind != "longrope":

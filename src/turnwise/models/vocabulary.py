@@ -46,7 +46,9 @@ def check_vocabulary(tokenizer: Any, rows: int) -> None:
     """
     highest = max(tokenizer.get_vocab().values(), default=-1)
     if not 0 <= highest < rows:
-        raise WeightsError(f"the tokenizer has ids up to {highest}, but the model's vocabulary has {rows} rows")
+        raise WeightsError(
+            f"the tokenizer has token ids up to {highest}, but the model's embedding has only {rows} rows"
+        )
 
 
 def check_special(model: str | Path, rows: int) -> None:
@@ -72,7 +74,9 @@ def check_special(model: str | Path, rows: int) -> None:
                     whole_number = isinstance(number, int) and not isinstance(number, bool) and number < rows
                     least = -1 if key == "pad_token_id" else 0
                     if number is not None and not (whole_number and number >= least):
-                        raise WeightsError(f"{name} has {key}={given!r}, but the model's vocabulary has {rows} rows")
+                        raise WeightsError(
+                            f"{name} has {key}={given!r}, but the model's embedding has only {rows} rows"
+                        )
 
 
 def check_patterns(model: str | Path) -> None:
@@ -149,5 +153,5 @@ def check_tokenizer(tokenizer: Any) -> None:
     back = tokenizer.decode(ids[: 10 * len(_TRIED)], clean_up_tokenization_spaces=False)
     if back.lower().split() != _TRIED.split():
         raise WeightsError(
-            f"the tokenizer's files are missing or damaged: the tokenizer reads {_TRIED!r} as {back[:60]!r}"
+            f"the tokenizer's files are missing or damaged: it encodes and decodes the text {_TRIED!r} as {back[:60]!r}"
         )

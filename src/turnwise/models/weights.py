@@ -73,7 +73,7 @@ def weight_files(model: str | Path) -> list[Path]:
     for part in [about, *(value for value in about.values() if isinstance(value, Mapping))]:
         for key in _LAYERS:
             if isinstance(part.get(key), int | float) and not 0 < part[key] <= count:
-                raise WeightsError(f"config.json has {key}={part[key]}, but the files contain {count} tensors")
+                raise WeightsError(f"config.json has {key}={part[key]}, but the files contain only {count} tensors")
     _check_scales(about)
     if (quantised := about.get("quantization_config")) is None:
         _check_types(files)
@@ -136,7 +136,7 @@ def _check_folder(folder: Path) -> None:
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         if not path.is_file() and not path.is_dir():
-            raise WeightsError(f"{path.name} in its folder is not a regular file; copy the model again")
+            raise WeightsError(f"{path.name} in the model's folder is not a regular file; copy the model again")
 
 
 def _check_places(files: Sequence[Path], named: Mapping[str, str]) -> int:
@@ -199,7 +199,9 @@ def check_loaded(info: Mapping[str, Any], layers: int) -> None:
     for name in sorted(info["unexpected_keys"]):
         found = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.", name)
         if found and int(found[1][:9]) < layers and not name.endswith(("inv_freq", "masked_bias", "attn.bias")):
-            raise WeightsError(f"config.json describes another architecture, which has no tensor {name}")
+            raise WeightsError(
+                f"the files contain the tensor {name}, which the architecture in config.json does not have"
+            )
     if missing := sorted(info["missing_keys"]):
         raise WeightsError(f"{missing[0]} and {len(missing) - 1} more tensors are missing from the model's files")
 
@@ -228,7 +230,7 @@ def check_embeddings(weight: torch.Tensor) -> None:
         WeightsError: all values in these rows are equal.
     """
     if not weight.is_meta and weight.numel() > 1 and bool((weight[:64] == weight[0, 0]).all()):
-        raise WeightsError("all embeddings have the same value: the weights were never set")
+        raise WeightsError("all values of the embeddings are equal, so the weights were never initialised")
 
 
 def check_norms(modules: Iterable[tuple[str, torch.nn.Module]]) -> None:

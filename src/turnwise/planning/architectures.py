@@ -44,7 +44,7 @@ def architecture(model: str) -> Architecture:
     folder = Path(weights_of(model))
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise InputError(f"policy.model={model}: this folder contains no config.json")
+            raise InputError(f"policy.model={model}: this folder contains no config.json; give the folder of a model")
         return Architecture(model, _configuration(folder, model), folder)
     cached = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
     if isinstance(cached, str):
@@ -53,8 +53,8 @@ def architecture(model: str) -> Architecture:
     if not facts:
         raise InputError(
             f"policy.model={model}: there is no such folder, the model is not in the Hugging Face cache, and its shape "
-            "is not in src/turnwise/planning/architectures.yaml; download its config.json, or add its shape to that "
-            "file"
+            "is not in src/turnwise/planning/architectures.yaml; download the model's config.json, or add its shape to "
+            "that file"
         )
     gated = bool(facts.pop("gated", False))
     return Architecture(model, AutoConfig.for_model(facts.pop("model_type"), **facts), None, gated)
@@ -72,7 +72,7 @@ def _configuration(place: Path, model: str) -> PretrainedConfig:
         layers = part.get("num_hidden_layers", 1)
         if not isinstance(layers, int) or not 0 < layers <= LAYERS:
             raise InputError(
-                f"policy.model={model}: its config.json has num_hidden_layers={layers!r}; this must be from 1 "
+                f"policy.model={model}: its config.json has num_hidden_layers={layers!r}, but this must be from 1 "
                 f"to {LAYERS}"
             )
     return AutoConfig.from_pretrained(place, trust_remote_code=False)

@@ -92,16 +92,22 @@ def assumptions(cfg: DictConfig, plan: RunPlan, gpu: Gpu, given: Given) -> Assum
     lengths = replace(plan.lengths, reply=sum(tokens for tokens, _ in turns) / len(turns), episode=len(turns) / played)
     site = _site(cfg, plan, gpu, lengths, tell)
     collections = int(
-        tell("collections", min(16, max(LEAST, DRAWN // len(turns))), "as many as give enough random draws", True)
+        tell(
+            "collections",
+            min(16, max(LEAST, DRAWN // len(turns))),
+            "simulated iterations, as many as give enough random draws",
+            True,
+        )
     )
     if collections < LEAST:
         raise ValueError(
-            f"collections must be at least {LEAST}, got {collections}: the first ones wait for no update and are not timed"
+            f"collections must be at least {LEAST}, got {collections}; the first collections are not timed, because "
+            "they wait for no update"
         )
     seed = int(tell("seed", 0, "seed of the random draws"))
     if tell.given:
         raise ValueError(
-            f"no assumption is called {', '.join(sorted(tell.given))}; the assumptions are {', '.join(tell.values)}"
+            f"there is no assumption {', '.join(sorted(tell.given))}; the assumptions are {', '.join(tell.values)}"
         )
     return Assumptions(workload, site, plan.steps, collections, seed, tell.values, tell.why)
 
@@ -113,21 +119,23 @@ def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
     reply = tell(
         "reply",
         most / 4 if bound else known.reply,
-        "a quarter of max_tokens, because there is no measurement" if bound else known.source.get("reply", "the plan"),
+        "a quarter of max_tokens, because there is no measurement"
+        if bound
+        else known.source.get("reply", "from the plan"),
     )
     single = tokens.depth == 1
     horizons = [float(value) for keys, value in settings_of(cfg) if keys[-1] == "horizon" and value is not None]
     limit = float(cfg.rollout.turns or max(horizons, default=known.episode))
     bound = known.source.get("episode", "").startswith(AT_MOST)
     mean, why = (
-        (limit / 2, "half of the limit, because there is no measurement") if bound else (known.episode, "the plan")
+        (limit / 2, "half of max_turns, because there is no measurement") if bound else (known.episode, "from the plan")
     )
     if single:
         limit, mean, why = 1.0, 1.0, "rollout.turns"
-    sigma = "the 99th percentile is {:.1f} times the median; no measurement"
+    sigma = "with this spread, the 99th percentile is {:.1f} times the median; not measured"
     return Workload(
-        groups=int(tell("groups", tokens.states, "the plan", True)),
-        size=int(tell("group_size", tokens.rollouts / tokens.states, "the plan, including continuations", True)),
+        groups=int(tell("groups", tokens.states, "from the plan", True)),
+        size=int(tell("group_size", tokens.rollouts / tokens.states, "from the plan, including continuations", True)),
         turns=Tail(
             tell("turns", mean, why),
             tell("turns_sigma", 0 if single else TURNS_SIGMA, sigma.format(exp(2.326 * TURNS_SIGMA))),
@@ -135,11 +143,15 @@ def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
         ),
         tokens=Tail(reply, tell("reply_sigma", SIGMA, sigma.format(exp(2.326 * SIGMA))), most),
         latency=Tail(
-            tell("latency", 0.0 if single else LATENCY, "mean seconds of the environment; not measured"),
+            tell(
+                "latency",
+                0.0 if single else LATENCY,
+                "mean seconds that the environment takes for a turn; not measured",
+            ),
             tell("latency_sigma", SIGMA, sigma.format(exp(2.326 * SIGMA))),
         ),
-        opening=tell("opening", tokens.before, "the plan"),
-        observation=tell("observation", known.observation, "the plan"),
+        opening=tell("opening", tokens.before, "from the plan"),
+        observation=tell("observation", known.observation, "from the plan"),
         max_length=tell("max_length", float(cfg.rollout.max_length), "rollout.max_length"),
         gate_share=tell("gate_share", 0.0, "share of the groups that a gate stops; not measured"),
         gate_step=int(tell("gate_step", float(OmegaConf.select(cfg, "gate.k") or 10), "gate.k, or 10", True)),
@@ -153,16 +165,21 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
     served = "vllm" in str(cfg.engine.get("_target_"))
     shape = plan.shape
     training = int(tell("training_gpus", plan.gpus, "trainer.devices x trainer.num_nodes", True))
-    shared = bool(tell("shared", float(not served), "1: engine and trainer use the same GPUs (engine=tree)"))
+    shared = bool(
+        tell("shared", float(not served), "1 if engine and trainer use the same GPUs, as with engine=tree; else 0")
+    )
     named = OmegaConf.select(cfg, "engine.local.devices")
     devices = sum(len(str(one).split(",")) for one in named) if named else training
-    sampling = int(tell("sampling_gpus", devices, "engine.local.devices, or as many as train", True))
+    sampling = int(tell("sampling_gpus", devices, "engine.local.devices, or as many as training_gpus", True))
     item = getattr(torch, str(OmegaConf.select(cfg, "engine.local.dtype") or cfg.policy.dtype)).itemsize
     shape = replace(shape, weight_bytes=shape.parameters * item, item=item)
     each = 1
     while shape.weight_bytes > 0.6 * gpu.memory_gb * 1e9 * each and each < sampling:
         each *= 2
-    each = min(int(tell("server_gpus", each, "as few as hold the weights in 60 % of their memory", True)), sampling)
+    each = min(
+        int(tell("server_gpus", each, "GPUs of one server: as few as hold the weights in 60 % of their memory", True)),
+        sampling,
+    )
     servers = sampling // each
     history = tokens.before + lengths.episode * (lengths.reply + lengths.observation)
     free = USED * each * gpu.memory_gb * 1e9 - shape.weight_bytes
@@ -172,7 +189,14 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
         fits = round(at_a_time(cfg, shape, ceil(tokens.histories / sampling), tokens.history) * tokens.samples)
     elif int(set_rows) < fits:
         fits = int(set_rows)
-    rows = int(tell("rows", fits, "requests at a server: engine.local.rows, or what its memory holds", True))
+    rows = int(
+        tell(
+            "rows",
+            fits,
+            "requests that a server decodes together: engine.local.rows, or as many as its memory holds",
+            True,
+        )
+    )
     pace = _pace(shape, gpu, each, tokens.context, tell)
     hours = work(cfg, shape, tokens, plan.around, gpu, None, lengths.reply).gpu_hours
     predictor = plan.work.gpu_hours["predictor"] if plan.work else 0.0
@@ -184,8 +208,12 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
         places=rows * servers,
         sampling_gpus=sampling,
         training_gpus=training,
-        update=tell("update_s", update, "the plan's FLOPs over the training GPUs"),
-        sync=tell("sync_s", handed, f"trained weights at {HANDED_GB_S:g} GB/s; no measurement"),
+        update=tell(
+            "update_s", update, "seconds of an update: the plan's FLOPs divided by the speed of the training GPUs"
+        ),
+        sync=tell(
+            "sync_s", handed, f"seconds to send the trained weights at {HANDED_GB_S:g} GB/s to the engine; not measured"
+        ),
         shared=shared,
     )
 
@@ -197,18 +225,24 @@ def _pace(shape: Shape, gpu: Gpu, each: int, context: float, tell: _Values) -> P
     """
     points = tell.given.pop("curve", None)
     if isinstance(points, tuple):
-        tell.values["curve"], tell.why["curve"] = points, "given: requests on a server, tokens per second of each"
+        tell.values["curve"], tell.why["curve"] = (
+            points,
+            "given: pairs of requests on a server and tokens per second of each request",
+        )
         return Pace(points)
     reading = gpu.seconds(0.0, shape.weight_bytes) / each
     request = (gpu.seconds(0.0, shape.kv_bytes * context) + gpu.seconds(decode(shape, 1.0, context, 0.0))) / each
     return Pace.halving(
         tell(
-            "first", 1 / reading, "tokens a second of a request alone: reading the weights (or give curve=1:90,64:40)"
+            "first",
+            1 / reading,
+            "tokens per second of a request that is alone on a server, from the time to read the weights; or give "
+            "curve=1:90,64:40",
         ),
         tell(
             "half",
             reading / request,
-            "requests on a server at which each has half of that rate: from keys, values and FLOPs",
+            "number of requests on a server at which each gets half of first; from keys, values and FLOPs",
         ),
     )
 

@@ -87,7 +87,7 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
         found["episode"], where = max(limits)
         source["episode"] = f"{AT_MOST} {where}"
     elif seen:
-        found["episode"], source["episode"] = seen["demonstrated"], "as long as a demonstration"
+        found["episode"], source["episode"] = seen["demonstrated"], "as many turns as a demonstration"
     told = {key: value for key, value in given.items() if value is not None}
     found, source = found | told, source | dict.fromkeys(told, "given")
     if not seen:

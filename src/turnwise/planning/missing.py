@@ -68,8 +68,8 @@ def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
     if needed > limit:
         yield (
             f"rollout.max_length: an opening of {lengths.opening:,.0f} tokens ({lengths.source['opening']}) and a "
-            f"reply of up to {reply:,} tokens exceed {limit:,}, so these episodes end before their first turn and "
-            f"these states are left out; set rollout.max_length to {needed:,} or more, or lower "
+            f"reply of up to {reply:,} tokens exceed {limit:,}, so such episodes end before their first turn and "
+            f"such states are left out; set rollout.max_length to {needed:,} or more, or lower "
             "rollout.sampling.max_tokens"
         )
 
@@ -87,7 +87,7 @@ def _credentials(cfg: DictConfig) -> Iterator[str]:
         variable = OmegaConf.select(cfg, f"{asked}.client.key_variable")
         if variable and not os.environ.get(variable):
             url = OmegaConf.select(cfg, f"{asked}.client.url")
-            yield f"{asked}: {variable} is not set, so requests to {url} have no key"
+            yield f"{asked}: the environment variable {variable} is not set, so requests to {url} have no key"
 
 
 def _memory(memory: Memory, gpu: Gpu, sharded: bool) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _memory(memory: Memory, gpu: Gpu, sharded: bool) -> Iterator[str]:
         "gradients": "set policy.lora.r above 0, or trainer=fsdp on several GPUs",
         "earlier": "set policy.lora.r above 0, or rollout.staleness=0",
     }.get(largest, "choose a smaller policy or a larger GPU")
-    yield f"GPU memory: {over}; the largest part, {sizes[largest] / 1e9:,.0f} GB, is {largest}: {remedy}"
+    yield f"GPU memory: {over}; the largest part is {largest} with {sizes[largest] / 1e9:,.0f} GB; {remedy}"
 
 
 def _training(cfg: DictConfig, shape: Shape) -> Iterator[str]:
@@ -115,8 +115,8 @@ def _training(cfg: DictConfig, shape: Shape) -> Iterator[str]:
     rate = float(cfg["update"].learning_rate)
     if cfg.policy.dtype == "bfloat16" and not shape.adapter and rate < SMALLEST_STEP * 0.02:
         yield (
-            f"policy.dtype: all weights are trained in bfloat16, where an AdamW step of {rate:g} on a weight of 0.02 is "
-            "rounded away; set policy.dtype=float32"
+            f"policy.dtype: all weights are trained in bfloat16, in which an AdamW step of {rate:g} on a weight of "
+            "0.02 is lost by rounding; set policy.dtype=float32"
         )
     if (gpus := gpus_of(cfg)) > int(cfg.rollout.states):
         yield (

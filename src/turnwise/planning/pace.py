@@ -32,11 +32,11 @@ class Pace:
         if not self.points:
             raise ValueError("a curve needs at least one point, such as 1:100")
         if any(requests < 0 or not 0 < rate < float("inf") for requests, rate in self.points):
-            raise ValueError("the requests of a point must be at least 0 and its rate must be above 0")
+            raise ValueError("each point requests:rate of a curve must have requests of at least 0 and a rate above 0")
         for (few, fast), (many, slow) in pairwise(self.points):
             if many <= few or slow > fast:
                 raise ValueError(
-                    "requests must increase from point to point and the rate must not increase, got "
+                    "the requests of a curve must increase from point to point and the rate must not increase, got "
                     f"{few:g}:{fast:g} before {many:g}:{slow:g}"
                 )
         self._at = [requests for requests, _ in self.points]

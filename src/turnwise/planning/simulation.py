@@ -178,8 +178,8 @@ def simulated_table(name: str, simulation: Simulation) -> Table:
     head = [
         "schedule",
         "iteration, s",
-        "at least, s",
-        "over it",
+        "lower bound, s",
+        "iteration / bound",
         "hours",
         "GPU-hours",
         "GPUs busy",

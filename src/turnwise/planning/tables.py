@@ -85,7 +85,7 @@ def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> 
             for key in ("opening", "reply", "observation", "demonstrated", "episode")
             if key in known.source
         )
-        told.setdefault(f"Lengths: {says}.", []).append(name)
+        told.setdefault(f"Lengths (demonstrated and episode in turns, others in tokens): {says}.", []).append(name)
     for name, reason in cannot.items():
         told.setdefault(f"Missing: {reason}", []).append(name)
     for name, one in plans.items():

@@ -196,7 +196,7 @@ def _measured(result: Result) -> str:
     text = table(head, [[cell(str(value)) for value in row] for row in rows]) if rows else "Nothing was measured.\n"
     sentences = [ood_sentence(result), held_out_sentence(result)]
     text += "".join(f"\n{sentence}\n" for sentence in sentences if sentence)
-    return text + "\nIntervals are of the change, over the same tasks before and after (paired bootstrap).\n"
+    return text + "\nIntervals are 95 % intervals of the change over the same tasks (paired bootstrap).\n"
 
 
 def _compared(part: Comparison, tasks: int | None = None) -> list[str]:

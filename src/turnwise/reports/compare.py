@@ -91,7 +91,7 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
     }
     for folder in sorted(folder for folder in folders if ".old-" not in folder.name):
         if not (folder / "result.json").exists():
-            collection.notes.append(f"{folder}: not finished, left out.")
+            collection.notes.append(f"{folder}: this run is not finished and is left out.")
             continue
         try:
             result = read_result(folder)
@@ -103,7 +103,7 @@ def collect(paths: Iterable[Path | str]) -> FinishedRuns:
         collection.folders.append(folder)
         key, written = (result.env, result.scale, name, result.seed), (folder / "result.json").stat().st_mtime
         if key in newest:
-            collection.notes.append(f"{name}, seed {result.seed}: more than one run; the newest counts.")
+            collection.notes.append(f"{name}, seed {result.seed}: there is more than one run; the newest is used.")
             if written < newest[key]:
                 continue
         newest[key] = written
@@ -149,7 +149,7 @@ def read_metric(result: Result, metric: str) -> float | None:
         numbers = [float(value) for value in node.values()]
         return (sum(numbers) / (1 if metric == "seconds" else len(numbers))) if numbers else None
     if not isinstance(node, int | float):
-        raise InputError(f"metric {metric!r} of result.json is not a number")
+        raise InputError(f"metric {metric!r}: this entry of result.json is not a number")
     return float(node)
 
 
@@ -174,4 +174,4 @@ def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
     """
     keys = sorted({key for config in configs for key in config} - {"seed"})
     odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
-    return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}; their mean mixes configurations."] if odd else []
+    return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}, so their mean mixes settings."] if odd else []

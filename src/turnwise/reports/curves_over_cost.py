@@ -101,7 +101,8 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
     panels = [Panel({name: band(seeds, cost) for name, seeds in drawn.items()}, axis) for cost, axis in COSTS.items()]
     alt = (
         f"{title}. At the last CPU second that all seeds of a row reached: {panels[0].ends(labels, 's')}. "
-        "Flat beginnings are profiles. Bands go from the lowest to the highest seed, as far as all seeds went."
+        "A flat beginning of a line is the cost of a profile. Bands go from the lowest to the highest seed, and end "
+        "where the first seed ends."
     )
     return lines_figure(title, key, panels, labels, alt)
 

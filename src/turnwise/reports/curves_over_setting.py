@@ -37,7 +37,10 @@ def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, F
             title = f"{(ACCEPTED if dialogues else SUCCESS).capitalize()}: {env}, {scale}"
             figures[f"{env}-{scale}"] = _drawn(lines, levels, key, title, f"swept-{index}")
     if not figures:
-        raise InputError(f"--against {key}: a line needs at least two different numbers under this key in these runs")
+        raise InputError(
+            f"--against {key}: the configurations of these runs must contain at least two different numbers under this "
+            "key; give other runs, or another key"
+        )
     return figures
 
 
@@ -63,7 +66,9 @@ def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Se
             twice = name in levels
             levels[name] = seeds
         if twice:
-            raise InputError(f"--against {key}: several rows of {name} have the same value; give fewer folders")
+            raise InputError(
+                f"--against {key}: several rows of {name} have the same value of this key, or none; give fewer folders"
+            )
     return dict(lines), levels
 
 

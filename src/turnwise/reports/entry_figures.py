@@ -132,10 +132,10 @@ def _key(spots: Sequence[Spot], groups: bool) -> str:
         ends = [spot.low is not None for spot in spots]
         if not any(ends):
             return "Computed from recorded groups, without intervals."
-        some = "" if all(ends) else "; a dot without one has none"
+        some = "" if all(ends) else "; a dot without a line has no interval"
         return f"Computed from recorded groups; lines are 95 % intervals{some}."
     alone = [spot for spot in spots if len(spot.seeds) == 1]
     if len(alone) == len(spots):
-        return "A dot is one seed; there is no interval over seeds."
-    some = "; a dot without them is one seed" if alone else ""
-    return f"Faint dots are seeds, lines 95 % intervals over seeds{some}."
+        return "Each dot is one seed; there is no interval over seeds."
+    some = "; a row with one seed has only a dot" if alone else ""
+    return f"Faint dots are single seeds, lines are 95 % intervals over seeds{some}."

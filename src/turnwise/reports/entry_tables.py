@@ -116,8 +116,9 @@ def _preconditions(entry: Entry) -> Table:
         wanted, paper = one.bound.bounds, one.bound.paper or "-"
         table.rows.append([one.bound.says, one.label, _listed(one.seeds), value + spread, wanted, paper, told])
     table.notes = [
-        "Preconditions are measured on pilot runs, which no claim reads, on tasks of eval.seed=0; means over pilot seeds, with "
-        "the least and the greatest. A claim that needs a precondition that is false here is untestable."
+        "Preconditions are measured on pilot runs, whose results no claim uses, on tasks of eval.seed=0. measured: the "
+        "mean over pilot seeds (least to greatest value). A claim is untestable if a precondition that it needs is "
+        "false here."
     ]
     return table
 
@@ -134,7 +135,7 @@ def _claims(entry: Entry) -> Table:
         said = d.verdict + (" (one seed)" if alone else _interim(entry, d)) + (", our claim" if d.claim.ours else "")
         said += f": {d.why}" if d.why else ""
         if d.verdict == "undecided" and not d.why and (plan := planned(d)):
-            said += f": 80 % power for {plain(plan.effect)} takes {plan.sentence}"
+            said += f": 80 % power for a difference of {plain(plan.effect)} needs {plan.sentence}"
         difference = "-" if d.difference is None else plain(d.difference)
         other = [_other(d.beside)] if decoded else []
         claim = " ".join(labels.get(word, word) for word in d.claim.text.split())
@@ -205,20 +206,21 @@ def _costs(entry: Entry) -> Table:
             predictor = "-" if share is None else f"{100 * share:.1f}"
             table.rows.append([labels[name], _listed(sorted(runs)), *shown, predictor])
     table.notes = [
-        "Trajectories are TRACE's units: a rollout from its state is 1, a continuation one half. CPU seconds are of the training "
-        "process, over rollouts, predictor and updates; what else runs on the machine moves them far less than wall-clock."
+        "Trajectories are counted as in TRACE: a rollout counts 1, a continuation 1/2. CPU seconds are those of the "
+        "training process for rollouts, predictor and updates. Other programs change them far less than wall-clock."
     ]
     if profiled:
         table.notes.append(
-            "Profiles are in no other column. Profile turns are the actions that they sampled (of versions that did not count "
-            "them, those that were judged); profile s is wall-clock of the run's last start."
+            "The other columns exclude profiles. profile turns: the actions that profiles sampled (in runs of older "
+            "versions, the judged actions). profile s: their wall-clock time in the run's last start."
         )
     if unknown := [labels[name] for name in profiled if _mean(entry.rows[name], "profile_cpu_seconds") is None]:
-        table.notes.append(f"Made by a version that did not write down a profile's CPU seconds: {', '.join(unknown)}.")
+        version = "The version of the code that ran these rows"
+        table.notes.append(f"{version} did not write down a profile's CPU seconds: {', '.join(unknown)}.")
     if refilled := [labels[name] for name, runs in entry.rows.items() if _refills(runs)]:
         table.notes.append(
             f"{', '.join(refilled)}: turns, tokens and CPU seconds count what DAPO's filter threw away "
-            "(advantage.zero_variance=refill), trajectories do not: the same budget is one of kept trajectories."
+            "(advantage.zero_variance=refill); trajectories do not: equal budgets mean equally many kept trajectories."
         )
     return table
 
@@ -273,16 +275,16 @@ def _changed_notes(changed: Iterable[Changed]) -> list[str]:
     for one in changed:
         rows.setdefault(str(one.folder.parent), []).append(one)
     return [
-        f"Of another configuration than row {found[0].row} is now: {folder}, "
+        f"{folder}: these runs have another configuration hash than row {found[0].row} has now: "
         + ", ".join(f"seed {one.seed} (`{one.kept or 'none written down'}`, now `{one.now}`)" for one in found)
-        + "; `train.py` with `fresh=true` runs it again."
+        + ". `train.py` with `fresh=true` runs them again."
         for folder, found in rows.items()
     ]
 
 
 def _groups_note(entry: Entry) -> str:
     if entry.gates is None:
-        return f"Computed from recorded groups: python train.py sweep={entry.asked.sweep.name}, or data=PATH."
+        return f"The recorded groups are missing: python train.py sweep={entry.asked.sweep.name}, or give data=PATH."
     commands = entry.groups.commands if entry.groups else (f"{COMMAND} data={entry.gates['data']}",)
     commits = sorted({result.commit[:12] for result in entry.groups.results}) if entry.groups else []
     of = f" (commit {', '.join(commits)})" if commits else ""

@@ -55,7 +55,7 @@ def drawn(figure: Figure | None) -> Drawing | Text:
     """Returns a figure in a form that a notebook displays. If ``figure`` is None, the result is a text that says that
     no run has logged the data.
     """
-    return Text("*No run has logged this yet.*") if figure is None else Drawing(figure)
+    return Text("*No run has logged this metric yet.*") if figure is None else Drawing(figure)
 
 
 def paper_entries(

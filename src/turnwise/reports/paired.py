@@ -39,8 +39,8 @@ def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[
                 for a, b in combinations(found, 2)
             ],
             [
-                "A difference is that of two runs with the same seed. In the column `all`, the differences of each seed "
-                "are averaged first, and the interval is over seeds. `+-` is explained above."
+                "Each difference is between two runs with the same seed. In the column `all`, the differences of each "
+                "seed are averaged first, and the interval is over seeds. `+-` is explained above."
             ],
         )
         tables.append(table)

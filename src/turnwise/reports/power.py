@@ -28,7 +28,7 @@ class Plan:
     @property
     def sentence(self) -> str:
         """The plan in words, such as ``14 seeds, 300 tasks``."""
-        wanted = [f"{self.seeds:,} seeds" if self.seeds else "more seeds than can be run or planned from these"]
+        wanted = [f"{self.seeds:,} seeds" if self.seeds else "an unknown or impractical number of seeds"]
         return ", ".join([*wanted, *([f"{self.tasks:,} tasks"] if self.tasks else [])])
 
 
@@ -74,9 +74,10 @@ def power_table(title: str, decisions: list[Decision], power: float) -> Table:
             ]
         )
     table.notes = [
-        "effect: the least advantage that the sweep counts as one, or the paper's own difference if that is smaller. Seeds: of a "
-        "two-sided t test at 5 % on the differences of seeds, whose standard deviation is the spread. Tasks: of a two-sided z "
-        "test on the mean over tasks, whose error falls with the square root of their number. A claim needs both."
+        "effect: the smallest difference that the sweep counts as an advantage, or the paper's own difference if it is "
+        "smaller. seeds needed: for a two-sided t test at 5 % on one difference per seed, whose standard deviation is "
+        "the spread of a seed. tasks needed: for a two-sided z test on the mean over tasks, whose error falls with the "
+        "square root of their number. A claim needs both numbers."
     ]
     return table
 

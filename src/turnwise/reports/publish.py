@@ -85,7 +85,7 @@ def publish(
         if rows:
             run.log({"rollouts": wandb.Table(columns=ROLLOUT_COLUMNS, data=rows)})
         run.log({"report": wandb.Html(str(page))})
-        artifact = wandb.Artifact(f"{_slug(title)}-runs", type="runs", description="the runs that the tables are of")
+        artifact = wandb.Artifact(f"{_slug(title)}-runs", type="runs", description="the runs that the tables show")
         above = os.path.commonpath([at.resolve().parent for at in collection.folders])
         for at in collection.folders:
             for name in KEPT:

@@ -63,7 +63,7 @@ def curve(run: Measured) -> Curve:
         if found:
             points.append((spent if done else profile, fmean(found)))
     if not points:
-        raise InputError(f"{run.folder}: no held-out success under the sampling settings (eval.attempts)")
+        raise InputError(f"{run.folder}: no held-out success of sampled episodes (eval.attempts)")
     return points
 
 
@@ -74,7 +74,7 @@ def _profile(run: Measured) -> Cost:
         return Cost(0, 0, 0)
     turns, tokens, cpu = costs
     if turns is None or tokens is None or cpu is None:
-        raise InputError(f"{run.folder}: the version that made its profile did not record the cost")
+        raise InputError(f"{run.folder}: the version of the code that ran it did not record the cost of its profile")
     return Cost(turns, tokens, cpu) * (1 / max((row.get("states/profiles", 1.0) for row in run.training), default=1.0))
 
 
@@ -148,12 +148,13 @@ def reach_table(
                 ]
             )
         if isinstance(told, str):
-            table.notes.append(f"{level:.1f} %: what {labels.get(told, told)} ended with.")
+            table.notes.append(f"{level:.1f} % is the mean success at the end of {labels.get(told, told)}.")
     table.notes.insert(
         0,
-        "Means over seeds, on straight lines between evaluations, at the first that stands above. seeds: how many got there. > : "
-        "not all did; those that did not stand with all that they spent. Profiles are counted, evaluations are not. ratio: of "
-        f"CPU seconds, to those of {labels.get(yardstick, yardstick)}.",
+        "Each cost is a mean over seeds: the cost at which a seed first reached the level, interpolated linearly "
+        "between its evaluations. seeds: how many seeds reached it. `>`: not all seeds reached it, and the others "
+        "count with the total cost of their runs. The costs include profiles, but not evaluations. ratio: CPU seconds "
+        f"divided by those of {labels.get(yardstick, yardstick)}.",
     )
     return table
 

@@ -109,7 +109,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such run folder")
+        raise FileNotFoundError(f"{folder}: this folder does not exist; give the folder of a run")
     run = ReportedRun(folder)
     try:
         run.result = read_result(folder)
@@ -183,10 +183,10 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
                 torn += row is None and bool(line.strip())
                 offset += len(line)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        notes.append(f"{kept.name}: damaged from byte {offset:,} of its text on ({error}); the rest is left out.")
+        notes.append(f"{kept.name}: damaged after byte {offset:,} of its text ({error}); the rest is left out.")
     if torn:
         notes.append(
-            f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out, as an interrupted run leaves them."
+            f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out; an interrupted run may write such a line."
         )
 
 

@@ -122,9 +122,9 @@ def held_out_sentence(result: Result) -> str:
     exact = found.strict
     return (
         f"Held-out dialogues: {count(found.replies)} replies of {count(found.dialogues)} dialogues. "
-        f"Negative log-likelihood {_moved(found.nll)} nats a token (lower is better); the demonstrated reply itself in "
-        f"{percent(exact.base)} before and {percent(exact.after)} after, {signed(exact.delta)} points, 95 % interval "
-        f"{interval(exact.delta_ci95)}."
+        f"Negative log-likelihood {_moved(found.nll)} nats a token (lower is better); exactly the demonstrated reply "
+        f"in {percent(exact.base)} before and {percent(exact.after)} after, {signed(exact.delta)} points, 95 % "
+        f"interval {interval(exact.delta_ci95)}."
     )
 
 
@@ -166,7 +166,7 @@ def cost_sentence(result: Result) -> str:
     )
     lost, retries = result.faults.get("lost", 0), result.faults.get("retries", 0)
     if lost or retries:
-        text += f" The environment failed: {count(retries)} rollouts were begun again, {count(lost)} lost."
+        text += f" The environment failed: {count(retries)} rollouts were started again, {count(lost)} were lost."
     return text
 
 
@@ -193,7 +193,7 @@ def judge_sentence(result: Result) -> str:
     if not judge:
         return ""
     asked, failed = int(judge.get("asked", 0)), int(judge.get("failed", 0))
-    text = f"Judge: {count(asked)} replies asked, {count(failed)} without a score"
+    text = f"Judge: asked to score {count(asked)} replies, {count(failed)} got no score"
     reasons = {key.partition("/")[2]: int(n) for key, n in judge.items() if key.startswith("failed/") and n}
     if reasons:
         text += f" ({', '.join(f'{count(n)} {reason}' for reason, n in sorted(reasons.items()))})"
@@ -216,18 +216,18 @@ def gate_sentence(result: Result) -> str:
         return ""
     groups, looked, cut = (int(gate.get(name, 0)) for name in ("groups", "looked", "cut"))
     would = "would have stopped" if gate.get("unstopped") else "stopped"
-    text = f"Gate: {would} {count(cut) if cut else 'none'} of {count(groups)} groups ({count(looked)} were looked at)"
+    text = f"Gate: {would} {count(cut) if cut else 'none'} of {count(groups)} groups (it checked {count(looked)})"
     if not cut:
         return f"{text}."
     if "saved_turns" not in gate:
-        return f"{text}; no group passed a look, so that there is nothing to estimate the saving from."
+        return f"{text}. The saving cannot be estimated, because no rollout went on after a decision of the gate."
     turns, tokens = int(gate["saved_turns"]), int(gate.get("saved_tokens", 0))
     total = result.rollout_turns + (0 if gate.get("unstopped") else turns)
     share = f", {percent(100 * turns / total)} of all" if total else ""
     what = (
         "These groups were played to their end; stopping them would have saved"
         if gate.get("unstopped")
-        else ("Estimate of what that saved:")
+        else ("The estimated saving is")
     )
     return f"{text}. {what} {count(turns)} turns{share}, and {count(tokens)} tokens."
 

@@ -189,7 +189,8 @@ def _decisions(
             if not set(claim.rows) <= rows.keys():
                 continue  # the user did not request all rows of this claim
             if claim.at not in (None, asked.scale):
-                decisions.append(Decision(claim, metric, "not_run", why=f"a claim of scale={claim.at}", cannot=True))
+                why = f"a claim only for scale={claim.at}"
+                decisions.append(Decision(claim, metric, "not_run", why=why, cannot=True))
                 continue
             if sweep.gate_report:
                 decisions.append(decide_gate(claim, metric, gates))

@@ -22,9 +22,9 @@ INTERVALS = (
     "over its tasks (paired bootstrap). Turns and time are means over seeds."
 )
 DIRECTIONS = (
-    "A difference is that of two runs with the same seed. `holds`: our difference has the paper's sign, and its 95 % "
-    "interval excludes zero; `opposite`: it has the other sign, and the interval excludes zero; `open`: the interval "
-    "includes zero, or there is only one seed."
+    "Each difference is between two runs with the same seed. `holds`: our difference has the paper's sign, and its "
+    "95 % interval excludes zero; `opposite`: it has the other sign, and the interval excludes zero; `open`: the "
+    "interval includes zero, or there is only one seed."
 )
 
 

@@ -99,11 +99,11 @@ def decide(
         found, difference=mean, tasks=tasks, by_seed=signed, task_error=None if width is None else width / (2 * Z95)
     )
     if not lows or not highs:
-        return replace(found, verdict="undecided", why="one seed, and no single outcomes")
+        return replace(found, verdict="undecided", why="only one seed, and outcomes of single tasks are not recorded")
     ends = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
     low, high = (round(end, DIGITS) + 0.0 for end in ends)
     verdict = settled(low, high, claim.margin, least)
-    why = f"no advantage of {least:g}" if verdict == "fails" and high >= claim.margin else ""
+    why = f"no advantage of {least:g} or more" if verdict == "fails" and high >= claim.margin else ""
     return replace(found, verdict=verdict, low=low, high=high, why=why)
 
 
@@ -161,10 +161,10 @@ def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None
         return Decision(claim, metric, "not_run", why="no groups are recorded")
     ends = [_interval(side, metric, report) for side in (claim.above, claim.below)]
     if any(end is None for end in ends):
-        return Decision(claim, metric, "not_run", why=f"{metric} is not in these groups")
+        return Decision(claim, metric, "not_run", why=f"the recorded groups have no {metric}")
     above, below = (end for end in ends if end is not None)
     if (interval := difference(above, below)) is None:
-        return Decision(claim, metric, "undecided", above[0] - below[0], why="no interval")
+        return Decision(claim, metric, "undecided", above[0] - below[0], why="there is no interval")
     low, high = (round(end, DIGITS) + 0.0 for end in interval)
     return Decision(claim, metric, settled(low, high, claim.margin), above[0] - below[0], low, high)
 

@@ -79,5 +79,5 @@ def _fault(what: str, error: Exception | None) -> EnvironmentFault:
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if place not in _told:
         _told.add(place)
-        _LOG.warning("an environment failed: %.500s%s; its rollout is restarted", what, place)
+        _LOG.warning("an environment failed: %.500s%s; this rollout is started again", what, place)
     return EnvironmentFault(what)

@@ -88,7 +88,7 @@ def _twice(model: Any, measure: Measure) -> Difference | None:
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the model's code may raise anything
-        return Difference("attention", _cannot("its forward pass", error))
+        return Difference("attention", _cannot("the forward pass", error))
 
 
 Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
@@ -273,16 +273,16 @@ def _named(model: Any, example: Example, own_K: Tensor, by: float) -> Difference
     if _largest(packed, plain) <= limit * max(1.0, float(plain.abs().max())):
         return Difference("head", f"{told}, though the hidden states agree")
     if not plan.asked:
-        return Difference("attention", f"{told}: its layers do not use transformers' attention interface")
+        return Difference("attention", f"{told}: the layers do not use transformers' attention interface")
     doubled = 2 * torch.arange(example.paths.shape[1], device=example.paths.device).expand_as(example.paths)
     moved = _plainly(body, example.paths, position_ids=doubled).last_hidden_state[rows, places]
     if torch.equal(moved, plain):
-        return Difference("position", f"{told}: its layers ignore the positions that they are given")
+        return Difference("position", f"{told}: the layers ignore the positions that they are given")
     end = torch.full_like(example.paths, example.paths.shape[1])
     steps = torch.arange(example.paths.shape[1], device=example.paths.device).expand_as(example.paths)
     alone = body(input_ids=example.paths, position_ids=steps, use_cache=False, plan=plan_of(end)).last_hidden_state
     if _largest(alone[rows, places], plain) > limit * max(1.0, float(plain.abs().max())):
-        return Difference("attention", f"{told}, also without branches: its layers decide by themselves what is seen")
+        return Difference("attention", f"{told}, even without branches: the layers set their own attention mask")
     return Difference("attention", f"{told} only where it branches: a state passes between tokens outside attention")
 
 

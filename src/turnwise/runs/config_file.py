@@ -19,7 +19,7 @@ from turnwise.runs.identity import flat, recorded
 RECORD, RESULT = "config.yaml", "result.json"
 _MOST = 2**20  # greatest size of config.yaml in bytes; a complete configuration has about ten thousand bytes
 _OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result.py)
-_ABSENT = "nothing"
+_ABSENT = "not set"
 _SHOWN = 30  # greatest number of differences that a message lists
 
 
@@ -46,13 +46,13 @@ def read_record(folder: Path) -> dict[str, Any]:
         if not path.is_file():
             raise ValueError("it is not a regular file")
         if path.stat().st_size > _MOST:
-            raise ValueError(f"more than {_MOST} bytes")
+            raise ValueError(f"it has more than {_MOST} bytes")
         text = path.read_text(encoding="utf-8")
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # an alias may expand to any size
             raise ValueError("it contains a YAML alias, which no run writes")
         cfg = OmegaConf.create(text)
         if not isinstance(cfg, DictConfig):
-            raise ValueError("not a mapping")
+            raise ValueError("it is not a mapping of keys to values")
         return recorded(cfg)
     except (
         AssertionError,  # raised by OmegaConf for a single number
@@ -67,8 +67,8 @@ def read_record(folder: Path) -> dict[str, Any]:
         said = " ".join(str(error).split())[:200].encode("unicode_escape").decode()
         raise ConfigError(
             [
-                f"{path} is damaged ({said or type(error).__name__}), so the run in this folder is unknown; restore "
-                "the file, give the new run a folder of its own (name=...), or rename this folder (fresh=true)"
+                f"{path} is damaged ({said or type(error).__name__}), so nobody can tell which run the folder holds; "
+                "restore the file, give the new run a folder of its own (name=...), or rename this folder (fresh=true)"
             ]
         ) from error
 
@@ -76,12 +76,12 @@ def read_record(folder: Path) -> dict[str, Any]:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Compares the settings of two runs and returns one line for each key whose values differ.
 
-    In a line such as ``loss.clip_high: 0.2 there, 0.3 here``, the value in ``old`` comes first and that in ``new``
-    second. If there are more than 30 such lines, a last line gives the number of the others.
+    In a line such as ``loss.clip_high: 0.2 in the other run, 0.3 in this run``, the value in ``old`` comes first and
+    that in ``new`` second. If there are more than 30 such lines, a last line gives the number of the others.
     """
     there, here = flat(old), flat(new)
     lines = [
-        f"{key}: {there.get(key, _ABSENT)} there, {here.get(key, _ABSENT)} here"
+        f"{key}: {there.get(key, _ABSENT)} in the other run, {here.get(key, _ABSENT)} in this run"
         for key in sorted(there.keys() | here.keys())
         if there.get(key, _ABSENT) != here.get(key, _ABSENT)
     ]

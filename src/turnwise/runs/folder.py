@@ -101,8 +101,8 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
     elif (path / "checkpoints").exists():
         raise ConfigError(
             [
-                f"{path} has checkpoints but no {RECORD}, so their run is unknown; remove the folder, or choose "
-                "another name=..."
+                f"{path} contains checkpoints but no {RECORD}, so nobody can tell which run wrote them; remove the "
+                "folder, or choose another name=..."
             ]
         )
     else:
@@ -134,8 +134,8 @@ def _give_back(path: Path) -> None:
 def _refuse_removed(path: Path, error: BaseException | None = None) -> None:
     if not (path / RECORD).exists():
         raise Stopped(
-            f"{path} was removed or replaced while the run wrote to it; its content is lost, and the same command starts "
-            "again from the beginning"
+            f"{path} was removed or replaced while the run wrote to it, so the run's files are lost; the same command "
+            "starts the run again from the beginning"
         ) from error
 
 
@@ -167,7 +167,7 @@ def _has_result(path: Path) -> bool:
     """
     fault = fault_of_result(path)
     if fault and is_first():
-        logger.warning("%s is %s; it is written again", path / RESULT, fault)
+        logger.warning("%s is %s; the run writes this file again", path / RESULT, fault)
     return fault is None
 
 

@@ -52,7 +52,7 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
             else:
                 damaged, first = damaged + 1, first or number
     if damaged > at_end:
-        logger.warning("%s: skipped damaged lines: %d; the first is line %d", path, damaged - at_end, first)
+        logger.warning("%s: %d damaged lines were skipped; the first of them is line %d", path, damaged - at_end, first)
 
 
 def text_file(path: Path) -> Path | None:
@@ -95,7 +95,9 @@ def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if row is not None:
             yield f"{path}:{number}", row
         elif line.strip():
-            raise InputError(f"{path}:{number}: not a JSON object; remove the line if it is incomplete, or run again")
+            raise InputError(
+                f"{path}:{number}: this line is not a JSON object; remove it if it is incomplete, or repeat the run"
+            )
 
 
 def checked_rows(path: Path) -> list[dict[str, Any]]:

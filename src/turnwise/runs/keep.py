@@ -51,7 +51,8 @@ def keep(run: Path, place: Path) -> int:
     commit = read_result(run).commit or ""
     if not commit or commit.endswith("+"):
         raise InputError(
-            f"{run}: its code is not committed ({commit or 'no commit'}); repeat the run from a clean tree"
+            f"{run}: the code of this run was not committed (result.json records {commit or 'no commit'}); commit the "
+            "code and repeat the run from a clean tree"
         )
     files = {"config.yaml": (run / "config.yaml").read_bytes()}
     files["metrics.jsonl" + ZIPPED] = _zipped((run / "metrics.jsonl").read_bytes())
@@ -75,7 +76,7 @@ def _recorded_all(run: Path) -> bool:
         rollout = read_yaml(run / "config.yaml").get("rollout") or {}
         return bool(rollout) and rollout.get("recorded", 0) >= rollout.get("states", 1)
     except (AttributeError, TypeError) as error:
-        raise InputError(f"{run / 'config.yaml'}: damaged ({error}); put back a copy") from error
+        raise InputError(f"{run / 'config.yaml'}: the file is damaged ({error}); restore it from a copy") from error
 
 
 def _groups(path: Path) -> Iterator[str]:
@@ -92,7 +93,9 @@ def _groups(path: Path) -> Iterator[str]:
             ]
             state = {name: row["state"][name] for name in ("id", "task", "type", "turn") if name in row["state"]}
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise InputError(f"{place}: not a recorded tree ({error!r}); repeat the run") from error
+            raise InputError(
+                f"{place}: this line is not a recorded tree of rollouts ({error!r}); repeat the run"
+            ) from error
         kept = {name: row[name] for name in ("iteration", "rewards", "stopped", "looks") if name in row}
         yield json.dumps({**kept, "state": state, "turns": turns}) + "\n"
 

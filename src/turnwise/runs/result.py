@@ -18,7 +18,7 @@ from turnwise.files import atomic_write
 
 def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
     if interval[0] > interval[1]:
-        raise ValueError(f"an interval is [low, high], got [{interval[0]}, {interval[1]}]")
+        raise ValueError(f"an interval [low, high] must not have low above high, got [{interval[0]}, {interval[1]}]")
     return interval
 
 
@@ -198,9 +198,13 @@ def read_result(path: Path | str) -> Result:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ResultError(f"{path}: no such file; the run did not finish. Start it again to resume it.") from error
+        raise ResultError(
+            f"{path}: there is no such file, because the run did not finish. Start the run again to resume it."
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise ResultError(f"{path}: not JSON ({error}). Start the run again to rewrite it.") from error
+        raise ResultError(
+            f"{path}: the file is not JSON ({error}). Start the run again to rewrite the file."
+        ) from error
     return _check(raw, str(path))
 
 
@@ -212,5 +216,5 @@ def _check(raw: object, where: str) -> Result:
             f"  {'.'.join(map(str, e['loc'])) or 'result'}: {e['msg']} (got {e['input']!r:.60})" for e in error.errors()
         ]
         raise ResultError(
-            f"{where}: does not follow the schema of result.json; correct these keys:\n" + "\n".join(lines)
+            f"{where}: the file does not follow the schema of result.json; correct these keys:\n" + "\n".join(lines)
         ) from None

@@ -56,7 +56,10 @@ def calls() -> tuple[int, Mapping[str, int]]:
     """
     machine = platform.machine()
     if machine not in _MACHINES:
-        raise InputError(f"sandbox: the filter of system calls is written for x86_64 and aarch64, not for {machine}")
+        raise InputError(
+            f"sandbox: the filter of system calls supports x86_64 and aarch64, but this machine is {machine}; use a "
+            "machine with one of these architectures"
+        )
     architecture, column = _MACHINES[machine]
     own = {name: number for name, numbers in _NUMBERS.items() if (number := numbers[column]) is not None}
     return architecture, own | _EVERYWHERE

@@ -133,7 +133,7 @@ class PythonServer:
         found = b""
         while len(found) < 4 or len(found) < 4 + struct.unpack("=I", found[:4])[0]:
             if not readable(stream, max(0.0, end - time.monotonic())):
-                self._fail(f"gave no answer within {seconds:g} s")
+                self._fail(f"did not answer within {seconds:g} s")
             chunk = os.read(stream, 1 << 16)
             if not chunk:
                 self._fail("died")

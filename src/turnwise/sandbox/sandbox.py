@@ -64,7 +64,7 @@ class Limits:
                 raise ValueError(f"limits.{field.name}: must be above 0, got {value}")
         if self.memory_mib < _LEAST_MIB:
             raise ValueError(
-                f"limits.memory_mib: an interpreter needs at least {_LEAST_MIB} to start, got {self.memory_mib}"
+                f"limits.memory_mib: an interpreter needs at least {_LEAST_MIB} MiB to start, got {self.memory_mib}"
             )
 
 

@@ -72,5 +72,5 @@ class Passage:
         self._inner.close()
         descriptors = socket.recv_fds(self._outer, 1, 1)[1] if readable(self._outer, _START) else []
         if not descriptors:
-            raise SandboxFault(f"no socket in the sandbox listens on port {self.door.port}")
+            raise SandboxFault(f"no program in the sandbox could listen on port {self.door.port}")
         self.door.opened(socket.socket(fileno=descriptors[0]), end)

@@ -127,8 +127,8 @@ class Collection:
         self.handed = bool(self.staleness) and self.distributed.world > 1  # whether the first process samples for all
         if self.handed and not self.distributed.served:
             raise InputError(
-                "rollout.staleness: this setting needs engine=vllm in several processes; set rollout.staleness=0, or "
-                "trainer.devices=1"
+                f"rollout.staleness={self.staleness}: a run in several processes needs engine=vllm for this setting; "
+                "set engine=vllm, rollout.staleness=0 or trainer.devices=1"
             )
         served = self.distributed.served and getattr(player.engine, "schedule", "rounds") == "free"
         alone = parts.judged is not None or frozen is not None or not hasattr(module.model, "get_base_model")

@@ -59,8 +59,9 @@ def refusal(model: Any, named: str, found: Difference) -> str:
     """Returns an error message of one line with the architecture, the place of the difference, and the remedy."""
     kind = unwrapped(model).config.model_type
     return (
-        f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly, and training on "
-        f"wrong numbers is refused ({found}). Choose a model of a family that docs/models.md lists as exact"
+        f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly by the "
+        f"packed forward pass of this code, so a run would train on wrong log-probs ({found}). Choose a model of a "
+        "family that docs/models.md lists as exact"
     )
 
 

@@ -95,8 +95,8 @@ def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
     """
     if len(states) < count:
         raise InputError(
-            f"rollout.frozen={count}: this run has {len(states)} states to sample from; lower rollout.frozen, "
-            "or provide more states (states.count or data.trajectories)"
+            f"rollout.frozen={count}: this run has {len(states)} states to sample from, which is too few; lower "
+            "rollout.frozen, or provide more states (states.count or data.trajectories)"
         )
     return Batches(states, seed, count)(0)
 

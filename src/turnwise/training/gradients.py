@@ -33,7 +33,7 @@ class GradientCosine(Callback):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         if len(views) != 2:
-            raise ValueError(f"views must name two views, got {list(views)}")
+            raise ValueError(f"views must contain two names of views of an update, got {list(views)}")
         self.every, self.views = every, tuple(views)
         self._cosine: float | None = None
 

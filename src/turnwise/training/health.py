@@ -83,27 +83,27 @@ class Health(Callback):
         cause = likely_cause(metrics)
         texts = {
             "empty": f"iteration {iteration}: no sample of this update counts, so that it changes no weight; {cause}",
-            "spread": f"iteration {iteration}: in the last {IN_A_ROW} iterations all rollouts of a group earned the same reward, "
-            f"in every group, and advantages were 0; {cause}",
+            "spread": f"iteration {iteration}: in every group of the last {IN_A_ROW} iterations, all rollouts earned "
+            f"the same reward, so that all advantages were 0; {cause}",
             "format": f"iteration {iteration}: in the last {IN_A_ROW} iterations no action could be read as a reply with tool "
             "calls; probably the policy does not write them in reward.format, or its replies are cut off "
             "(rollout.sampling.max_tokens)",
             "truncated": f"iteration {iteration}: in the last {IN_A_ROW} iterations every action was cut off; raise "
             "rollout.sampling.max_tokens",
-            "unpaid": f"iteration {iteration}: in the last {IN_A_ROW} iterations no turn before the last of its rollout was "
-            "rewarded. This advantage credits turns by their rewards, so it used only the outcome; set "
-            "advantage.turn_reward to a key of what the environment says of a turn, such as admissible (if all turns have the "
-            "same value there, this does not help), or choose an advantage that needs no rewards of turns, such as gigpo or "
-            "monte_carlo (docs/methods/credit.md)",
+            "unpaid": f"iteration {iteration}: in the last {IN_A_ROW} iterations no rollout had a reward for a turn "
+            "before its last one. This advantage gives credit to turns by their own rewards, so it used only the "
+            "outcome. Set advantage.turn_reward to a value that the environment reports for each turn, such as "
+            "admissible (this does not help if the value is the same for all turns), or choose an advantage that needs "
+            "no rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
         }
         for kind, text in texts.items():
             if kind not in self.told and self.in_a_row[kind] >= (1 if kind == "empty" else IN_A_ROW):
                 self._warn(iteration, kind, text)
         if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
             raise Stopped(
-                f"{self.in_a_row['empty']} updates in a row had no sample that counts, and training would go on without "
-                f"learning; {cause}. The same command with update.allow_empty=true goes on to the end and writes the report; "
-                "other settings need another name=..., or fresh=true"
+                f"{self.in_a_row['empty']} updates in a row had no sample that counts, so the run stops because it "
+                f"learns nothing; {cause}. The same command with update.allow_empty=true continues to the end and "
+                "writes the report. To change other settings, give the run another name=..., or set fresh=true"
             )
 
     def closing(self, gate: Any) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
     played = groups + metrics.get("train/groups_refilled", 0.0)
     if played and metrics.get("train/groups_solved") == played:
         return (
-            "every rollout earned the full reward: the policy solves the tasks of this run and has nothing left to learn from "
-            "them; give it harder ones (another env= or data.file=), or keep it as it is"
+            "every rollout earned the full reward: the policy solves the tasks of this run and has nothing left to "
+            "learn from them; choose harder tasks (another env= or data.file=), or stop and keep this policy"
         )
     if not groups:
         return (
@@ -135,24 +135,25 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
         )
     if metrics.get("train/groups_cut") == groups:
         return (
-            f"the gate stopped all {groups:.0f} groups; let it stop fewer (gate=divergence: lower gate.threshold), or set "
-            "gate=never"
+            f"the gate stopped all {groups:.0f} groups; let it stop fewer groups (with gate=divergence, lower "
+            "gate.threshold), or set gate=never"
         )
     if metrics.get("train/truncated") == 1:
         return "every action was cut off; raise rollout.sampling.max_tokens"
     if metrics.get("train/readable") == 0:
         return (
-            "no action could be read in reward.format; correct reward.format, or begin with a policy that writes calls in it "
-            "(method=sft, then policy.start=)"
+            "no action could be read as tool calls in reward.format; correct reward.format, or start from a policy "
+            "that writes this format (train it by method=sft, then set policy.start to the adapter folder of that run)"
         )
     if mean is None:
         return "there was no reward"
     if mean <= 0:
         return (
-            "no rollout earned anything: the tasks are too hard for this policy, or it does not know the environment; begin "
-            "with method=sft and policy.start=, or choose states=pivots or easier tasks"
+            "no rollout earned a reward: the tasks are too hard for this policy, or it does not know the environment; "
+            "start from a policy that method=sft trained (policy.start), or choose states=pivots or easier tasks"
         )
     return (
-        f"all rollouts of a group earned the same (the mean is {mean:.3g}): each task is too easy or too hard, or the rollouts "
-        "are too similar; raise rollout.sampling.temperature or allocator.group_size, or choose states=pivots"
+        f"in every group all rollouts earned the same reward (the mean is {mean:.3g}): each task is too easy or too "
+        "hard, or the rollouts are too similar; raise rollout.sampling.temperature or allocator.group_size, or choose "
+        "states=pivots"
     )

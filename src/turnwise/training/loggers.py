@@ -57,7 +57,7 @@ class Wandb(WandbLogger):
         import wandb  # imported here because the import takes 0.8 s, and a run without this logger does not need it
 
         if rollouts < 0:
-            raise ValueError(f"rollouts must be at least 0 (the number of leaves in a table), got {rollouts}")
+            raise ValueError(f"rollouts must be at least 0 (the number of rollouts in a table), got {rollouts}")
         mode: Any = os.environ.get("WANDB_MODE") or ("offline" if offline else "online")
         if mode not in LOCAL and not logged_in():
             raise InputError(
@@ -124,12 +124,12 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
                 try:  # a sweep has many runs in one process, so this run must be closed before the next one begins
                     _end(logger, Path(cfg.paths.out), failed)
                 except Exception as error:  # W&B's process may have received the signal that ends this one
-                    log(f"W&B: {type(error).__name__}: {error}")
+                    log(f"W&B did not end the run properly ({type(error).__name__}: {error})")
             elif isinstance(logger, Trackio):
                 try:
                     logger.end(Path(cfg.paths.out))
                 except Exception as error:  # the run itself is complete, and its own files contain everything
-                    log(f"Trackio: {type(error).__name__}: {error}")
+                    log(f"Trackio did not end the run properly ({type(error).__name__}: {error})")
 
 
 def _end(logger: WandbLogger, folder: Path, failed: bool) -> None:

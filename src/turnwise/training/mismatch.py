@@ -44,13 +44,13 @@ class MismatchAlarm(Callback):
         metrics["mismatch_alarms"] = float(self.alarms)
         if wrong and not self._warned and trainer.is_global_zero:  # one warning while the mean stays too large
             logger.warning(
-                "iteration %d: the engine's log-probs differ from the trainer's by %.3g nats a token on average (at most %.3g), "
-                "above callbacks.mismatch.threshold=%g; check that both sides have the same weights, dtype and temperature. "
-                "loss=corrected corrects for small differences",
+                "iteration %d: the engine's log-probs differ from the trainer's by %.3g nats a token on average, which "
+                "is above callbacks.mismatch.threshold=%g (the largest difference is %.3g); check that engine and "
+                "trainer have the same weights, dtype and temperature. loss=corrected corrects for small differences",
                 trainer.current_epoch,
                 metrics["mismatch_mean"],
-                metrics["mismatch_max"],
                 self.threshold,
+                metrics["mismatch_max"],
             )
         self._warned = wrong
 

@@ -180,7 +180,7 @@ class PolicyModule(Scoring):
                 "checkpoint is kept"
             ) from error
         self.halvings += 1
-        logger.warning("out of memory in an update: micro-batches are split into %d from now on", 2**self.halvings)
+        logger.warning("out of memory in an update: each micro-batch is split into %d from now on", 2**self.halvings)
         self.model.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -226,9 +226,9 @@ class PolicyModule(Scoring):
         self.skips_in_a_row += 1
         if self.skips_in_a_row >= self.settings.max_skips:
             raise Stopped(
-                f"{self.skips_in_a_row} updates in a row had a gradient that is not finite (update.max_skips); lower "
-                "update.learning_rate or raise the precision (trainer.precision=32-true), and start the run with "
-                "another name=.... The last checkpoint is kept; these updates changed no weight"
+                f"{self.skips_in_a_row} updates in a row had a gradient that is not finite, which is the limit "
+                "update.max_skips; lower update.learning_rate or raise the precision (trainer.precision=32-true), and "
+                "start the run with another name=.... The last checkpoint is kept; these updates changed no weight"
             )
 
     @torch.no_grad()

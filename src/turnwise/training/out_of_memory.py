@@ -36,6 +36,7 @@ def explained_memory() -> Iterator[None]:
             raise
         raise Stopped(
             f"out of memory ({(str(error).splitlines() or ['the allocation of an object'])[0]}): lower engine.memory_gb, "
-            "allocator.group_size or rollout.states for sampling, or update.batch_tokens for training, and start the "
-            "run with another name=...; scripts/plan.py shows the memory of each part. The last checkpoint is kept"
+            "allocator.group_size or rollout.states if this happened in sampling, or update.batch_tokens if it "
+            "happened in training, and start the run with another name=.... scripts/plan.py shows how much memory each "
+            "part needs. The last checkpoint is kept"
         ) from error

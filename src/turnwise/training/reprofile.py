@@ -73,7 +73,7 @@ class Reprofile(Callback):
             return
         began, states = time.monotonic(), self.choose(self.profiles)
         if not len(states):
-            self.log_line("the new profile keeps no state: training continues with the previous states")
+            self.log_line("the new profile leaves no state to train on: training continues with the previous states")
             states = self.batches.states
         self.profiles, self.began, self.history = self.profiles + 1, iteration, []
         self.places_S = places_of(self.candidates, states)

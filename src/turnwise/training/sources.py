@@ -195,7 +195,7 @@ def hold_out(
     room, lengths = rollout.sampling.max_tokens, [len(state.expert_ids) for state in states]
     if sampled and (long := sum(length > room for length in lengths)):
         log(
-            f"{long} of these replies are longer than the {room} tokens that the policy may write: raise "
+            f"{long} of these demonstrated replies are longer than the {room} tokens that the policy may write: raise "
             f"rollout.sampling.max_tokens to {max(lengths)} or more"
         )
     said = json.dumps([[state.id, state.ids, state.expert] for state in states])
@@ -238,7 +238,7 @@ def _within(
     (places,) = np.nonzero(lengths <= limit)
     why = f"{len(states) - len(places)} of {len(states)} {what}; the longest has {lengths.max()})"
     if not len(places):
-        raise InputError(f"no state is left: {why}; raise rollout.max_length")
+        raise InputError(f"rollout.max_length: no state is left, because {why}; raise rollout.max_length")
     log(f"left out: {why}")
     return chosen(states, places.tolist())
 

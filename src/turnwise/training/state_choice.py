@@ -110,8 +110,8 @@ class Choice:
         found = summarise(profiles.values())
         missed = "-" if found.miss_rate is None else f"{found.miss_rate:.0%}"
         self.phases.log(
-            f"{found.states} expert turns profiled: {found.zero_signal:.0%} carry no signal, {len(kept)} kept; an exact match "
-            f"would have missed {missed} of the acceptable actions"
+            f"{found.states} expert turns profiled: at {found.zero_signal:.0%} of them all sampled actions have the "
+            f"same reward; {len(kept)} turns are kept; an exact match would miss {missed} of the acceptable actions"
         )
         return profiles, kept
 

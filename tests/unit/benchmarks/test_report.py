@@ -159,7 +159,7 @@ def test_overlap_fills_its_table(tmp_path: Path) -> None:
     assert "| grpo | 0 | 6.00 | 4.00 | 4.00 | 2.00 |  |" in text
     assert "| grpo | 1 | 4.50 | 4.20 | 2.10 | 2.20 | 1.33 |" in text
     assert "--method grpo --epochs 8 --rounds 3 --overrides engine.lanes=1`" in text
-    assert "would make it 1.50 times as fast" in text and "Rounds: 1.20, 1.33, 1.40." in text
+    assert "an iteration would be 1.50 times as fast" in text and "Rounds: 1.20, 1.33, 1.40." in text
 
 
 def test_one_run_with_each_engine_fills_its_table(tmp_path: Path) -> None:

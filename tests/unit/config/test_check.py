@@ -29,7 +29,7 @@ def mistakes(*overrides: str) -> list[str]:
             "allocator=trace predictor=tiny allocator.budget=1",
             "allocator: budget must be at least 2, the smallest group",
         ),
-        ("update.offload=true", "update: offload needs recompute"),
+        ("update.offload=true", "update: offload moves the layer inputs that recompute stores"),
         ("policy.lora.r=100000", "policy.lora: r must be a rank from 0"),
         ("update.learning_rate=inf", "update.learning_rate: must be a finite number, got inf"),
         ("method=pivotrl states.lambda_diff=7", "states: lambda_diff must be above 0 and at most 1"),
@@ -47,7 +47,7 @@ def mistakes(*overrides: str) -> list[str]:
         ("rollout.turns=x", "rollout.turns: expected int or null, got 'x'"),
         ("loss.aggregation=constant", "loss: constant_length and aggregation=constant"),
         ("env.mistakes.idle=2", "env.mistakes: mistakes.idle: must be in [0, 1], got 2"),
-        ("eval.tasks=???", "eval.tasks: not set; give it as eval.tasks=..."),
+        ("eval.tasks=???", "eval.tasks: this key has no value; set eval.tasks=..."),
         ("~eval.tasks", "eval.tasks: EvaluationSettings requires this parameter; set eval.tasks=..."),
         (
             "gate._target_=turnwise.algo.gates.never.Nver",

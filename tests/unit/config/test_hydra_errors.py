@@ -33,7 +33,7 @@ def explained(*arguments: str, folder: Path = CONF) -> list[str]:
         ("seed=abc", "seed=abc: Value 'abc' of type 'str' could not be converted to Integer"),
         ("fresh=maybe", "fresh=maybe: Value 'maybe' is not a valid bool"),
         ("hydra.launcher.cores=2", "To append to your config use +hydra.launcher.cores=2"),
-        ("method", "method: not of the form key=value"),
+        ("method", "method: this is not of the form key=value"),
         ("~loss.clip_hihg", "~loss.clip_hihg: loss has no key 'clip_hihg'; did you mean 'clip_high'?"),
         ("data.file=${nmae}", "data.file=${nmae}: Interpolation key 'nmae' not found"),
         ("name=${nmae}", "name=${nmae}: Interpolation key 'nmae' not found"),

@@ -157,7 +157,7 @@ def test_a_template_that_drops_past_reasoning_splits_the_trajectory(build_byte_l
         {"role": "user", "content": "Taken."},
         {"role": "assistant", "content": "look"},
     ]
-    with pytest.raises(ChatTemplateError, match="rewrites earlier turns, first seen before assistant turn 1 "):
+    with pytest.raises(ChatTemplateError, match=r"rewrites earlier turns.* first seen before assistant turn 1 "):
         ChatTokens(tokenizer).spine(messages)
     with pytest.warns(UserWarning, match="split"):
         spines = chat.spines(messages)
@@ -214,7 +214,7 @@ def test_a_template_that_refuses_the_messages(build_byte_level):
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
         "{{ m.content }}<|im_end|>{% endfor %}"
     )
-    with pytest.raises(ChatTemplateError, match=r"refuses the messages \(system user\): no system role"):
+    with pytest.raises(ChatTemplateError, match=r"refuses the messages, whose roles are system user: no system role"):
         ChatTokens(tokenizer).prompt(EPISODE[:2])
 
 

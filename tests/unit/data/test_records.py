@@ -39,11 +39,11 @@ def test_items_are_placed_by_their_number(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1,\n2", ": line 2: the JSON array is broken (the end of the file instead of , or ])"),
-        ("[1\n2]", ": line 2: the JSON array is broken ('2' instead of , or ])"),
+        ("[1,\n2", ": line 2: the JSON array is broken, because the end of the file is where , or ] must be"),
+        ("[1\n2]", ": line 2: the JSON array is broken, because '2' is where , or ] must be"),
         ('[1,\n{"a": nope}]', ": line 2: broken JSON"),
         ("[1, NaN]", "NaN is not JSON"),
-        ("[1]\n[2]", ": line 2: there is '[' after the end of the array"),
+        ("[1]\n[2]", ": line 2: '[' follows the end of the array"),
         ("[" * 100_000, ": line 1: the record that begins here is nested too deeply"),
         ("[1,]", ": line 1: broken JSON"),
     ],
@@ -70,7 +70,7 @@ def test_an_item_above_the_limit_is_left_out(tmp_path, monkeypatch):
     assert isinstance(first, UnusableError) and first.reason == "too long"
     assert second == "b"
     monkeypatch.setattr(records, "_CHUNK", 5)
-    with pytest.raises(InputError, match="line 1: the record that begins here has no end within 10 bytes"):
+    with pytest.raises(InputError, match="line 1: the record that begins here is not complete after 10 bytes"):
         list(read_records(path, limit=10))
 
 

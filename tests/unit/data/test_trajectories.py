@@ -66,18 +66,18 @@ def test_a_full_record(tmp_path):
 BAD = {
     "broken JSON": (b'{"id": "b", "messages": [', "broken JSON"),
     "NaN": (b'{"id": "b", "success": NaN}', "NaN is not JSON"),
-    "array": ([1], "not an object but list"),
+    "array": ([1], "must be a JSON object, but it is of type list"),
     "empty line": (b"", "the line is empty"),
     "blank line": (b"  \t", "the line is empty"),
-    "not UTF-8": (b'{"id": "\xff"}', "not UTF-8 (byte 8)"),
+    "not UTF-8": (b'{"id": "\xff"}', "not UTF-8: its byte 8 is invalid"),
     "half a pair": (b'{"id": "\\ud800", "messages": []}', "half a surrogate pair"),
     "deep": (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
     "no messages": ({"id": "b", "text": "x"}, "no 'messages', only the keys ['id', 'text']"),
     "messages no list": (record("b", "hello"), "messages must be a non-empty list"),
     "no message": (record("b", []), "messages must be a non-empty list"),
-    "message no object": (record("b", ["hello"]), "messages[0] has no role, only str"),
-    "ShareGPT": (record("b", [{"from": "human", "value": "x"}]), "messages[0] has no role, only ['from', 'value']"),
-    "unknown role": (record("b", [says("user"), says("bot")]), "messages[1] has unknown role 'bot'"),
+    "message no object": (record("b", ["hello"]), "messages[0] must be an object with a role, got str"),
+    "ShareGPT": (record("b", [{"from": "human", "value": "x"}]), "a role, got only the keys ['from', 'value']"),
+    "unknown role": (record("b", [says("user"), says("bot")]), "messages[1] has the unknown role 'bot'"),
     "content a list": (record("b", [says("user", [{"type": "text"}])]), "messages[0].content must be text, got list"),
     "silent": (
         record("b", [says("user"), says("assistant", " ")]),
@@ -97,13 +97,13 @@ BAD = {
     ),
     "two assistants": (
         record("b", [says("user"), says("assistant"), says("assistant")]),
-        "messages[2] is a second assistant turn without an observation",
+        "messages[2] is an assistant turn that follows another one without an observation",
     ),
     "none": (record("b", [says("system"), says("user")]), "no assistant turn"),
     "assistant opens": (record("b", [says("assistant")]), "messages[0] is a assistant message, but the"),
     "late system": (
         record("b", [says("user"), says("assistant"), says("system")]),
-        "messages[2] is a system message inside the conversation",
+        "messages[2] is a system message after the start",
     ),
     "user calls": (
         record("b", [says("user", tool_calls=calls({"q": "a"}))], tools=TOOLS),
@@ -111,15 +111,15 @@ BAD = {
     ),
     "unknown tool": (
         record("b", [says("user"), says("assistant", tool_calls=calls({}, name="find"))], tools=TOOLS),
-        "messages[1] calls 'find', but its tools are ['search']",
+        "messages[1] has an unusable tool call (calls 'find', but its tools are ['search']",
     ),
     "wrong argument": (
         record("b", [says("user"), says("assistant", tool_calls=calls({"q": 1}))], tools=TOOLS),
-        "messages[1] call of 'search': arguments.q must be string, got integer",
+        "messages[1] has an unusable tool call (call of 'search': arguments.q must be string, got integer",
     ),
     "unparsable argument": (
         record("b", [says("user"), says("assistant", tool_calls=calls("{q"))], tools=TOOLS),
-        "messages[1] call of 'search': arguments are not JSON",
+        "messages[1] has an unusable tool call (call of 'search': arguments are not JSON",
     ),
     "half a pair in an argument": (
         record("b", [says("user"), says("assistant", tool_calls=calls('{"q": "\\ud800"}'))], tools=TOOLS),
@@ -158,7 +158,7 @@ def test_a_bad_line_is_named_and_the_good_ones_are_used(tmp_path, kind):
     assert problem.source == f"{path}:2"
     assert problem.what.startswith(said) or said in problem.what
     assert problem.remedy
-    with pytest.raises(DataError, match=r"1 bad trajectories in .* and data\.strict is set") as caught:
+    with pytest.raises(DataError, match=r"1 trajectories in .* cannot be used, and data\.strict=true") as caught:
         read_trajectories(path, strict=True)
     assert str(problem) in str(caught.value)
     assert caught.value.problems == read.problems
@@ -211,9 +211,9 @@ def test_an_opening_may_have_no_system_and_an_episode_may_end_with_an_observatio
     [
         (lambda p: p / "no.jsonl", "no.jsonl: no such trajectory file; correct data.file"),
         (lambda p: p, "a folder; list its trajectory files"),
-        (lambda p: write(p / "x.csv", record()), r"x.csv: unknown kind of file; use .jsonl"),
+        (lambda p: write(p / "x.csv", record()), r"x.csv: files that end in '.csv' cannot be read; use .jsonl"),
         (lambda p: write(p / "x.parquet", b"PAR"), "x.parquet: cannot be read"),
-        (lambda p: write(p / "x.jsonl"), "x.jsonl: there is no trajectory"),
+        (lambda p: write(p / "x.jsonl"), "x.jsonl: no trajectory was found"),
         (
             lambda p: write(p / "x.jsonl", b"{", b""),
             "no usable trajectory in .*x.jsonl:\n.*x.jsonl:1: the line contains",

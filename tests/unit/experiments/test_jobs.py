@@ -138,14 +138,14 @@ def test_rows_and_seeds_are_picked(conf: Path) -> None:
         (["sweep=p_tab1", "rows=our"], "did you mean 'ours'"),
         (["sweep=p_tab1", "seed=x"], "whole numbers"),
         (["sweep=p_tab1", "seed=0,-1"], "seed=0,-1"),
-        (["sweep=p_tab1", "scale=huge"], "tiny and paper"),
+        (["sweep=p_tab1", "scale=huge"], "scale=huge: the scale of a sweep must be tiny or paper"),
         (["sweep=p_tab1", "name=x"], "names and folders of their own"),
         (["sweep=p_tab1", "paths.out=x"], "names and folders of their own"),
         (["sweep=p_tab1", "loss.clip_high=0.2,0.3"], "give one value"),
         (["sweep=p_tab1", "loss.clip_high=choice(0.2,0.3)"], "give one value"),
         (["sweep=p_tab1", "nonsense"], "key=value"),
         (["sweep=p_tab1", "seed=0", "seed=1"], "seed=1: seed is given twice"),
-        (["sweep="], "sweep has no ''"),
+        (["sweep="], "there is no sweep ''"),
     ],
 )
 def test_what_cannot_be_asked_is_told(conf: Path, arguments: list[str], words: str) -> None:

@@ -70,15 +70,15 @@ def test_a_wrong_name_is_told_with_the_right_one(conf: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rows": {"a": {"overrides": "x=1", "same": "p_tab1/base"}}}, "leave out its own"),
+        ({"rows": {"a": {"overrides": "x=1", "same": "p_tab1/base"}}}, "leave out `overrides` and `at`"),
         ({"rows": {"a b": {}}}, "one word"),
-        ({"rows": {"a": {"numbers": {"nothing": 1}}}}, "nothing is not one of the columns"),
+        ({"rows": {"a": {"numbers": {"nothing": 1}}}}, "nothing is not one of the keys under `columns`"),
         ({"rows": {"a": {"numbers": {"score": float("nan")}}}}, "rows.a.numbers.score"),
         ({"rows": {"a": {"need": {}}}}, "rows.a.need"),
         ({"seeds": [0, 0]}, "each seed only once"),
         ({"seeds": []}, "at least one"),
         ({"scales": {"huge": "x=1"}}, "scales.huge"),
-        ({"directions": {"m": ["ours > nobody"]}}, "row 'nobody'"),
+        ({"directions": {"m": ["ours > nobody"]}}, "names 'nobody', which is neither a row"),
     ],
 )
 def test_every_mistake_names_its_key(conf: Path, change: dict[str, object], words: str) -> None:
@@ -99,7 +99,7 @@ def test_a_column_may_be_another_metric_at_one_scale(tmp_path: Path) -> None:
     assert sweep.of_scale("tiny").columns == {"a": "in_domain.after", "b": None}
     assert sweep.of_scale("paper").columns == {"a": "in_domain.after", "b": "ood.after"}
     path.write_text(text + "columns_at: {paper: {c: ood.after}}\n")
-    with pytest.raises(InputError, match=r"columns_at\.paper: c is not one of the columns"):
+    with pytest.raises(InputError, match=r"columns_at\.paper: c is not one of the keys under `columns`"):
         read_sweep(path)
 
 

@@ -86,7 +86,7 @@ def test_without_a_key_none_is_sent(judge_server: ModuleType, make_judge: MakeJu
         ({"url": "host:8000"}, "url must begin with http:// or https://"),
         (
             {"url": "http://me:pass@host/v1"},
-            "url must not contain a user, password or query; put the key into the variable",
+            "url must not contain a user, password or query; put the key into the environment variable",
         ),
         ({"url": "http://host/v1?key=pass"}, "url must not contain a user, password or query"),
         ({"concurrency": 0}, "concurrency must be at least 1, got 0"),

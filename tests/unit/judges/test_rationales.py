@@ -69,7 +69,7 @@ def test_every_turn_gets_its_rationale_and_a_second_call_asks_nothing(
             ("a", 1, "because of | Three."),
             ("b", 0, "because of | Good day."),
         ]
-        assert "3 of 3 rationales, 0 cached; 3000 + 30 tokens" in capsys.readouterr().out
+        assert "3 of 3 rationales, 0 from the cache; 3000 prompt and 30 completion tokens" in capsys.readouterr().out
         shown = next(body["messages"][1]["content"] for body in server.bodies if "Three." in str(body))
         assert "| 3\n<<<END conversation" in shown
         out.unlink()

@@ -46,7 +46,10 @@ ADAPTERS: dict[str, tuple[Damage, str]] = {
         tensors(lambda found: [value.fill_(1e7) for value in found.values()], WEIGHTS),
         "values above",
     ),
-    "missing tensor": (tensors(lambda found: found.pop(min(found)), WEIGHTS), "differ in the weight"),
+    "missing tensor": (
+        tensors(lambda found: found.pop(min(found)), WEIGHTS),
+        "only in the adapter or only in the model",
+    ),
     "cut": (cut(WEIGHTS, 3000), r"adapter_model\.safetensors"),
     "alpha NaN": (config(ABOUT, lora_alpha=float("nan")), "lora_alpha"),
     "alpha infinite": (config(ABOUT, lora_alpha=float("inf")), "lora_alpha"),

@@ -75,7 +75,7 @@ def test_a_policy_that_starts_from_an_adapter_is_the_adapted_one(adapter: Path) 
 def test_what_is_no_adapter_of_this_model_is_named(adapter: Path, tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match=r"policy\.start=.*there is no adapter_model\.safetensors; give the adapter"):
         load_policy(tiny_path(), start=tmp_path)
-    with pytest.raises(PolicyError, match=r"policy\.start=.*not an adapter for this policy\.model"):
+    with pytest.raises(PolicyError, match=r"policy\.start=.*this adapter cannot be merged into policy\.model"):
         load_policy(tiny_path("tiny_tools"), start=adapter)
 
 

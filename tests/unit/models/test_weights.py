@@ -100,7 +100,10 @@ MODELS: dict[str, tuple[Damage, str]] = {
     ),
     "dropout of everything": (config(attention_dropout=1.0), "attention_dropout"),
     "an unknown quantisation": (config(quantization_config={"quant_method": "banana"}), "quant_method"),
-    "never filled": (tensors(lambda found: [value.zero_() for value in found.values()]), "never set"),
+    "never filled": (
+        tensors(lambda found: [value.zero_() for value in found.values()]),
+        "values of the embeddings are equal",
+    ),
     "a norm of zeros": (tensors(lambda found: found["model.norm.weight"].zero_()), r"model\.norm\.weight"),
     "a norm of zeros in a layer": (
         tensors(lambda found: found["model.layers.1.input_layernorm.weight"].zero_()),

@@ -161,9 +161,9 @@ def test_what_cannot_be_averaged_is_noted(runs, make):
     notes = "\n".join(collection.notes)
     for words in (
         "t/full: its seeds differ in loss.kl",
-        "t/sft, seed 0: more than one run; the newest counts",
-        "half: not finished, left out",
-        "result.json: not JSON",
+        "t/sft, seed 0: there is more than one run; the newest is used",
+        "half: this run is not finished",
+        "result.json: the file is not JSON",
     ):
         assert words in notes
     assert len(collection.notes) == 4
@@ -198,7 +198,7 @@ def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
     path = tmp_path / "bad.yaml"
     for text, words in (
         ("a: [", "not YAML"),
-        ("[a]", "it needs paper, entry, title and rows"),
+        ("[a]", "it needs the keys paper, entry, title and rows"),
         (
             "{paper: P, entry: E, title: T, columns: {c: m}, rows: {a: {numbers: {c: high}}}}",
             r"rows.a.numbers.c: .*number",

@@ -136,10 +136,10 @@ def test_marks_say_what_the_table_says_and_names_are_whole(entry: Entry) -> None
 
 def test_only_what_is_drawn_is_explained(entry: Entry, tmp_path: Path) -> None:
     after, _ = entry_figures(entry, mean_interval)
-    assert after.alt.endswith("Faint dots are seeds, lines 95 % intervals over seeds; a dot without them is one seed.")
+    assert after.alt.endswith("lines are 95 % intervals over seeds; a row with one seed has only a dot.")
     for row, told in (
-        ("base", "A dot is one seed; there is no interval over seeds."),
-        ("ours", "Faint dots are seeds, lines 95 % intervals over seeds."),
+        ("base", "Each dot is one seed; there is no interval over seeds."),
+        ("ours", "Faint dots are single seeds, lines are 95 % intervals over seeds."),
     ):
         asked = ask(["sweep=p_tab1", f"rows={row}"], tmp_path / "conf")
         one = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
@@ -172,7 +172,7 @@ def test_what_is_computed_from_groups_is_drawn_too(tmp_path: Path) -> None:
     rho, saved = entry_figures(read_entry(asked, [], mean_interval, paired_mean_difference, gates), mean_interval)
     assert rho.title == "P, Table 7: t7/10/{}/rho"
     assert "first: 0.25, 95 % [0.125, 0.375]" in rho.svg and "The other: 0.5<" in rho.svg and "paper, k10" in rho.svg
-    assert rho.alt.endswith("lines are 95 % intervals; a dot without one has none.")
+    assert rho.alt.endswith("lines are 95 % intervals; a dot without a line has no interval.")
     assert "first: 12.5, 95 % [10.0, 15.0]" in saved.svg and not saved.wide
     nothing = read_entry(asked, [], mean_interval, paired_mean_difference, {**gates, "t7": {}, "first": {}})
     assert entry_figures(nothing, mean_interval) == []

@@ -51,7 +51,7 @@ def test_an_entry_as_its_runs_come_in(tmp_path: Path, conf: Path) -> None:
     assert "| Ours | 0, 1, 2 | 100 | 0 | - | - | - |" in text  # what training cost
     assert "Not run at scale=tiny: big (one size is shipped)." in text
     (outputs / "p/tab1/ours/seed0/result.json").write_text("{")
-    assert "result.json: not JSON" in entry().notes[0]
+    assert "result.json: the file is not JSON" in entry().notes[0]
 
 
 def test_a_verdict_on_some_of_the_planned_seeds_says_so(tmp_path: Path, conf: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_claim_is_asked_at_its_own_scale_alone(tmp_path: Path, conf: Path) -> 
         return next(d for d in entry.decisions if d.claim.at)
 
     told = decision("tiny")
-    assert (told.verdict, told.cannot, told.why) == ("not_run", True, "a claim of scale=paper")
-    assert decision("paper").why != "a claim of scale=paper"
+    assert (told.verdict, told.cannot, told.why) == ("not_run", True, "a claim only for scale=paper")
+    assert decision("paper").why != "a claim only for scale=paper"
     entry = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
     assert entry.verdict == "holds"  # it is left out
 
@@ -197,7 +197,8 @@ def test_runs_of_another_configuration_are_told(tmp_path: Path, conf: Path) -> N
         ("base", 0, "", "base: no key 'x'"),
         ("ours", 1, "old1", "new"),
     ]
-    told = f"row ours is now: {tmp_path / 'outputs/p/tab1/ours'}, seed 1 (`old1`, now `new`)"
+    folder = tmp_path / "outputs/p/tab1/ours"
+    told = f"{folder}: these runs have another configuration hash than row ours has now: seed 1 (`old1`, now `new`)"
     assert told in to_markdown(entry_tables(found, mean_interval))
     assert told in to_markdown([summary_table([found])])
     assert as_json(found)["changed"][1]["now"] == "new"

@@ -108,10 +108,10 @@ def test_the_judge_has_a_line_of_its_own(make):
         "cost": 0.5,
     }
     result = Result.model_validate(make.result() | {"judge": judge})
-    line = "Judge: 1,200 replies asked, 4 without a score (1 invalid, 3 timeout), 400 from the cache; cost 0.50."
+    line = "Judge: asked to score 1,200 replies, 4 got no score (1 invalid, 3 timeout), 400 from the cache; cost 0.50."
     assert judge_sentence(result) == line and line in summary_lines(result)
     offline = Result.model_validate(make.result() | {"judge": {"asked": 5, "scored": 5, "failed": 0}})
-    assert judge_sentence(offline) == "Judge: 5 replies asked, 0 without a score."
+    assert judge_sentence(offline) == "Judge: asked to score 5 replies, 0 got no score."
     assert judge_sentence(Result.model_validate(make.result())) == ""
 
 

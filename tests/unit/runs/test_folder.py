@@ -66,8 +66,8 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path: Pa
         pass
     text = str(caught.value)
     assert f"{out} contains a run of another configuration" in text
-    assert "loss.clip_high: 0.2 there, 0.3 here" in text
-    assert "trainer.max_epochs: 4 there, 8 here" in text
+    assert "loss.clip_high: 0.2 in the other run, 0.3 in this run" in text
+    assert "trainer.max_epochs: 4 in the other run, 8 in this run" in text
     assert "name=" in text
     assert "fresh=true" in text
     assert (out / "config.yaml").read_text() == recorded
@@ -78,11 +78,13 @@ def test_a_part_that_came_or_went_is_a_difference(tmp_path: Path) -> None:
     with claim(config(out)):
         pass
     with (
-        pytest.raises(ConfigError, match=r"judge\.model: nothing there, m here"),
+        pytest.raises(ConfigError, match=r"judge\.model: not set in the other run, m in this run"),
         claim(config(out, judge={"model": "m"})),
     ):
         pass
-    assert differences({"a": {"b": 1}, "c": None}, {"a": {}, "c": {}}) == ["a.b: 1 there, nothing here"]
+    assert differences({"a": {"b": 1}, "c": None}, {"a": {}, "c": {}}) == [
+        "a.b: 1 in the other run, not set in this run"
+    ]
 
 
 def test_names_paths_and_loggers_are_no_other_configuration(tmp_path: Path) -> None:
@@ -228,7 +230,7 @@ def test_a_younger_key_at_its_first_value_makes_no_other_run(tmp_path: Path) -> 
         pass
     with claim(same) as folder:
         assert folder.resumed
-    with pytest.raises(ConfigError, match=r"rollout\.staleness: nothing there, 1 here"), claim(other):
+    with pytest.raises(ConfigError, match=r"rollout\.staleness: not set in the other run, 1 in this run"), claim(other):
         pass
 
 

@@ -60,7 +60,7 @@ def test_a_killed_start_and_one_with_a_checkpoint_keep_their_folder(tmp_path: Pa
     with pytest.raises(InputError):
         ended(config(trained, seed=1), InputError("later"), "checkpoints/last.ckpt")
     for out in (killed, trained):
-        with pytest.raises(ConfigError, match="seed: 1 there, 2 here"), claim(config(out, seed=2)):
+        with pytest.raises(ConfigError, match="seed: 1 in the other run, 2 in this run"), claim(config(out, seed=2)):
             pass
         with claim(config(out, seed=1)) as folder:
             assert folder.resumed

@@ -183,7 +183,11 @@ def test_the_command_keeps_names_and_leaves_out_what_it_cannot_keep(
     save(out / "p/tab1/ours/seed1", 30, "0123456789ab+")
     assert script.main([str(out), *options]) == 2
     told = capsys.readouterr()
-    assert "seed1: its code is not committed" in told.err and "1 runs kept" in told.out and "1 left out" in told.out
+    assert (
+        "seed1: the code of this run was not committed" in told.err
+        and "1 runs kept" in told.out
+        and "1 left out" in told.out
+    )
     remedy = "give the folders of finished runs, or folders that contain such folders"
     assert script.main([str(tmp_path / "nothing"), *options]) == 2
     assert capsys.readouterr() == (

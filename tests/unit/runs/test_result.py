@@ -51,10 +51,10 @@ def test_every_mistake_is_named_by_file_and_key(make, tmp_path, change, said):
 
 
 def test_missing_and_torn_files_say_what_to_do(tmp_path):
-    with pytest.raises(ResultError, match=r"result\.json: no such file.*Start it again to resume"):
+    with pytest.raises(ResultError, match=r"result\.json: there is no such file.*Start the run again to resume"):
         read_result(tmp_path)
     (tmp_path / "result.json").write_text('{"method": "sft", ')
-    with pytest.raises(ResultError, match=r"result\.json: not JSON .*line 1"):
+    with pytest.raises(ResultError, match=r"result\.json: the file is not JSON .*line 1"):
         read_result(tmp_path)
     (tmp_path / "result.json").write_text("[1]")
     with pytest.raises(ResultError, match="does not follow the schema"):

@@ -92,7 +92,7 @@ def test_a_profile_that_keeps_nothing_leaves_the_states_as_they_were() -> None:
     run = Run(keeps=[[]])
     assert {name for batch in run(0, 9) for name in batch} <= {state.id for state in chosen_by(0)}
     assert run.asked == [1] and run.reprofile.profiles == 2
-    assert run.told == ["the new profile keeps no state: training continues with the previous states"]
+    assert run.told == ["the new profile leaves no state to train on: training continues with the previous states"]
 
 
 def test_the_measure_by_hand() -> None:

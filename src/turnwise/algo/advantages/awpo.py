@@ -90,14 +90,15 @@ class Awpo:
         if not 0 < self.epsilon_mix <= 1:
             raise ValueError(f"epsilon_mix must be in (0, 1], got {self.epsilon_mix}")
         if not self.tau_low < self.tau_high:
-            raise ValueError(f"tau_low must be below tau_high, got {self.tau_low} and {self.tau_high}")
+            raise ValueError(f"tau_low must be below tau_high, got tau_low={self.tau_low} and tau_high={self.tau_high}")
         if not 0 < self.alpha_base <= self.alpha_prio:
             raise ValueError(
                 f"alpha_base must be positive and at most alpha_prio, got {self.alpha_base} and {self.alpha_prio}"
             )
         if not 0 <= self.clip_min <= self.clip_max <= 1:
             raise ValueError(
-                f"clip_min and clip_max must be in [0, 1], in order, got {self.clip_min} and {self.clip_max}"
+                "clip_min and clip_max must be in [0, 1], and clip_min must be at most clip_max, got "
+                f"{self.clip_min} and {self.clip_max}"
             )
         if not (self.eps >= 0 and self.tolerance >= 0):
             raise ValueError(f"eps and tolerance must be at least 0, got {self.eps} and {self.tolerance}")

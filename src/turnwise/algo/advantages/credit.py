@@ -90,10 +90,14 @@ def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, fl
     leaves = tree.leaves()
     if name not in rewards:
         raise ValueError(
-            f"state {tree.state.id!r}: the rewards {sorted(rewards)} do not include {name!r}, which the advantage needs"
+            f"state {tree.state.id!r}: the advantage needs the reward {name!r}, but the run's reward returns only "
+            f"{', '.join(sorted(rewards))}"
         )
     if len(rewards[name]) != len(leaves):
-        raise ValueError(f"state {tree.state.id!r}: {len(rewards[name])} rewards for {len(leaves)} leaves")
+        raise ValueError(
+            f"state {tree.state.id!r}: the reward must return one value {name!r} for each of the {len(leaves)} leaves "
+            f"of the tree, but it returned {len(rewards[name])}"
+        )
     return {leaf: float(r) for leaf, r in zip(leaves, rewards[name], strict=True) if leaf not in tree.invalid}
 
 

@@ -92,8 +92,9 @@ def _payment(tree: RolloutTree, turn: int, of: str) -> float:
         value = tree.turns[turn].info[of]
     else:
         raise InputError(
-            f"advantage.turn_reward: state {tree.state.id!r}, turn {turn} has no info[{of!r}], which this setting names; the "
-            f"turn has {sorted(tree.turns[turn].info)}; set turn_reward=reward to use the environment's reward"
+            f"advantage.turn_reward: this setting names the key {of!r} of a turn's info, but turn {turn} of state "
+            f"{tree.state.id!r} has only the keys {sorted(tree.turns[turn].info)}; name one of these keys, or set "
+            f"advantage.turn_reward={PAID} to use the environment's reward"
         )
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(

@@ -27,7 +27,10 @@ def prefix_allocation(same: Sequence[float] | Array, budget: int) -> Counts:
     """
     q_A = probabilities(same, "same")
     if budget < 0 or (budget > 0 and not len(q_A)):
-        raise ValueError(f"budget {budget} cannot be spent on {len(q_A)} prefixes")
+        raise ValueError(
+            f"budget {budget} cannot be spent on {len(q_A)} prefixes; a budget must be at least 0, and a budget above "
+            "0 needs at least one prefix"
+        )
 
     def gain(items: Counts, start: int, stop: int) -> Array:
         q = q_A[items, None]

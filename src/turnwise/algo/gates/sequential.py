@@ -34,9 +34,11 @@ class Sequential(AtStep):
     def __post_init__(self) -> None:
         steps, thresholds = list(self.steps), list(self.thresholds)
         if not steps or steps[0] < 1 or any(a >= b for a, b in pairwise(steps)):
-            raise ValueError(f"steps must be ascending turns from 1 on, got {steps}")
+            raise ValueError(f"steps must be increasing numbers of turns, each at least 1, got {steps}")
         if len(thresholds) != len(steps):
-            raise ValueError(f"thresholds must be one a step: {len(thresholds)} for {len(steps)} steps")
+            raise ValueError(
+                f"thresholds must have one number for each of the {len(steps)} steps, got {len(thresholds)} numbers"
+            )
         if not all(0 <= threshold <= 1 for threshold in thresholds):
             raise ValueError(f"thresholds must be shares in [0, 1], got {thresholds}")
 

@@ -111,7 +111,7 @@ class Clipped:
         """
         batch = batch.trained()
         old_K = _given(batch.old_logprobs_K, "old_logprobs_K", "the log-probs that the sampler recorded")
-        advantage_K = _given(batch.advantage_K, "advantage_K", "a credit rule's advantages")
+        advantage_K = _given(batch.advantage_K, "advantage_K", "the advantages of the run's advantage rule")
         near_K = old_K  # log-probs of the policy around which the ratio is clipped
         if self.correction is not None:
             near_K = batch.logprobs_K.detach() if batch.near_logprobs_K is None else batch.near_logprobs_K
@@ -127,11 +127,13 @@ class Clipped:
         if weights is not None:
             loss_K, ratio_K, token_ratio_K = (x * weights.weight_K for x in (loss_K, ratio_K, token_ratio_K))
         if self.needs_reference:
-            reference_K = _given(batch.ref_logprobs_K, "ref_logprobs_K", "the log-probs of pi_0, or set kl_beta=0")
+            reference_K = _given(
+                batch.ref_logprobs_K, "ref_logprobs_K", "the log-probs of the reference policy, or set kl_beta=0"
+            )
             loss_K = loss_K + self.kl_beta * self._kl(batch, reference_K, ratio_K, token_ratio_K)
         if self.needs_entropy:
             loss_K = loss_K - self.entropy_coef * _given(
-                batch.entropy_K, "entropy_K", "entropies, or set entropy_coef=0"
+                batch.entropy_K, "entropy_K", "the entropies of the policy, or set entropy_coef=0"
             )
         if weights is not None:
             loss_K = loss_K * weights.kept_K

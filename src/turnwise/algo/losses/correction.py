@@ -57,7 +57,9 @@ class Correction:
 
     def __post_init__(self) -> None:
         if self.cap is not None and not self.cap >= 1:
-            raise ValueError(f"cap must be at least 1, the ratio of equal policies, or null; got {self.cap}")
+            raise ValueError(
+                f"cap must be null or at least 1 (the importance ratio of two equal policies), got {self.cap}"
+            )
         if self.level not in ("token", "action", "sequence"):
             raise ValueError(f"level must be token, action or sequence, got {self.level!r}")
         if self.mask_low is not None and not 0 <= self.mask_low <= 1:

@@ -65,7 +65,9 @@ class LossInputs:
         for name, value in self._tensors().items():
             if value.shape != self.logprobs_K.shape or value.ndim != 1:
                 shape, expected = tuple(value.shape), tuple(self.logprobs_K.shape)
-                raise ValueError(f"{name} has shape {shape}, logprobs_K {expected}: all must be the same (K,)")
+                raise ValueError(
+                    f"{name} has shape {shape}, but logprobs_K has shape {expected}; both must be (K,) with the same K"
+                )
 
     def trained(self) -> LossInputs:
         """Returns only the tokens whose weight is above 0, so that values of discarded tokens cannot matter."""

@@ -71,13 +71,13 @@ class Graded:
 
     def _expected(self, state: State) -> Sequence[ToolCall]:
         if state.expert is None:
-            raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with: use states=expert_turns")
+            raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with; set states=expert_turns")
         try:
             return parser_of(self.format)(state.expert).calls
         except ToolCallError as error:
             raise InputError(
                 f"{state.id}: the demonstrated action is not in the format {self.format} ({error}): set reward.format to the "
-                "demonstrations' format, or correct them"
+                "format of the demonstrated calls, or correct the demonstrations"
             ) from error
 
 

@@ -38,7 +38,7 @@ class Outcome:
         """
         if self.of == "won":
             values = recorded(
-                tree, "won", "Environments must report it with every step; reward.of=return does not need it"
+                tree, "won", "The environment must report this key with every step. reward.of=return does not need it"
             )
         else:
             values = [

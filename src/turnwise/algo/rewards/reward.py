@@ -32,7 +32,7 @@ def recorded(tree: RolloutTree, key: str, remedy: str) -> list[float]:
         if leaf in tree.invalid:
             values.append(math.nan)
         elif key not in tree.turns[leaf].info:
-            raise ValueError(f"state {tree.state.id!r}: turn {leaf} has no info[{key!r}]. {remedy}")
+            raise ValueError(f"state {tree.state.id!r}: the info of turn {leaf} has no key {key!r}. {remedy}")
         else:
             values.append(float(tree.turns[leaf].info[key]))
     return values
@@ -48,9 +48,9 @@ def single_actions(tree: RolloutTree, reward: str) -> list[int]:
     deep = next((i for i, turn in enumerate(tree.turns) if turn.parent >= 0), None)
     if deep is not None:
         raise ValueError(
-            f"state {tree.state.id!r}: turn {deep} continues turn {tree.turns[deep].parent}, but reward={reward} compares "
-            "one action with the demonstrated one. Roll out one turn a state (states=expert_turns or pivots) or use "
-            "reward=outcome"
+            f"state {tree.state.id!r}: a rollout has more than one turn (turn {deep} follows turn "
+            f"{tree.turns[deep].parent}), but reward={reward} compares a single action with the demonstrated action. "
+            "Set rollout.turns=1 and states=expert_turns or states=pivots, or set reward=outcome"
         )
     return tree.leaves()
 
@@ -63,6 +63,6 @@ def recorded_locally(tree: RolloutTree, key: str, reward: str) -> Rewards:
         ValueError: a rollout has more than one turn, or a leaf has no verdict although its environment did not fail.
     """
     single_actions(tree, reward)
-    remedy = f"reward={reward} needs states with a demonstrated action: use states=expert_turns or pivots"
+    remedy = f"reward={reward} needs states with a demonstrated action: set states=expert_turns or states=pivots"
     values = recorded(tree, key, remedy)
     return {key: values, "total": values}

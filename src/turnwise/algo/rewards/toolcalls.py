@@ -77,11 +77,11 @@ class ToolCalls:
 
     def _expected(self, state: State) -> tuple[ToolCall, ...]:
         if state.expert is None:
-            raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with: use states=expert_turns")
+            raise ValueError(f"state {state.id!r} has no demonstrated calls to compare with; set states=expert_turns")
         made = self._made(state.expert)
         if made is None:
             raise InputError(
                 f"{state.id}: the demonstrated action is not in the format {self.format}: set reward.format to the "
-                "demonstrations' format, or correct them"
+                "format of the demonstrated calls, or correct the demonstrations"
             )
         return made

@@ -54,11 +54,12 @@ class Batches:
         size, spread = self.states_per_batch, self.trajectories_per_batch
         if not self.states:
             raise InputError(
-                "no state to train on: loosen states.keep or states.lambda_diff, or give more trajectories"
+                "no state is left to train on; set states.keep=mixed or states.keep=all, raise states.lambda_diff, "
+                "or give more trajectories"
             )
         if iteration < self.first or size < 1:
             raise ValueError(
-                f"iteration {iteration} must be at least {self.first} and states_per_batch {size} at least 1"
+                f"iteration={iteration} must be at least {self.first}, and states_per_batch={size} must be at least 1"
             )
         if spread is not None and not 1 <= spread <= size:
             raise ValueError(f"trajectories_per_batch must be from 1 to states_per_batch ({size}), got {spread}")

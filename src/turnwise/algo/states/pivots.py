@@ -46,10 +46,13 @@ class Pivots:
 
     def __post_init__(self) -> None:
         if self.k < 2:
-            raise ValueError(f"k must be at least 2: one sample cannot disagree with itself; got {self.k}")
+            raise ValueError(
+                f"k must be at least 2, because the rewards of a single sample cannot differ; got {self.k}"
+            )
         if not 0 < self.lambda_diff <= 1:
             raise ValueError(
-                f"lambda_diff must be above 0 and at most 1: it bounds a mean of verdicts in [0, 1]; got {self.lambda_diff}"
+                "lambda_diff must be above 0 and at most 1, because it is compared with a mean reward in [0, 1]; got "
+                f"{self.lambda_diff}"
             )
         if self.keep not in ("adv", "mixed", "all"):
             raise ValueError(f"keep must be adv, mixed or all, got {self.keep!r}")
@@ -76,7 +79,9 @@ class Pivots:
         """
         missing = [name for name in ids_of(states) if name not in profiles]
         if missing:
-            raise KeyError(f"{len(missing)} of {len(states)} states have no profile, the first is {missing[0]!r}")
+            raise KeyError(
+                f"{len(missing)} of {len(states)} states have no profile; the first of them is {missing[0]!r}"
+            )
         return chosen(states, (place for place, name in enumerate(ids_of(states)) if self.keeps(profiles[name])))
 
 
@@ -122,7 +127,7 @@ def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = Non
         functional += len(strict_of_functional)
         misses += sum(strict <= 0 for strict in strict_of_functional)
     if not states:
-        raise ValueError("no profile to summarise")
+        raise ValueError("there are no profiles to summarise")
     return ProfileSummary(
         states=states,
         zero_signal=1 - mixed / states,

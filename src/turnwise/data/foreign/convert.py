@@ -58,7 +58,7 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
         raise record
     if not isinstance(record, Mapping):
         raise UnusableError(
-            f"the record is not an object but {type(record).__name__}",
+            f"the record must be a JSON object, but it is of type {type(record).__name__}",
             "write each record as one JSON object",
             "no object",
         )
@@ -194,8 +194,12 @@ def _reply(message: Mapping[str, Any], tools: Sequence[Any], form: Format, place
             return _with_names(text, tools)
         return PARSERS[form](_json_calls(text) if form == "hermes" else text, tools)
     except ToolCallError as error:
-        remedy = "correct the call, or choose another form with --calls"
-        raise UnusableError(f"turn {place}: {error}", remedy, "call cannot be read") from error
+        remedy = "correct the call, or choose another format with --calls"
+        raise UnusableError(
+            f"the tool calls of turn {place} cannot be read in the format {form}: {error}",
+            remedy,
+            "call cannot be read",
+        ) from error
 
 
 def _json_calls(text: str) -> str:

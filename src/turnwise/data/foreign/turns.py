@@ -65,14 +65,14 @@ def tools_of_record(record: Mapping[str, Any]) -> list[Any]:
 
 def _message(turn: Any, where: str) -> dict[str, Any]:
     if not isinstance(turn, Mapping) or not ("role" in turn or "from" in turn):
-        found = sorted(map(str, turn))[:12] if isinstance(turn, Mapping) else type(turn).__name__
+        has = f"only the keys {sorted(map(str, turn))[:12]}" if isinstance(turn, Mapping) else type(turn).__name__
         remedy = "write each turn as {'role', 'content'} or {'from', 'value'}"
-        raise UnusableError(f"{where} has no role, only {found}", remedy, "unusable message")
+        raise UnusableError(f"{where} must be an object with a role, got {has}", remedy, "unusable message")
     said = turn.get("role") or turn.get("from")
     role = ROLES.get(said) if isinstance(said, str) else None
     if role is None:
         remedy = f"use one of {', '.join(ROLES)}"
-        raise UnusableError(f"{where} has unknown role {said!r:.60}", remedy, "unknown role")
+        raise UnusableError(f"{where} has the unknown role {said!r:.60}", remedy, "unknown role")
     text = _text(turn.get("content", turn.get("value")), where)
     message = {"role": role, "content": text, **{key: turn[key] for key in _KEPT if turn.get(key)}}
     reasoning = next((turn[key] for key in REASONING if isinstance(turn.get(key), str) and turn[key].strip()), None)
@@ -103,8 +103,10 @@ def _text(content: Any, where: str) -> str:
     if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
         content = "\n".join(str(part.get("text") or "") for part in content)
     if not isinstance(content, str):
-        what = f"{where} contains {type(content).__name__} instead of text"
-        raise UnusableError(what, "join its text parts; images and sound are not supported", "content is not a string")
+        what = f"the content of {where} must be text, got {type(content).__name__}"
+        raise UnusableError(
+            what, "write the content as one text; images and sound are not supported", "content is not a string"
+        )
     return content
 
 
@@ -123,5 +125,7 @@ def _calls(text: str, where: str) -> list[dict[str, Any]]:
         calls = [checked_call(one.get("name"), one.get("arguments", one.get("parameters"))) for one in given]
     except (ToolCallError, AttributeError) as error:
         remedy = "write {'name', 'arguments'} as JSON, or a list of such objects"
-        raise UnusableError(f"{where}: {error}", remedy, "call cannot be read") from error
+        raise UnusableError(
+            f"the tool calls in {where} cannot be read: {error}", remedy, "call cannot be read"
+        ) from error
     return [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in calls]

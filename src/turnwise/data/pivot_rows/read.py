@@ -98,7 +98,9 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
         role = _ROLES.get(str(item.get("role")))
         if role is None:
             raise UnusableError(
-                f"{where} has unknown role {item.get('role')!r:.60}", "correct the role", "unknown role"
+                f"{where} has the unknown role {item.get('role')!r:.60}",
+                f"use one of {', '.join(_ROLES)}",
+                "unknown role",
             )
         text = _text(item.get("content"), where)
         if role == "assistant":
@@ -117,7 +119,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[An
         messages.append(answer | ({"name": names[item["call_id"]]} if item.get("call_id") in names else {}))
     else:
         raise UnusableError(
-            f"{where} is of unknown type {kind!r:.60}",
+            f"{where} is of the unknown type {kind!r:.60}",
             "leave the row out; only messages, reasoning, function calls and their outputs are supported",
             "unknown kind of item",
         )
@@ -148,7 +150,9 @@ def _text(content: Any, where: str) -> str:
     said = [text for text in texts if isinstance(text, str)]
     if len(said) < len(texts):
         raise UnusableError(
-            f"{where} contains no text", "leave the row out; images are not supported", "content is not a string"
+            f"{where} has content that is not text",
+            "leave the row out; images are not supported",
+            "content is not a string",
         )
     return "".join(said)
 

@@ -120,14 +120,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "action in the input",
-        f"{PARAMS}.input must end before the policy acts",
-        "remove the policy's own items from the end",
+        f"{PARAMS}.input must not end with an item of the policy",
+        "remove the policy's own items from the end of the input",
         lambda row: not _by_policy(row[PARAMS]["input"][-1]),
     ),
     Rule(
         "unusable tools",
         f"{PARAMS}.tools must be a list",
-        "list all tools that can be called here",
+        "list all tools that the policy can call",
         lambda row: isinstance(row[PARAMS].get("tools") or [], list),
     ),
     Rule(

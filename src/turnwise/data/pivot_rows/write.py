@@ -31,7 +31,11 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
             answers no call.
     """
     if len(step.calls) > 1:
-        raise UnusableError("the turn has several calls", "a row can have only one action", "several calls")
+        raise UnusableError(
+            "the turn has several tool calls, but a pivot row can have only one action",
+            "leave out this turn",
+            "several calls",
+        )
     action: dict[str, Any] = {"type": "message", "content": step.content}
     for call in step.calls:
         action = {"type": "function_call", "name": call.name, "arguments": _json(dict(call.arguments))}
@@ -98,7 +102,11 @@ def _items(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
             name = message.get("tool_call_id")
             name = name if name in open_calls else next(iter(open_calls), None)
             if name is None:
-                raise UnusableError("a tool message answers no call", "restore the call", "answer without a call")
+                raise UnusableError(
+                    f"messages[{place}] is a tool message that answers no tool call",
+                    "add the tool call, or remove the message",
+                    "answer without a call",
+                )
             open_calls.remove(name)
             yield {"type": "function_call_output", "call_id": name, "output": text, "status": "completed"}
         elif role != "assistant":

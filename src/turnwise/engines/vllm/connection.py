@@ -92,7 +92,8 @@ class Connection:
         if status >= 500:
             return Fault("server_error", f"status {status}", after)
         if status in (401, 403):
-            return Fault("rejected", f"status {status}; set {self._key_variable} to the token that the server requires")
+            remedy = f"set the environment variable {self._key_variable} to the token that the server requires"
+            return Fault("rejected", f"status {status}: the server refuses the access token; {remedy}")
         told = said(answer, self._key, most=_TOLD)
         return Fault("missing" if status == 404 else "rejected", f"status {status}" + (f", {told}" if told else ""))
 
@@ -106,4 +107,4 @@ def parsed(answer: bytes, path: str) -> Any:
     try:
         return json.loads(answer)
     except (ValueError, RecursionError):
-        raise Fault("garbage", f"{path} answered {len(answer)} bytes that are not JSON") from None
+        raise Fault("garbage", f"the answer to {path} is not JSON ({len(answer)} bytes)") from None

@@ -199,7 +199,8 @@ class VllmEngine:
             raise
         for server in self.servers:
             if snapshot.adapter and server.root and Path(server.root).resolve() != Path(self.model).resolve():
-                self.say(f"vLLM at {server.connection.url} serves {server.root}, but this run trains {self.model}")
+                at, remedy = server.connection.url, "if their weights differ, start the server with the run's model"
+                self.say(f"warning: vLLM at {at} serves {server.root}, but this run trains {self.model}; {remedy}")
         self._background = background
         return background
 

@@ -78,7 +78,8 @@ class Local:
             raise ValueError(f"lora_rank must be from 0 to {LORA_RANKS[-1]}, got {self.lora_rank}")
         if self.devices is not None and len(self.devices) != self.servers:
             raise ValueError(
-                f"devices must name the GPUs of each server: {self.servers} entries, got {len(self.devices)}"
+                f"devices must have one entry for each of the {self.servers} servers, which names its GPUs; "
+                f"got {len(self.devices)}"
             )
         if taken := [given for given in self.arguments if _is_ours(str(given))]:
             raise ValueError(f"arguments must not contain {', '.join(taken)}: the engine sets these options itself")

@@ -20,7 +20,7 @@ from turnwise.engines.vllm.wire import sample_of
 Say = Callable[[str], None]
 POLL = 0.5  # seconds between two health checks of a server that is starting
 TELL = 30.0  # seconds between two messages to the user about a server that is starting
-_MUST_RUN = "Start it with scripts/serve.py, which sets all options that a run needs"
+_MUST_RUN = "Start the server with scripts/serve.py, which sets all options that a run needs"
 
 
 class Server:
@@ -76,7 +76,7 @@ class Server:
                     answer = await self.connection.post("/v1/completions", request, self.patience.attempt_limit)
                     sample = sample_of(answer, request, self.snapshot.vocabulary if self.snapshot else 0)
                     if not await self._still_holds(incarnation):
-                        raise Fault("missing", "the weights were loaded again meanwhile")
+                        raise Fault("missing", "the server's weights were loaded again during the request")
                 except Fault as fault:
                     await self._recover(fault, attempt, incarnation)
                 else:
@@ -101,11 +101,11 @@ class Server:
         """
         self.tally[f"faults/{fault.kind}"] += 1
         if fault.kind == "rejected":
-            raise ServerError(f"vLLM at {self.connection.url} refuses a request ({fault})") from None
+            raise ServerError(f"vLLM at {self.connection.url} refuses a request of this run ({fault})") from None
         if attempt >= self.patience.attempts:
             raise ServerError(
-                f"vLLM at {self.connection.url} failed a request {attempt} times, the last time with "
-                f"{fault}{self._where()}"
+                f"vLLM at {self.connection.url} failed a request {attempt} times (engine.patience.attempts); the last "
+                f"failure was {fault}{self._where()}"
             ) from None
         self.tally["retries"] += 1
         await asyncio.sleep(self.patience.pause(attempt, fault.after))
@@ -167,7 +167,7 @@ class Server:
                 return
             if not await self._healthy():
                 if self.process is None:
-                    self.say(f"vLLM at {self.connection.url} does not answer; waiting for it")
+                    self.say(f"vLLM at {self.connection.url} does not answer; the run waits for it")
                     await self._back(self.patience.away_limit)
                 elif self.process.alive() and await self._well_soon():
                     pass
@@ -185,7 +185,7 @@ class Server:
             self._restarts += 1
             if self._restarts > self.patience.restarts:
                 raise ServerError(
-                    f"vLLM at {self.connection.url} died {self._restarts} times without answering a request"
+                    f"vLLM at {self.connection.url} died {self._restarts} times in a row without answering a request"
                     f"{self._where()}"
                 )
             self.tally["restarts"] += 1
@@ -224,7 +224,7 @@ class Server:
             attempt += 1
             if time.monotonic() - began > limit:
                 raise ServerError(
-                    f"no vLLM server has answered at {self.connection.url} for {limit:.0f} s "
+                    f"no vLLM server answered at {self.connection.url} within {limit:.0f} s "
                     f"(engine.patience.away_limit). {_MUST_RUN}"
                 )
             await asyncio.sleep(min(self.patience.pause(attempt, None), 5.0))

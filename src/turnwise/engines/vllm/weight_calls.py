@@ -14,7 +14,7 @@ from turnwise.text import said
 _NAME = re.compile(r"[\x20-\x7e]{1,500}")  # accepted names of served models: printable ASCII, as messages print them
 _PROBE = {"max_tokens": 1, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
 _NO_RELOAD = (
-    "the server cannot reload weights, which policy.lora.r=0 requires: start it with scripts/serve.py --full-weights"
+    "the server cannot reload all weights, as policy.lora.r=0 requires: start it with scripts/serve.py --full-weights"
 )
 
 
@@ -79,16 +79,19 @@ class Holding:
         card = (await self.models())[0]
         longest = card.get("max_model_len")
         if longest is not None and type(longest) is not int:
-            raise Fault("garbage", "/v1/models returned a max_model_len that is not a whole number")
+            raise Fault("garbage", "the answer to /v1/models has a max_model_len that is not a whole number")
         if longest is not None and longest < max_length:
-            raise Fault("rejected", f"the server's --max-model-len is {longest}, but the run needs {max_length}")
+            raise Fault(
+                "rejected",
+                f"the server's --max-model-len is {longest}, but the run needs rollout.max_length={max_length}",
+            )
         for token in (0, 1):
             body = {"model": card["id"], "prompt": [0], "allowed_token_ids": [token], **_PROBE}
             if not abs(first_logprob(await self.connection.post("/v1/completions", body, self.long))) < 1e-3:
                 raise Fault(
                     "rejected",
-                    "the server's log-probs are not those of the sampled distribution; use --logprobs-mode "
-                    "processed_logprobs",
+                    "the log-probs that the server returns are not those of the distribution that it samples from; "
+                    "start it with --logprobs-mode processed_logprobs",
                 )
         return str(card["id"]), str(card.get("root") or "")
 
@@ -100,7 +103,7 @@ class Holding:
             if fault.kind != "missing":
                 raise
             raise Fault(
-                "rejected", f"the server accepts no adapters, or cannot read {snapshot.folder}: {fault}"
+                "rejected", f"the server accepts no LoRA adapters, or cannot read {snapshot.folder} ({fault})"
             ) from None
 
     async def _reload(self, snapshot: Snapshot) -> None:
@@ -116,7 +119,7 @@ class Holding:
         ):
             answer = await self.connection.post(path, body, self.long)
             if names_errors(answer):
-                raise Fault("garbage", f"{path} answered with an error: {said(answer)}")
+                raise Fault("garbage", f"the answer to {path} contains an error: {said(answer)}")
 
 
 def cards_of(found: Any) -> list[dict[str, Any]]:
@@ -130,7 +133,7 @@ def cards_of(found: Any) -> list[dict[str, Any]]:
     except (TypeError, LookupError):
         cards = []
     if not cards:
-        raise Fault("garbage", "/v1/models returned no list of models")
+        raise Fault("garbage", "the answer to /v1/models contains no list of models")
     return cards
 
 

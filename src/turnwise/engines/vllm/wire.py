@@ -85,21 +85,22 @@ def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample
         logprobs, tokens = spans["token_logprobs"], spans["tokens"]
         prompt, finish = choice["prompt_token_ids"], choice["finish_reason"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise Fault("garbage", f"{len(answer)} bytes that are not a completion with token ids and log-probs") from None
+        what = f"the answer is no completion with token ids and log-probs ({len(answer)} bytes)"
+        raise Fault("garbage", what) from None
     if len(choices) != 1 or not _are_ids(ids, vocabulary) or not ids:
-        raise Fault("garbage", "an answer without one list of token ids")
+        raise Fault("garbage", "the answer does not contain exactly one list of valid token ids")
     if model != request["model"]:
-        raise Fault("garbage", "an answer from another model, or from other weights")
+        raise Fault("garbage", "the answer comes from another model or other weights than requested")
     if prompt != request["prompt"]:
-        raise Fault("garbage", "an answer to another prompt")
+        raise Fault("garbage", "the answer belongs to another prompt than the one that was sent")
     if not _are_logprobs(logprobs) or len(logprobs) != len(ids) or tokens != [f"token_id:{token}" for token in ids]:
-        raise Fault("garbage", "log-probs that do not belong to the tokens")
+        raise Fault("garbage", "the log-probs in the answer do not belong to its tokens")
     ends = set(request["stop_token_ids"])
     ended = ids[-1] in ends
     if len(ids) > request["max_tokens"] or any(token in ends for token in ids[:-1]):
-        raise Fault("garbage", "an action that continues after its end")
+        raise Fault("garbage", "the action in the answer continues after its end")
     if not ended and (len(ids) < request["max_tokens"] or finish != "length"):
-        raise Fault("garbage", f"an action that stops too early (finish_reason {str(finish)[:20]!r})")
+        raise Fault("garbage", f"the action in the answer stops too early (finish_reason {str(finish)[:20]!r})")
     return Sample(ids, [float(value) for value in logprobs], truncated=not ended)
 
 

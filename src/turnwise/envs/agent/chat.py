@@ -28,11 +28,12 @@ def read(body: Mapping[str, Any]) -> Conversation:
     """
     for key, allowed in (("n", (None, 1)), ("logprobs", (None, False)), ("functions", (None, []))):
         if body.get(key) not in allowed:
-            raise RequestError(f"{key}={body[key]!r:.60} is not supported")
+            raise RequestError(f"{key}={body[key]!r:.60} is not supported; leave {key} out of the request")
     form = body.get("response_format")
     if isinstance(form, Mapping) and form.get("type") != "text":
         raise RequestError(
-            f"response_format {form.get('type')!r:.60} is not supported: the policy's output cannot follow a schema"
+            f"response_format {form.get('type')!r:.60} is not supported, because the policy's output cannot be forced "
+            "to follow a schema; leave response_format out of the request"
         )
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -56,7 +57,7 @@ def text_of(content: Any, where: str) -> str:
     texts = [part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None for part in parts]
     said = [text for text in texts if isinstance(text, str)]
     if len(said) < len(texts):
-        raise RequestError(f"{where}.content contains something other than text, which the policy cannot read")
+        raise RequestError(f"{where}.content has a part that is not text; the policy can read only text")
     return "".join(said)
 
 
@@ -104,7 +105,8 @@ def _flat(call: Mapping[str, Any]) -> dict[str, Any]:
 def _message(message: Any, where: str) -> dict[str, Any]:
     role = ROLES.get(str(message.get("role"))) if isinstance(message, Mapping) else None
     if role is None:
-        raise RequestError(f"{where} needs one of the roles {', '.join(ROLES)}")
+        given = message.get("role") if isinstance(message, Mapping) else message
+        raise RequestError(f"{where}.role must be one of {', '.join(ROLES)}, got {given!r:.60}")
     read: dict[str, Any] = {"role": role, "content": text_of(message.get("content"), where)}
     if calls := message.get("tool_calls"):
         read["tool_calls"] = [_call(call, where) for call in calls]
@@ -118,13 +120,16 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     try:
         function = {"name": str(call["function"]["name"]), "arguments": arguments_of(call)}
     except (TypeError, KeyError, ValueError) as error:
-        raise RequestError(f"{where}.tool_calls contains a call that cannot be read ({error})") from error
+        raise RequestError(
+            f"{where}.tool_calls: a call cannot be read ({type(error).__name__}: {error}); each call needs "
+            "function.name and function.arguments"
+        ) from error
     return {"id": str(call.get("id", "")), "type": "function", "function": function}
 
 
 def _tool(tool: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
-        raise RequestError(f"{where} must be a function; the policy has no built-in tools")
+        raise RequestError(f"{where} must have an object under the key function; the policy has no built-in tools")
     if problem := check_tool(tool):
         raise RequestError(f"{where}: {problem}")
     return tool

@@ -76,7 +76,8 @@ class AgentEpisode:
             if self._asked is None:
                 self._ended()
                 raise EnvironmentFault(
-                    f"{self.place}: the agent program ended before it requested a reply: {self._output()}"
+                    f"{self.place}: the agent program ended ({self._output()}) before it requested a reply from the "
+                    "policy; it must send its requests to OPENAI_BASE_URL"
                 )
         return list(self._asked.conversation.messages)
 
@@ -104,7 +105,7 @@ class AgentEpisode:
             following = self.program.desk.next()
         if not taken and following is None:
             raise EnvironmentFault(
-                f"{self.place}: the agent program ended before the policy's reply was sampled: {self._output()}"
+                f"{self.place}: the agent program ended ({self._output()}) while the policy's reply to it was sampled"
             )
         self._asked = following
         return self._scored() if following is None else _step(before, reply, following.conversation)
@@ -125,7 +126,7 @@ class AgentEpisode:
 
     def _output(self) -> str:
         outcome, _ = self._ended()
-        how = f"stopped by the limit of {outcome.stopped}" if outcome.stopped else f"exit status {outcome.status}"
+        how = f"stopped by the {outcome.stopped} limit" if outcome.stopped else f"exit status {outcome.status}"
         return f"{how}, output {outcome.output.strip()[-_SHOWN:]!r}"
 
     def _scored(self) -> Step:
@@ -139,9 +140,10 @@ class AgentEpisode:
         reward = _number(scored.output) if scored.ok else None
         if reward is None and outcome.ok:
             raise InputError(
-                f"env.score: {self.place}: {self.scoring.command.splitlines()[-1]!r} must exit with status 0, and the "
-                f"last line of its output must be a number, got {scored.output.strip()[-_SHOWN:]!r}; the agent program "
-                f"ended with {self._output()}"
+                f"env.score: {self.place}: the command {self.scoring.command.splitlines()[-1]!r} must exit with status "
+                f"0 and print a number as its last line, but it gave exit status {scored.status} and output "
+                f"{scored.output.strip()[-_SHOWN:]!r}. The agent program had ended with {self._output()}. Correct "
+                "env.score, or the program if it does not write what is scored"
             )
         if reward is None:  # the agent failed before it wrote the files that are scored
             info["unscored"], reward = True, 0.0

@@ -78,7 +78,9 @@ class Desk:
         """
         with self._lock:
             if len(self._open) >= WAITING:
-                raise RequestError(f"this episode already has {WAITING} waiting requests, which is the maximum")
+                raise RequestError(
+                    f"{WAITING} requests of this episode already wait, which is the maximum; wait for a reply first"
+                )
             if not self._ended:
                 self._open.add(asked)
                 self._waiting.put(asked)

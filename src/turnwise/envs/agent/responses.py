@@ -31,7 +31,8 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
     form = (body.get("text") or {}).get("format") or {}
     if form.get("type", "text") != "text":
         raise RequestError(
-            f"text.format {form.get('type')!r:.60} is not supported: the policy's output cannot follow a schema"
+            f"text.format {form.get('type')!r:.60} is not supported, because the policy's output cannot be forced to "
+            "follow a schema; leave text.format out of the request"
         )
     items = body.get("input")
     items = [{"role": "user", "content": items}] if isinstance(items, str) else items
@@ -39,10 +40,16 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
         raise RequestError("input must be a text or a list of items")
     tools = body.get("tools") or []
     if other := [t for t in tools if not isinstance(t, Mapping) or t.get("type") != "function"]:
-        raise RequestError(f"tools: {other[0]!r:.80} is not a function; the policy has no built-in tools")
+        raise RequestError(
+            f"tools: {other[0]!r:.80} does not have the type function; the policy has no built-in tools, so send only "
+            "functions"
+        )
     previous = body.get("previous_response_id")
     if previous is not None and previous not in earlier:
-        raise RequestError(f"previous_response_id: {previous!r:.60} is not the id of an answer in this episode")
+        raise RequestError(
+            f"previous_response_id: {previous!r:.60} is not the id of an answer in this episode; send the id of an "
+            "earlier answer, or the whole conversation as input"
+        )
     try:
         asked = [_normal(message) for message in messages_of({**body, "input": items})]
     except (UnusableError, TypeError, ValueError) as error:
@@ -51,7 +58,7 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
     known = list(earlier[previous]) if previous is not None else []
     messages = (*asked[:rules], *known, *asked[rules:])
     if not messages:
-        raise RequestError("input is empty")
+        raise RequestError("input is empty; send at least one message")
     return Conversation(messages, tuple(nested(tool) for tool in tools), bool(body.get("stream")))
 
 

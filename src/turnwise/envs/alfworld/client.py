@@ -20,8 +20,9 @@ from turnwise.sandbox.watch import readable
 
 SCRIPT = Path(__file__).with_name("worker.py")
 INSTALL = (
-    "env=alfworld needs the extra packages: run 'make alfworld', or 'pip install -r requirements-alfworld.txt' with "
-    "that interpreter (a C++ compiler is required, because parts of the engine are compiled)"
+    "env=alfworld needs a Python interpreter with the ALFWorld engine. Run 'make alfworld', which creates "
+    ".venv-alfworld/bin/python; or run 'pip install -r requirements-alfworld.txt' with another interpreter and set "
+    "env.python to it. Both ways need a C++ compiler, because parts of the engine are compiled"
 )
 
 
@@ -56,7 +57,7 @@ class Worker:
                 start_new_session=True,  # so that Ctrl-C interrupts only this process, which may still need the worker
             )
         except OSError as error:
-            raise MissingEngineError(f"python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
+            raise MissingEngineError(f"env.python: cannot run {python!r} ({error.strerror}); {INSTALL}") from None
         self._lock = threading.Lock()
         self._rest = b""
         self._freed: list[int] = []
@@ -67,7 +68,7 @@ class Worker:
             self._receive(max(timeout, 60.0))  # the first import is slow, because it compiles byte code
         except EnvironmentFault:
             if "ModuleNotFoundError" in self._tail() or "ImportError" in self._tail():
-                missing = f"python: {python!r} cannot import the engine ({self._tail(1)}); {INSTALL}"
+                missing = f"env.python: {python!r} cannot import the engine ({self._tail(1)}); {INSTALL}"
                 raise MissingEngineError(missing) from None
             raise
 

@@ -69,24 +69,30 @@ class Scene:
         for name in (*self.receptacles, *self.objects):
             kind, _, number = name.partition(" ")
             if not _TYPE.fullmatch(kind) or not number.isdecimal():
-                raise ValueError(f"{name!r} is not an ALFWorld name; a name looks like 'cabinet 2'")
+                raise ValueError(f"task data: the name {name!r} must be a type and a number, such as 'cabinet 2'")
         if not isinstance(self.sentence, str) or not _SENTENCE.fullmatch(self.sentence):
-            raise ValueError(f"{self.sentence!r} is not a task; a task looks like 'put a clean mug in cabinet'")
+            raise ValueError(
+                f"task data: text: must be lower-case words with single spaces between them, such as 'put a clean mug "
+                f"in cabinet', got {self.sentence!r}"
+            )
         for kind in self.goal.values():
             if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
-                raise ValueError(f"{kind!r} is not a type in a goal; a type looks like 'cabinet'")
+                raise ValueError(f"task data: goal: a type must be a lower-case word such as 'cabinet', got {kind!r}")
         for names in (self.receptacles, self.objects):
             for kind, count in counts(names).items():
                 if count > LIMIT:
-                    raise ValueError(f"the scene has {count} instances of {kind!r}; at most {LIMIT} are possible")
+                    raise ValueError(
+                        f"task data: there are {count} instances of {kind!r}; at most {LIMIT} are possible"
+                    )
                 numbers = sorted(int(name.split()[1]) for name in names if type_of(name) == kind)
                 if numbers != list(range(1, count + 1)):
                     raise ValueError(
-                        f"the instances of {kind!r} have numbers {numbers}; the engine needs 1 to {count} without gaps"
+                        f"task data: the instances of {kind!r} have the numbers {numbers}; the engine needs the "
+                        f"numbers from 1 to {count} without gaps"
                     )
         for name, place in self.objects.items():
             if place not in self.receptacles:
-                raise ValueError(f"{name!r} is in {place!r}, which the scene does not have")
+                raise ValueError(f"task data: {name!r} is in {place!r}, which is not among the receptacles")
 
 
 def type_of(name: str) -> str:

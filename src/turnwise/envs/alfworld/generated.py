@@ -63,7 +63,7 @@ class GeneratedGames:
         try:
             built = scene(task.data)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"task {task.id}: its data is not a household task ({error!r})") from None
+            raise ValueError(f"task {task.id}: its data is not a task of env=household ({error!r})") from None
         return {"problem": problem(built), "sentence": built.sentence}
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:

@@ -14,7 +14,7 @@ from turnwise.types import Task
 
 FOLDERS = {"train": "train", "seen": "valid_seen", "unseen": "valid_unseen"}
 GAME = "game.tw-pddl"
-REMEDY = "get the games with 'alfworld-download' and give the path of its json_2.1.1 folder"
+REMEDY = "download the games with 'alfworld-download', and set env.games to the folder json_2.1.1 of the download"
 DETOUR = 0.3  # probability that the clumsy expert takes a detour before a walk
 
 
@@ -29,7 +29,7 @@ class OfficialGames:
         if not folder.is_dir():
             raise ValueError(f"games: there is no folder {str(folder)!r}; {REMEDY}")
         if not any((folder / name).is_dir() for name in FOLDERS.values()):
-            raise ValueError(f"games: {str(folder)!r} contains none of {', '.join(FOLDERS.values())}; {REMEDY}")
+            raise ValueError(f"games: {str(folder)!r} has none of the folders {', '.join(FOLDERS.values())}; {REMEDY}")
         self.folder = folder
         self._found: dict[str, list[str]] = {}
 
@@ -53,8 +53,8 @@ class OfficialGames:
                 chosen.append(Task("alfworld", str(folder), split, {"game": path}, kind))
         if len(chosen) < count:
             raise InputError(
-                f"count: split {split!r} has {len(chosen)} playable games, but {count} are needed: lower data.trajectories, "
-                "states.count or eval.tasks"
+                f"env.games: the split {split} has {len(chosen)} playable games, but {count} are needed; lower "
+                "data.trajectories, states.count or eval.tasks"
             )
         return chosen
 

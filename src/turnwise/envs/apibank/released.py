@@ -104,7 +104,7 @@ class ReleasedTasks:
         if not any(self._tasks.values()):
             source, reason = self.left_out[0] if self.left_out else (str(folder), "no record")
             raise InputError(
-                f"{source}: {reason}; none of the records can be used: set env.data to API-Bank's json_test_data"
+                f"{source}: {reason}. None of the records can be used; set env.data to API-Bank's folder json_test_data"
             )
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
@@ -136,12 +136,17 @@ def _records(path: Path) -> list[Any]:
         records = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read ({error.strerror}); set env.data to API-Bank's json_test_data"
+            f"{path}: the file cannot be read ({error.strerror}); set env.data to API-Bank's folder json_test_data"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}); set env.data to API-Bank's json_test_data") from error
+        raise InputError(
+            f"{path}: the file is not valid JSON ({error}); set env.data to API-Bank's folder json_test_data"
+        ) from error
     if not isinstance(records, list):
-        raise InputError(f"{path}: a list of records was expected, got {type(records).__name__}")
+        raise InputError(
+            f"{path}: the file must contain a list of records, got {type(records).__name__}; set env.data to "
+            "API-Bank's folder json_test_data"
+        )
     return records
 
 

@@ -74,7 +74,7 @@ def subset_of(name: str) -> str:
     """
     subset = name.removeprefix("multi_turn_").rpartition("_")[0]
     if subset not in SUBSETS:
-        raise ValueError(f"{name!r} is not a task of BFCL's multi-turn subsets")
+        raise ValueError(f"{name!r} is not a task of BFCL's multi-turn subsets {', '.join(SUBSETS)}")
     return subset
 
 
@@ -92,7 +92,7 @@ def _problem(name: str) -> DialogueProblem:
     subset = subset_of(name)
     entry = entries(subset).get(name)
     if entry is None:
-        raise ValueError(f"bfcl-eval has no entry {name!r}")
+        raise ValueError(f"the installed version of bfcl-eval has no task {name!r}")
     classes = tuple(entry["involved_classes"])
     everything = tools_of_classes(classes)
     held = {int(turn): set(names) for turn, names in entry.get("missed_function", {}).items()}

@@ -18,13 +18,13 @@ def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
     """
     node = ast.parse(source, mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError(f"not a function call: {source!r}")
+        raise ValueError(f"{source!r}: the text is not a function call")
     owner = owners(classes).get(node.func.id)
     if owner is None:
         raise ValueError(f"{source!r}: the APIs {', '.join(classes)} have no such function")
     names = [parameter.name for parameter in parameters(owner, node.func.id)]
     if len(node.args) > len(names) or any(keyword.arg is None for keyword in node.keywords):
-        raise ValueError(f"{source!r}: the call has more arguments than the function has parameters")
+        raise ValueError(f"{source!r}: the call has more arguments than the function has parameters, or uses **")
     arguments = {name: ast.literal_eval(value) for name, value in zip(names, node.args)}
     arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
     return ToolCall(node.func.id, arguments)

@@ -96,7 +96,7 @@ class Cases:
         for action in case.after:
             session.step(action)
             if session.done:
-                raise InputError(f"{where}: the action {action!r} in 'after' ends the episode; correct 'after'")
+                raise InputError(f"{where}: the action {action!r} in 'after' ends the episode; remove it from 'after'")
         return session
 
 
@@ -122,12 +122,12 @@ def read_cases(path: Path) -> Cases:
     try:
         raw = read_yaml(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"{path}: the file cannot be read ({error.strerror}); correct the path") from error
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     try:
         if not isinstance(raw, list) or not raw:
-            raise InputError(f"{path}: not a list of cases; see docs/environments.md")
+            raise InputError(f"{path}: the file must be a list of cases, with at least one; see docs/environments.md")
         return Cases(path, tuple(Case.model_validate(item) for item in raw))
     except ValidationError as error:
         first = error.errors()[0]

@@ -213,7 +213,7 @@ def _unsound(step: Step, session: Session) -> str | None:
     if not isinstance(step.observation, str):
         return f"the observation is {type(step.observation).__name__}, not text"
     if not isinstance(step.reward, int | float) or not math.isfinite(step.reward):
-        return f"the reward is {step.reward!r}"
+        return f"the reward is {step.reward!r}, which is not a finite number"
     if (step.done, step.won) != (session.done, session.won):
         return "the step and the session disagree on whether the episode is done or won"
     return None

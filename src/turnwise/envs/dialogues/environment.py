@@ -104,7 +104,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         try:
             problem = self.source.problem(task)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"task {task.id}: its data is not a task of this {self.name} ({error!r})") from error
+            raise ValueError(f"task {task.id}: its data is not a task of env={self.name} ({error!r})") from error
         return problem, Reference.of(problem)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:

@@ -75,8 +75,9 @@ class MathEnv(ToolEnv[MathSession]):
         problems = list(self._read.get(split, ()))
         if count > len(problems):
             raise InputError(
-                f"math: split {split} has {len(problems)} problems, but {count} are needed; add "
-                f"problems to files.{split}"
+                f"env=math: the split {split} has {len(problems)} problems, but {count} are needed; "
+                f"set env.files.{split} to a file with more problems, or lower data.trajectories, states.count "
+                "or eval.tasks"
             )
         random.Random(f"problems {split} {seed}").shuffle(problems)
         return problems[:count]

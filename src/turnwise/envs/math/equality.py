@@ -117,7 +117,8 @@ class _Worker:
             self.close()
             why = "no answer" if ready is None else ready["error"]
             raise EnvironmentFault(
-                f"the worker of math-verify did not start ({why}); install math-verify: pip install math-verify"
+                f"the process that compares answers did not start ({why}); install math-verify for the interpreter "
+                f"{python} with 'pip install math-verify'"
             )
 
     def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:

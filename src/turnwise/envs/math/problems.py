@@ -167,7 +167,8 @@ def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathP
             found.setdefault(text, MathProblem(kind, text, str(answer), code))
     if len(found) < count:
         raise ValueError(
-            f"math: split {split} has fewer than {count} problems; set level to full, or set files to problem files"
+            f"env=math: the split {split} has fewer than {count} problems at env.level={level}; set env.level=full or "
+            "set env.files to problem files, or lower data.trajectories, states.count or eval.tasks"
         )
     return list(found.values())
 

@@ -40,13 +40,14 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
         if text is None or not text.strip() or answer is None:
             missing = "problem" if text is None or not text.strip() else "final answer"
             raise InputError(
-                f"{place}: no {missing} among the keys {sorted(map(str, record))}; a record needs one of "
-                f"{', '.join(_PROBLEM)} and one of {', '.join(_ANSWER)}, or a solution with \\boxed{{}}"
+                f"{place}: the record has no {missing}; its keys are {sorted(map(str, record))}. A record needs the "
+                f"problem under one of the keys {', '.join(_PROBLEM)}, and it needs the answer under one of the keys "
+                f"{', '.join(_ANSWER)} or in a solution with \\boxed{{}}"
             )
         problem = MathProblem(str(lower.get("subject") or lower.get("type") or "file"), cleaned(text).strip(), answer)
         found.setdefault(problem.key, problem)
     if not found:
-        raise InputError(f"{path}: the file contains no problem with a final answer; correct {key}")
+        raise InputError(f"{path}: the file contains no problem with a final answer; set {key} to another file")
     return list(found.values())
 
 

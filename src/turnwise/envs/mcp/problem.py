@@ -160,5 +160,5 @@ def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
         problem_of(record, place)
         tasks.setdefault(head["split"], []).append(Task(env, head["id"], head["split"], record, head["subset"]))
     if not tasks:
-        raise InputError(f"{path}: the file contains no task")
+        raise InputError(f"{path}: the file contains no task; set env.file to a file with one task per record")
     return tasks

@@ -42,7 +42,8 @@ def server_of(name: str, given: Mapping[str, Any]) -> Server:
     if unknown := [str(key) for key in given if key not in known]:
         raise ValueError(f"servers.{name}.{unknown[0]}: there is no such key; a server has the keys {', '.join(known)}")
     if bool(given.get("command")) == bool(given.get("url")):
-        raise ValueError(f"servers.{name}: set either command or url, and not both")
+        both = "both" if given.get("command") else "neither"
+        raise ValueError(f"servers.{name}: set either command or url, got {both}")
     lists = {key: _words(f"servers.{name}.{key}", given.get(key)) for key in ("command", "variables", "tools")}
     for key in ("url", "folder", "reset"):
         if not isinstance(given.get(key), str | None):
@@ -99,7 +100,8 @@ class Servers:
         for name, server in self.servers.items():
             if server.command and server.command[0] != "python" and shutil.which(server.command[0]) is None:
                 raise InputError(
-                    f"env.servers.{name}.command: there is no program {server.command[0]!r} on this machine"
+                    f"env.servers.{name}.command: there is no program {server.command[0]!r} on this machine; install "
+                    "the program, or correct the command"
                 )
 
     def tools(self) -> dict[str, Tools]:
@@ -154,7 +156,10 @@ class Servers:
         holders = [n for n, tools in self.tools().items() if any(t["function"]["name"] == tool for t in tools)]
         showing = [n for n in holders if (named := self.servers[n].tools) is None or tool in named]
         if len(found := showing or holders) != 1:
-            raise InputError(f"{len(found)} servers of env.servers have the tool {tool!r}; exactly one must have it")
+            raise InputError(
+                f"env.servers: {len(found)} servers have the tool {tool!r}, which a task calls, but exactly one server "
+                "must have it; correct env.servers or the task"
+            )
         return found[0]
 
     def take(self, name: str) -> Link:

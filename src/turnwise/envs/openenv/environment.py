@@ -128,8 +128,8 @@ class OpenenvEnv(ReplayedEnv):
         """
         check_quality(quality)
         raise InputError(
-            f"env=openenv, {self.url}: there is no expert for a server's tasks; give trajectories as "
-            "data.file, or choose a method that needs no trajectories (method=grpo)"
+            f"env=openenv, {self.url}: no expert can demonstrate the tasks of a server; set data.file to a file of "
+            "trajectories, or choose a method that needs no trajectories (method=grpo)"
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:

@@ -74,7 +74,8 @@ def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, A
         schema = dict(event_loop.run(asked(), seconds + 1, address)["action"])
     except (EnvironmentFault, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"env.url: {address} does not provide the schema of its actions ({type(error).__name__}: {error})"
+            f"env.url: the server does not provide the schema of its actions at {address} ({type(error).__name__}: "
+            f"{error}); start the server, or correct env.url"
         ) from None
     properties = {name: about for name, about in (schema.get("properties") or {}).items() if name != "metadata"}
     return {**schema, "type": "object", "properties": properties}
@@ -119,7 +120,7 @@ class Link:
     def _check_session(self) -> None:
         """Raises ``EnvironmentFault`` if the client has reconnected, because the new session was never reset."""
         if getattr(self._client, "_ws", None) is not self._socket:
-            raise EnvironmentFault(f"{self.url}: the session was lost")
+            raise EnvironmentFault(f"{self.url}: the connection to the server was lost, and the episode with it")
 
     def _run(self, coroutine: Any, seconds: float) -> Any:
         try:

@@ -128,8 +128,8 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         name, settings = task.data.get("dataset"), task.data.get("settings") or {}
         if (place := _place(name, settings)) not in self._own:
             raise InputError(
-                f"task {task.id}: the data set and settings {place} do not belong to this run; add them to env.tasks "
-                "or env.unseen"
+                f"task {task.id}: the task comes from the data set and settings {place}, which do not belong to this "
+                "run; add them to env.tasks or env.unseen"
             )
         return self._datasets[place]
 
@@ -140,7 +140,8 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         item = self._of(task).item(number)
         if item.question != task.data.get("question", item.question):
             raise ValueError(
-                f"task {task.id}: the installed version of reasoning-gym has another question under this task's number"
+                f"task {task.id}: the installed version of reasoning-gym has another question under the task's number "
+                f"{number}; install the version with which the task was made, or generate the task again"
             )
         return item
 

@@ -143,7 +143,10 @@ class Dataset:
         A curriculum has several attributes. An attribute that has fewer levels than this is set to its last level.
         """
         if self.name not in package().CURRICULA:
-            raise InputError(f"{key}.level: reasoning-gym has no levels for this data set; give its settings instead")
+            raise InputError(
+                f"{key}.level: reasoning-gym has no levels for this data set; remove level and give the settings of "
+                "the data set instead"
+            )
         if not isinstance(level, int) or level < 0:
             raise InputError(f"{key}.level: must be a whole number of at least 0, got {level!r}")
         curriculum = package().create_curriculum(self.name)

@@ -72,7 +72,10 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
         if isinstance(record.get("contents"), str) and not isinstance(text, str):
             title, _, text = record["contents"].partition("\n")
         if not isinstance(title, str) or not isinstance(text, str) or not title.strip():
-            raise InputError(f"{place}: a page needs a title and a text, got the keys {sorted(map(str, record))}")
+            raise InputError(
+                f"{place}: a page needs a text under each of the keys title and text, or a text under contents whose "
+                f"first line is the title; got the keys {sorted(map(str, record))}"
+            )
         pages.append(Page(title.strip().strip('"'), (text,)))
     if not pages:
         raise InputError(f"{path}: the file contains no page; {key} must be a file of records with title and text")

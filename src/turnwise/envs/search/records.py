@@ -45,10 +45,10 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
             if record is None:
                 continue
             if not isinstance(record, dict):
-                raise InputError(f"{path}:{number}: the record is not an object but {type(record).__name__}")
+                raise InputError(f"{path}:{number}: the record must be a JSON object, got {type(record).__name__}")
             yield f"{path}:{number}", record
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; correct {key} (the current folder is {Path.cwd()})") from None
+        raise InputError(f"{path}: there is no such file; correct {key} (the current folder is {Path.cwd()})") from None
     except (OSError, UnicodeDecodeError, csv.Error, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: the file cannot be read ({error}); set {key} to a {ENDINGS} file") from error
 

@@ -130,7 +130,8 @@ class Served:
             self._found(_OURS, k)
         except EnvironmentFault as fault:
             raise InputError(
-                f"retriever: no search has worked. {fault}. Start the server (scripts/serve_retrieval.py), or correct "
+                f"retriever: no search of this run has succeeded yet. {fault}. Start the server "
+                "(scripts/serve_retrieval.py), or correct "
                 "env.retriever"
             ) from fault
         self._worked = True

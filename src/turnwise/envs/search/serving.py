@@ -110,7 +110,7 @@ def make_app(index: Searcher, key: str | None = None, limits: Limits | None = No
         finally:
             waiting -= 1
         if scores and not all(math.isfinite(score) for row in hits for _, score in row):
-            raise _Refused(503, "the encoder gave a score that is not finite")
+            raise _Refused(503, "the encoder of the server gave a score that is not a finite number")
         if sum(len(page.title) + len(page.text) for row in hits for page, _ in row) > limits.answer:
             raise _Refused(400, f"the answer has more than {limits.answer} characters; request fewer pages")
         return web.json_response({"result": [[_shown(*hit, scores) for hit in row] for row in hits]})

@@ -64,10 +64,13 @@ class Source:
             questions = self._lists[split, seed] = self._ordered(split, seed)
         if count > len(questions):
             remedy = (
-                f"add questions to files.{split}" if self._made is None else "raise countries, or set level to full"
+                f"set env.files.{split} to a file with more questions"
+                if self._made is None
+                else "raise env.countries, or set env.level=full"
             )
             raise InputError(
-                f"{env}: the split {split} has {len(questions)} questions, but {count} are needed; {remedy}"
+                f"env={env}: the split {split} has {len(questions)} questions, but {count} are needed; {remedy}, or "
+                "lower data.trajectories, states.count or eval.tasks"
             )
         source = {"source": self.name}
         return [Task(env, f"{split}/{q.key}", split, q.data() | source, q.kind) for q in questions[:count]]
@@ -81,8 +84,8 @@ class Source:
         made = task.data.get("source")
         if made is not None and made != self.name:
             raise ValueError(
-                f"task {task.id}: the task was made from {made!r}, but the pages of this run are {self.name!r}; use "
-                "the settings with which the task was made"
+                f"task {task.id}: the task was made with the pages {made!r}, but this run has the pages {self.name!r} "
+                "(level, edition, countries and hops, or a digest of files); use the settings of the task"
             )
         return Question.of(task.data)
 

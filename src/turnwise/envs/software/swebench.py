@@ -90,7 +90,7 @@ class Harness:
             found = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=False)
         except OSError as error:
             raise NoHarnessError(
-                f"swebench: {python} cannot be run ({error.strerror}); name another interpreter"
+                f"swebench: the Python interpreter {python} cannot be run ({error.strerror}); name another interpreter"
             ) from error
         if found.returncode:
             why = (found.stderr.strip() or "the interpreter ended without a message").splitlines()[-1]
@@ -129,7 +129,7 @@ class Harness:
             InputError: there are no patches, or the harness wrote no report.
         """
         if not patches:
-            raise InputError("swebench: there are no patches to score")
+            raise InputError("swebench: there are no patches to score; give at least one")
         self.check()
         folder = folder.resolve()
         # The harness stores a verdict under the run name and the instance, not under the patch. So other patches need
@@ -143,8 +143,8 @@ class Harness:
         report = folder / f"{name}.{run}.json"
         if done.returncode or not report.exists():
             raise InputError(
-                f"swebench: the harness ended with status {done.returncode} and no report {report}; see its output for "
-                "the reason"
+                f"swebench: the harness must end with status 0 and write the report {report}, but it ended with status "
+                f"{done.returncode}{'' if report.exists() else ' and without the report'}; its output gives the reason"
             )
         return read_report(report, folder / _LOGS / run / name)
 

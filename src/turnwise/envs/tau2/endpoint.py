@@ -140,7 +140,9 @@ class EndpointUser:
 
     def _tell(self, error: CacheError) -> None:
         if not self._told:
-            logger.warning("tau2 user: the cache fails (%s); answers are used but not cached", error)
+            logger.warning(
+                "tau2: the cache of the simulated user's answers fails (%s); the answers are used but not cached", error
+            )
         self._told = True
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         if user not in ("scripted", "endpoint"):
             raise ValueError(f"user: must be scripted or endpoint, got {user!r}")
         if user == "endpoint" and endpoint is None:
-            raise ValueError("user: the value endpoint requires the settings of env.endpoint")
+            raise ValueError("user: the value endpoint needs the settings of env.endpoint, but env.endpoint is null")
         if kept < 1:
             raise ValueError(f"kept must be at least 1, got {kept}")
         if mistakes is not None and mistakes.early:
@@ -160,7 +160,7 @@ def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
     for name, outcomes in success.items():
         domain = name.partition("/")[0]
         if domain not in DOMAINS:
-            raise ValueError(f"{name!r} is not a task of tau2")
+            raise ValueError(f"{name!r} is not a task of tau2; a task's id begins with one of {', '.join(DOMAINS)}")
         found.setdefault(domain, []).append(fmean(outcomes))
     if not found:
         raise ValueError("no task of tau2 was played")

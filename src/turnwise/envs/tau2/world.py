@@ -187,7 +187,8 @@ def _result(work: Coroutine[Any, Any, T]) -> T:
         return found
     work.close()
     raise EnvironmentFault(
-        "a tool of tau2 waits for something, so the installed version of inspect-evals is not supported"
+        "tau2: a tool waits for something, so the installed version of inspect-evals is not supported; install the "
+        "required version with `make tau2`"
     )
 
 

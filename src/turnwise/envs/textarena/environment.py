@@ -106,7 +106,9 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
         try:
             episodes = [self._deal(seed) for seed in range(4)]
         except Exception as error:  # a game may raise any exception because of its settings
-            raise InputError(f"env.settings: {id} cannot be opened with {self.settings}: {error}") from error
+            raise InputError(
+                f"env.settings: the game {id} cannot be opened with {self.settings} ({error}); correct env.settings"
+            ) from error
         self.horizon = check_horizon(horizon if horizon is not None else episodes[0].turns or UNLIMITED)
         self._shows = len({str(episode.opening()) for episode in episodes}) > 1
 
@@ -123,8 +125,9 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
             misses += 1
             if misses > _MISSES:
                 raise InputError(
-                    f"env.id={self.id}: only {len(found)} boards of the split {split} were found; lower data.trajectories, "
-                    "states.count or eval.tasks, or choose settings with more boards"
+                    f"env.id={self.id}: {count} different boards of the split {split} are needed, but only "
+                    f"{len(found)} were found; lower data.trajectories, states.count or eval.tasks, or choose settings "
+                    "with more boards"
                 )
             if key not in found and _split_of(key) == split:
                 misses = 0
@@ -138,8 +141,8 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
             raise ValueError(f"task {task.id}: its data does not describe a game of textarena")
         if data.get("game") != self.id or dict(settings) != self.settings:
             raise InputError(
-                f"task {task.id}: made for the game {data.get('game')} with the settings {dict(settings)}, which this "
-                "run does not use; correct env.id and env.settings"
+                f"task {task.id}: the task was made for the game {data.get('game')} with settings {dict(settings)}, "
+                f"but this run has {self.id} with {self.settings}; correct env.id and env.settings"
             )
         return self._deal(data["seed"])
 
@@ -180,8 +183,8 @@ def check_game(name: str) -> str:
     games = sorted(game for game in known if game.partition("-")[0] in {*SOLVERS, *SAMPLES} and f"{game}-raw" in known)
     if name not in games:
         raise InputError(
-            f"env.id={name}: choose one of {', '.join(games)}; the package's other games need other players, a server, a "
-            "download, or were not tested"
+            f"env.id={name}: this game cannot be played; choose one of {', '.join(games)}. The other games of the "
+            "package need other players, a server or a download, or they were not tested"
         )
     return name
 

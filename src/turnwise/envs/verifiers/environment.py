@@ -64,7 +64,9 @@ class VerifiersEnv(ReplayedEnv):
         self._environment = load(id, args or {})
         turns = int(self._environment.max_turns) if horizon is None else horizon
         if horizon is None and turns < 1:
-            raise InputError(f"env.horizon: the environment {id!r} does not limit the number of turns; set a limit")
+            raise InputError(
+                f"env.horizon: the environment {id!r} does not limit the number of turns; set env.horizon to a limit"
+            )
         self.horizon = self._environment.max_turns = check_horizon(turns)
         own = getattr(self._environment, "pass_threshold", _PASS)
         self.threshold = float(own if threshold is None else threshold)
@@ -115,8 +117,9 @@ class VerifiersEnv(ReplayedEnv):
         check_quality(quality)
         if self.expert is None:
             raise InputError(
-                f"env.id={self.id}: the library has no experts; name a column of correct replies (env.expert=answer), "
-                "give trajectories as data.file, or choose a method that needs no trajectories (method=grpo)"
+                f"env.id={self.id}: the library verifiers has no experts; name a column of correct replies "
+                "(env.expert=answer), set data.file to a file of trajectories, or choose a method that needs no "
+                "trajectories (method=grpo)"
             )
         said = task.data.get(self.expert)
         replies = [said] if isinstance(said, str) else said

@@ -156,8 +156,8 @@ class VerifiersEpisode:
         prompt, _ = asked
         if len(prompt) <= before or prompt[before].role != "assistant" or list(prompt[:before]) != list(self._prompt):
             raise InputError(
-                f"{self.where}: the environment changed earlier messages; training requires that messages are only "
-                "appended"
+                f"{self.where}: the environment changed earlier messages of the conversation, but it may only append "
+                "messages; choose another environment"
             )
         self._prompt = prompt
         return self._shown(self._plain(prompt[before + 1 :]))
@@ -249,7 +249,7 @@ class VerifiersEpisode:
         parts = [part.get("text") if part.get("type") == "text" else None for part in content]
         if None in parts:
             raise InputError(
-                f"{self.where}: a message has a part that is not text (a picture, a sound); only text can be used"
+                f"{self.where}: a message has a part that is not text (a picture, a sound); choose a text environment"
             )
         return "".join(map(str, parts))
 

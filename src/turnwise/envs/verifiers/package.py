@@ -50,13 +50,13 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
         ) from error
     if not isinstance(environment, verifiers.MultiTurnEnv):
         raise InputError(
-            f"env.id: {name!r} is a {type(environment).__name__}; only single-turn, multi-turn and tool environments "
-            "can be used"
+            f"env.id: {name!r} is a {type(environment).__name__}, which cannot be used; choose a single-turn, "
+            "multi-turn or tool environment"
         )
     if getattr(environment, "requires_group_rollouts", False):
         raise InputError(
-            f"env.id: the rubric of {name!r} compares the rollouts of a group; only rubrics that score each rollout "
-            "alone can be used"
+            f"env.id: the rubric of {name!r} compares the rollouts of a group and cannot be used; choose an "
+            "environment whose rubric scores each rollout alone"
         )
     return environment
 
@@ -105,7 +105,8 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         chosen = [place for place in parts[split] if _question(data[place]) not in learned]
         if parts[split] and not chosen:
             raise InputError(
-                f"env.id: every row of the split {split} is a training row too, so nothing is held out for evaluation"
+                f"env.id: every row of the split {split} is a training row too, so nothing is held out for evaluation; "
+                "give the environment an evaluation set with other rows"
             )
     for place in chosen:
         row = data[place]

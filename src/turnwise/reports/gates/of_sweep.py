@@ -74,7 +74,10 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
     if source is asked:
         return _of_rows(asked, places)
     if "never" not in source.sweep.rows:
-        raise InputError(f"{asked.sweep.name}: gate_report: the sweep {source.sweep.name} has no row 'never'")
+        raise InputError(
+            f"{asked.sweep.name}: gate_report: the sweep {source.sweep.name} has no row 'never'; name a sweep with "
+            "such a row, whose runs have no gate"
+        )
     names = [job_of(source, row, source.sweep.seeds[0]).name for row in ("never", "gated") if row in source.sweep.rows]
     for place in places:
         arms = tuple(folder for name in names if _is_recorded(folder := place / name))

@@ -49,7 +49,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
                 found.append((place, row, *group))
     if not found:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "the file is empty"
-        raise InputError(f"{', '.join(map(str, paths))}: no group ran to its end ({reasons})")
+        raise InputError(f"{', '.join(map(str, paths))}: no recorded group can be used ({reasons})")
     longest = max(len(rollout) for _, _, rollouts, _ in found for rollout in rollouts)
     horizon = horizon or longest
     if longest > horizon:

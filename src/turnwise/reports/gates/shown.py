@@ -29,8 +29,9 @@ def _thresholds(report: Node) -> Table:
     ]
     below, live = (_percent(report["regime"][name]) for name in ("below_pct", "live_pct"))
     uniform = (
-        f"{report['zero_variance']} of {report['groups']} groups are zero-variance; d_K is below "
-        f"{report['settings']['threshold']:g} in {below} %, and something still ran in {live} %"
+        f"{report['zero_variance']} of {report['groups']} groups are zero-variance (all their rewards are equal); "
+        f"d_K is below {report['settings']['threshold']:g} in {below} % of all groups; in {live} % of all groups it is "
+        "below this threshold and a rollout still ran after step K"
     )
     left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
     headers = ["d_K <", "cut", "TP", "FP", "precision", "recall", "safe, %", "raw, %"]
@@ -45,7 +46,10 @@ def _signals(report: Node) -> Table:
         for k, signals in report["t7"].items()
         for name, row in signals.items()
     ]
-    note = "rho: Spearman, with the reward variance of the group. AUROC: of groups that are not zero-variance."
+    note = (
+        "rho: Spearman's correlation between the signal and the reward variance of the group. AUROC: how well the "
+        "signal detects the groups that are not zero-variance."
+    )
     peak = report["peak"]
     if peak["k"] is not None:
         note += f" Greatest |rho| of d_K: {_number(peak['rho'], 3)}, at K = {peak['k']}."
@@ -94,7 +98,7 @@ def _tuned(report: Node) -> Table:
         for kind in ("fixed", "sequential"):
             found, held_out = tuned[counting][kind], tuned[counting][f"{kind}_held_out"]
             if found is None:
-                rows.append([counting, kind, "none reaches the floor", *["-"] * 6])
+                rows.append([counting, kind, "no threshold is precise enough", *["-"] * 6])
                 continue
             pairs = [(k, t) for k, t in zip(found["steps"], found["thresholds"], strict=True) if t > 0]
             rule = ", ".join(f"{t:.3g} at {k}" for k, t in pairs)
@@ -105,10 +109,12 @@ def _tuned(report: Node) -> Table:
             ]
             rows.append([counting, kind, rule, *scores])
     notes = [
-        "live: groups of which something still ran, as a running gate counts. all: also groups that had ended, as the paper "
-        "counts. Held out: tuned on nine tenths, counted on the last, ten times.",
-        f"The gate asked for loses {_percent(tuned['useful_lost_pct'])} % of the useful groups; a precision of "
-        f"{tuned['floor_for_10_pct']:.2f} would keep that below 10 %.",
+        "live: only groups in which a rollout still ran at the step are cut, as by a running gate. all: groups that "
+        "had ended are cut too, as in the paper. held out: thresholds are tuned on nine tenths of the groups and "
+        "counted on the other tenth; the counts of ten such splits are added.",
+        f"The gate with k={report['settings']['k']} and threshold={report['settings']['threshold']:g} cuts "
+        f"{_percent(tuned['useful_lost_pct'])} % of the useful groups (whose rewards differ); with a precision of "
+        f"{tuned['floor_for_10_pct']:.2f} it would cut at most 10 % of them.",
     ]
     headers = ["counting", "gate", "d_K <", "cut", "precision", "saved, %"]
     headers += ["held out: cut", "precision", "saved, %"]
@@ -126,7 +132,10 @@ def _looks(k: str, found: Node) -> Table:
         for name, row in signals.items()
     ]
     headers = ["iterations", "groups", "zero-variance", "signal", "rho", "AUROC", "AUROC over d_K's"]
-    note = "The groups of which a rollout still ran; the last column resamples both signals together."
+    note = (
+        "Only groups in which a rollout still ran after step K are used. The last column is the AUROC minus the AUROC "
+        "of d_K; for its interval, both are resampled together."
+    )
     return Table(f"Measured by running gates at K = {k}", headers, rows, [note])
 
 
@@ -142,12 +151,14 @@ def tier_table(tier: Node) -> Table:
     if "first_steps_pct" in tier:
         cost = f"{tier['baseline']:,.0f} turns without the gate, {tier['gated']:,.0f} with it"
         notes.append(
-            f"{cost}. {tier['first_steps_pct']:.1f} % of all groups are the same in both arms, turn by turn, up to the step at "
-            f"which the gate looked, and {_percent(tier['matched_pct'])} % of the uncut ones to their end."
+            f"{cost}. {tier['first_steps_pct']:.1f} % of all groups have equal turns in the runs with and without the "
+            f"gate up to the step at which the gate decided. {_percent(tier['matched_pct'])} % of the groups that the "
+            "gate did not cut have equal turns up to their end."
         )
     elif tier.get("matched_pct") is not None:
         notes.append(
-            f"{tier['matched_pct']:.0f} % of the uncut groups took as many turns for the same reward in both arms."
+            f"{tier['matched_pct']:.0f} % of the groups that the gate did not cut have the same number of turns and "
+            "the same mean reward with and without the gate."
         )
     return Table(f"Tier 1 (T3), {how}, {tier['groups']} groups", headers, [row], notes)
 
@@ -176,7 +187,8 @@ def _training(tier: Node) -> Table:
             f"predicts {tier['predicted_as_released']:.2f} x",
         ],
     ]
-    note = f"95 % of the seconds saved: {_range(tier['ci95'], 1)} % (bootstrap over seeds), {_range(tier['ci95_t'], 1)} % (t)."
+    bootstrap, student = _range(tier["ci95"], 1), _range(tier["ci95_t"], 1)
+    note = f"95 % intervals of the saved seconds: {bootstrap} % (bootstrap over seeds), {student} % (Student's t)."
     return Table(f"Tier 3 (T5), {len(tier['seeds'])} seeds", ["", "baseline", "gated", ""], rows, [note])
 
 
@@ -184,7 +196,8 @@ def _paper(cells: Sequence[Node]) -> Table:
     rows = [[c["key"], c["printed"], c["ours"] or "-", c["verdict"]] for c in cells if c["verdict"] != "agrees"]
     agree = sum(cell["verdict"] == "agrees" for cell in cells)
     note = (
-        f"{agree} of the paper's {len(cells)} figures come out of the data to the printed digit; the others stand here."
+        f"{agree} of the paper's {len(cells)} numbers are reproduced from the data to the printed digit; the table "
+        "shows the others."
     )
     return Table("Against the paper (arXiv:2605.05802)", ["figure", "printed", "data", ""], rows, [note])
 

@@ -52,8 +52,8 @@ def success_of(tree: RolloutTree, rewards: Rewards, reward_max: float = 1.0) -> 
     for leaf, share in zip(tree.leaves(), found, strict=True):
         if leaf not in tree.invalid and not 0 <= share <= 1:
             raise ValueError(
-                f"state {tree.state.id!r}: the total reward of leaf {leaf} is {share * reward_max}, but a predictor predicts "
-                f"a share of predictor.reward_max={reward_max}: set it to the greatest possible reward (and use no "
-                "reward below 0), or choose reward.of=won"
+                f"state {tree.state.id!r}: the total reward of leaf {leaf} is {share * reward_max}, but a predictor "
+                f"needs total rewards from 0 to predictor.reward_max={reward_max}: set predictor.reward_max to the "
+                "greatest possible total reward (and use no reward below 0), or choose reward.of=won"
             )
     return found

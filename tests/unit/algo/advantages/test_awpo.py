@@ -280,9 +280,9 @@ def test_whatever_the_rewards(groups: list[list[tuple[float, float]]], gate: Any
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [
-        ({"reasoning": [0, 1]}, "do not include 'total'"),
+        ({"reasoning": [0, 1]}, "needs the reward 'total'"),
         ({"outcome": [0, NAN]}, "the outcome reward of leaf 1 is nan"),
-        ({"outcome": [0, 1], "reasoning": [0]}, "1 rewards for 2 leaves"),
+        ({"outcome": [0, 1], "reasoning": [0]}, "each of the 2 leaves of the tree, but it returned 1"),
         ({"outcome": [0, 1], "reasoning": [0, math.inf]}, "the reasoning reward of leaf 1 is inf"),
     ],
 )

@@ -93,8 +93,8 @@ def test_a_stopped_tree_is_not_trained_on() -> None:
     [
         ({"total": [1, math.nan]}, r"state 'trajectory:3': the total reward of leaf 1 is nan"),
         ({"total": [math.inf, 0]}, "leaf 0 is inf"),
-        ({"total": [1]}, "1 rewards for 2 leaves"),
-        ({"outcome": [1, 0]}, r"rewards \['outcome'\] do not include 'total'"),
+        ({"total": [1]}, "each of the 2 leaves of the tree, but it returned 1"),
+        ({"outcome": [1, 0]}, "needs the reward 'total', but the run's reward returns only outcome"),
     ],
 )
 def test_bad_rewards_are_named(rewards, message) -> None:

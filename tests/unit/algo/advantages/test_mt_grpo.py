@@ -54,7 +54,7 @@ def test_the_worlds_verdict_can_be_what_a_turn_is_paid() -> None:
     # as a cost: G is 0 - 0 + lambda R for the first, -1 + lambda R for the other
     cost = MTGRPO(form="unbiased", turn_reward="admissible", turn_offset=-1.0)(tree, {"total": [0.0, 0.0]})
     assert cost.advantage == pytest.approx([1, 0, -1, 0])
-    with pytest.raises(InputError, match=r"turn 0 has no info\['valid'\].*admissible"):
+    with pytest.raises(InputError, match=r"names the key 'valid' .* turn 0 .*admissible"):
         MTGRPO(turn_reward="valid")(tree, {"total": [0.0, 0.0]})
     tree.turns[0].info["admissible"] = math.nan
     with pytest.raises(ValueError, match=r"reward of turn 0 .* is nan"):

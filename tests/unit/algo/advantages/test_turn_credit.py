@@ -55,7 +55,7 @@ def test_the_worlds_verdict_can_be_what_a_turn_is_paid() -> None:
     assert told == {"turns_paid": 1.0}
     assert TurnCredit(turn_offset=-1).over([tree], [{"total": [1.0]}], {}).metrics == {"turns_paid": 1.0}
     assert TurnCredit().over([tree], [{"total": [1.0]}], {}).metrics == {"turns_paid": 0.0}
-    with pytest.raises(ValueError, match=r"has no info\['valid'\]"):
+    with pytest.raises(ValueError, match=r"names the key 'valid'"):
         TurnCredit(turn_reward="valid")(tree, {"total": [1.0]})
 
 

@@ -174,7 +174,7 @@ def test_absurd_ratios_stay_finite(shift: float) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"cap": 0.5}, "cap must be at least 1"),
+        ({"cap": 0.5}, "cap must be null or at least 1"),
         ({"level": "turn"}, "level must be token, action or sequence"),
         ({"mask_low": 1.1}, "mask_low must be in"),
         ({"mask_high": 0.9}, "mask_high must be at least 1"),

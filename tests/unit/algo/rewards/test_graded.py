@@ -163,7 +163,7 @@ def test_what_cannot_be_judged_is_named() -> None:
         Graded()(tree_of(None, "a"))
     tree = tree_of("a", "b", "c")
     tree.turns[1].parent = 0
-    with pytest.raises(ValueError, match=r"turn 1 continues turn 0.*reward=graded"):
+    with pytest.raises(ValueError, match=r"turn 1 follows turn 0.*reward=graded"):
         Graded()(tree)
     with pytest.raises(ValueError, match="format must be one of hermes, "):
         Graded("json")  # type: ignore[arg-type]

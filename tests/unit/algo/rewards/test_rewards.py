@@ -48,9 +48,9 @@ def test_a_failed_world_pays_nothing_not_zero(reward) -> None:
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        (Outcome(), r"state 'trajectory:3': turn 1 has no info\['won'\].*reward.of=return"),
-        (Exact(), r"turn 1 has no info\['strict'\].*reward=exact needs states with a demonstrated action"),
-        (Functional(), r"turn 1 has no info\['functional'\].*states=expert_turns or pivots"),
+        (Outcome(), r"state 'trajectory:3': the info of turn 1 has no key 'won'.*reward.of=return"),
+        (Exact(), r"the info of turn 1 has no key 'strict'.*reward=exact needs states with a demonstrated action"),
+        (Functional(), r"the info of turn 1 has no key 'functional'.*states=expert_turns or states=pivots"),
     ],
 )
 def test_a_missing_verdict_is_named(reward, message) -> None:
@@ -60,7 +60,7 @@ def test_a_missing_verdict_is_named(reward, message) -> None:
 
 @pytest.mark.parametrize("reward", [Exact(), Functional()])
 def test_local_rewards_refuse_deeper_trees(reward) -> None:
-    with pytest.raises(ValueError, match=r"turn 1 continues turn 0.*use reward=outcome"):
+    with pytest.raises(ValueError, match=r"turn 1 follows turn 0.*set reward=outcome"):
         reward(tree_of(turn(strict=True, functional=True), turn(0, strict=True, functional=True)))
 
 

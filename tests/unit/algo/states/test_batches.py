@@ -75,9 +75,9 @@ def test_states_without_a_trajectory_stand_for_themselves():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (([], 0, 0, 4), "no state to train on"),
-        ((make(3), -1, 0, 4), "iteration -1"),
-        ((make(3), 0, 0, 0), "states_per_batch 0"),
+        (([], 0, 0, 4), "no state is left to train on"),
+        ((make(3), -1, 0, 4), "iteration=-1 must be at least 0"),
+        ((make(3), 0, 0, 0), "states_per_batch=0 must be at least 1"),
         ((make(3), 0, 0, 4, 5), r"from 1 to states_per_batch \(4\), got 5"),
     ],
 )

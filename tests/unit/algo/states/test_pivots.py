@@ -47,7 +47,7 @@ def test_rounding_is_no_disagreement():
 
 
 def test_a_state_without_a_profile_is_named():
-    with pytest.raises(KeyError, match="1 of 4 states have no profile, the first is 'hard'"):
+    with pytest.raises(KeyError, match="1 of 4 states have no profile; the first of them is 'hard'"):
         Pivots().select(STATES, {name: p for name, p in PROFILES.items() if name != "hard"})
 
 

@@ -19,22 +19,22 @@ def talk(*said, **more):
 
 
 UNUSABLE = {
-    "no object": ([1], "no object", "not an object but list"),
+    "no object": ([1], "no object", "must be a JSON object, but it is of type list"),
     "no conversation": ({"text": "x"}, "no messages", "no conversation, only the keys ['text']"),
     "no turn": ({"messages": []}, "no messages", "messages must be a non-empty list"),
-    "turn of text": ({"messages": ["hi"]}, "unusable message", "messages[0] has no role, only str"),
-    "bare turn": ({"messages": [{"text": "x"}]}, "unusable message", "messages[0] has no role, only ['text']"),
+    "turn of text": ({"messages": ["hi"]}, "unusable message", "messages[0] must be an object with a role, got str"),
+    "bare turn": ({"messages": [{"text": "x"}]}, "unusable message", "a role, got only the keys ['text']"),
     "stranger": ({"conversations": [{"from": "narrator", "value": "x"}]}, "unknown role", "unknown role 'narrator'"),
     "role no text": ({"messages": [{"role": ["user"]}]}, "unknown role", "unknown role ['user']"),
     "picture": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         "content is not a string",
-        "messages[0] contains list",
+        "the content of messages[0] must be text, got list",
     ),
     "broken call": (
         talk("?", '<tool_call>{"name": "weather"</tool_call>'),
         "call cannot be read",
-        "turn 1: broken JSON",
+        "turn 1 cannot be read in the format hermes: broken JSON",
     ),
     "executable": (
         talk("?", "[weather(town=__import__('os').getcwd())]"),
@@ -56,14 +56,14 @@ UNUSABLE = {
         "parameters.properties must be an object, got array",
     ),
     "tools no list": (talk("?", "x", tools={"a": 1}), "unusable tools", "tools must be a list, got dict"),
-    "tools broken": (talk("?", "x", tools="[{"), "broken JSON", "tools is text but not JSON"),
+    "tools broken": (talk("?", "x", tools="[{"), "broken JSON", "tools is a text that is not JSON"),
     "call of a turn": (
         {
             "tools": [WEATHER],
             "conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "f()"}],
         },
         "call cannot be read",
-        "conversations[1]: broken JSON",
+        "conversations[1] cannot be read: broken JSON",
     ),
 }
 

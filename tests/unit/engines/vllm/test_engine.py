@@ -189,7 +189,8 @@ def test_another_base_model_is_told(served: ModuleType, make_engine: Make, polic
         other = make_engine(server.url)
         other.model = "Qwen/Qwen3-4B"
         other.load_weights(policy, 0)
-        assert other.said == [f"vLLM at {server.url} serves policy, but this run trains Qwen/Qwen3-4B"]
+        assert len(other.said) == 1
+        assert f"vLLM at {server.url} serves policy, but this run trains Qwen/Qwen3-4B" in other.said[0]
 
 
 def test_the_key_comes_from_the_environment(

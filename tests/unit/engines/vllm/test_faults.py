@@ -165,7 +165,7 @@ def test_a_server_that_comes_back_empty_gets_its_adapter_again(
     [
         ({"key": "secret"}, "TURNWISE_VLLM_KEY"),
         ({"mode": "raw_logprobs"}, "processed_logprobs"),
-        ({"max_model_len": 32}, "max-model-len is 32, but the run needs 64"),
+        ({"max_model_len": 32}, "max-model-len is 32, but the run needs rollout.max_length=64"),
         ({"max_model_len": "4096"}, "max_model_len"),
     ],
 )
@@ -199,7 +199,7 @@ def test_an_examination_is_tried_again(served: ModuleType, make_engine: Make, po
 def test_a_server_that_is_not_there_is_told(make_engine: Make, policy: Any, served: ModuleType) -> None:
     with served.serve() as server:
         url = server.url
-    with pytest.raises(ServerError, match=f"no vLLM server has answered at {url}.*serve.py"):
+    with pytest.raises(ServerError, match=f"no vLLM server answered at {url}.*serve.py"):
         make_engine(url, patience=Patience(away_limit=0.1, backoff=0.01)).load_weights(policy, 0)
 
 

@@ -211,5 +211,5 @@ def test_mistakes_are_named(settings, message):
 
 def test_a_task_of_another_level_is_refused(public):
     (task,) = BfclEnv().tasks("train", 1)
-    with pytest.raises(ValueError, match="its data is not a task of this bfcl"):
+    with pytest.raises(ValueError, match="its data is not a task of env=bfcl"):
         public.reset(task)

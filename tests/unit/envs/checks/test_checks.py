@@ -167,7 +167,7 @@ SHORT = "- {about: x, task: {}, expert: a, accepts: [a], refuses: [b, c, d, e, f
         ("a: [", "not YAML"),
         (f"- {'9' * 5000}", "not YAML"),
         ("- 2026-13-01", "not YAML"),
-        ("{}", "not a list"),
+        ("{}", "must be a list of cases"),
         ("- about: x", "task"),
         (SHORT, r"accepts: .*at least 3"),
     ],

@@ -139,7 +139,7 @@ def test_proofs_and_pictures_are_left_out_and_other_gaps_are_named(tmp_path: Pat
     path.write_text("".join(json.dumps(record) + "\n" for record in [*others, kept]))
     assert [p.answer for p in read_problems(path, "files.train")] == ["7"]
     path.write_text('{"problem": "P?", "solution": "no box"}\n')
-    with pytest.raises(InputError, match=r"o\.jsonl:1: no final answer"):
+    with pytest.raises(InputError, match=r"o\.jsonl:1: the record has no final answer"):
         read_problems(path, "files.train")
     assert (boxed("\\boxed{1} then \\boxed{a{b}c}"), boxed("none"), boxed("\\boxed{open")) == ("a{b}c", None, None)
     path.write_text(json.dumps(kept))

@@ -114,7 +114,7 @@ def test_what_is_no_request_is_400_with_a_reason(server: str, body: Any) -> None
 
 def test_a_score_that_is_no_number_is_not_written_as_one(server: str) -> None:
     status, text = posted(server, {"queries": ["nothing"], "topk": 1, "return_scores": True})
-    assert status == 503 and "not finite" in json.loads(text)["error"]
+    assert status == 503 and "not a finite number" in json.loads(text)["error"]
 
 
 @pytest.mark.parametrize("kind", ["application/json; charset=no-such", "text/plain; charset=utf-7", "x"])

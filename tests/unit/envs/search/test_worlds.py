@@ -142,7 +142,7 @@ def test_a_fork_leaves_its_parent_alone(pages: BrowseEnv, taken: list[str], data
 
 
 def test_a_task_of_other_pages_is_refused(world: SearchEnv) -> None:
-    with pytest.raises(ValueError, match="made from"):
+    with pytest.raises(ValueError, match="made with the pages 'tiny 0 10', but this run has the pages 'tiny 1 10'"):
         SearchEnv("tiny", edition=1, countries=10).reset(world.tasks("train", 1)[0])
     with pytest.raises(ValueError, match="made for env"):
         BrowseEnv("tiny", countries=10).reset(world.tasks("train", 1)[0])

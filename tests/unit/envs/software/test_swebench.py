@@ -112,7 +112,7 @@ def test_the_harness_takes_our_command_line(tmp_path):
     ("lines", "options", "said"),
     [
         (None, [], "no such file of patches"),
-        (['{"instance_id": 1}'], [], "x.jsonl:1: not a prediction"),
+        (['{"instance_id": 1}'], [], "x.jsonl:1: this is not a prediction"),
         (["{"], [], "broken JSON"),
         (['{"instance_id": "a", "model_patch": ""}'] * 2, [], "x.jsonl:2: a occurs twice"),
         (['{"instance_id": "a", "model_patch": ""}'], ["--workers", "0"], "workers and timeout must be at least 1"),

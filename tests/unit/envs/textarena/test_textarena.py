@@ -126,7 +126,7 @@ class TestGames:
         env = TextArenaEnv("FrozenLake-v0")
         (task,) = env.tasks("train", 1)
         for data in ({"game": "LightsOut-v0"}, {"settings": {"size": 10**6}}):
-            with pytest.raises(InputError, match="which this run does not use"):
+            with pytest.raises(InputError, match=r"the task was made for .*correct env\.id and env\.settings"):
                 env.reset(Task(task.env, task.id, task.split, {**task.data, **data})).step("[up]")
 
     def test_a_game_without_an_expert_names_the_methods_that_play_it(self) -> None:
@@ -137,8 +137,8 @@ class TestGames:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"id": "Wordle-v0"}, r"env\.id=Wordle-v0: choose one of .*FrozenLake-v0"),
-            ({"settings": {"sizes": 3}}, r"env\.settings: GuessTheNumber-v0 .*sizes"),
+            ({"id": "Wordle-v0"}, r"env\.id=Wordle-v0: .*choose one of .*FrozenLake-v0"),
+            ({"settings": {"sizes": 3}}, r"env\.settings: .*GuessTheNumber-v0 .*sizes"),
             ({"horizon": 0}, "horizon"),
         ],
     )
