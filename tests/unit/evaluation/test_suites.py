@@ -47,7 +47,7 @@ def test_only_items_of_both_sides_are_compared() -> None:
 
 
 @pytest.mark.extra("reasoning_gym")
-@pytest.mark.parametrize("name", ["chain_sum", "number_sequence", "letter_counting"])
+@pytest.mark.parametrize("name", ["aiw", "gcd"])
 def test_the_suites_of_reasoning_are_environments(name: str) -> None:
     cfg = compose_config(["method=grpo", "eval=reasoning"], CONF)
     check_config(cfg)
