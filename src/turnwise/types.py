@@ -135,7 +135,7 @@ class RolloutTree:
     stopped: bool = False  # whether a gate stopped this tree; no turn of a stopped tree is trained on
     # indices of the leaves whose environment failed; these leaves are left out of all statistics and of training
     invalid: set[int] = field(default_factory=set)
-    version: int = 0  # the version of the policy that sampled the first turns; no turn has an older one
+    version: int = 0  # the version of the policy with which the collection began; no turn has an older one
     looks: list[GateDecision] = field(default_factory=list)  # the gate's decisions about this tree, in order of time
 
     def leaves(self) -> list[int]:

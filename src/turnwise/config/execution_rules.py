@@ -54,6 +54,10 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
                 "rollouts change their weights only with engine.schedule=free",
             ),
             (not rank, "a server cannot sample with two sets of full weights; this needs policy.lora.r of at least 1"),
+            (
+                value_of(cfg, "rollout", "turns") == 1,
+                "with rollout.turns=1 all requests are sent before weights change",
+            ),
             (part_of(cfg, "judge"), "with a judge, collections are sampled one after the other"),
         )
         mistakes += [f"engine.in_flight: {reason}; set engine.in_flight=false" for wrong, reason in reasons if wrong]

@@ -1,10 +1,11 @@
 """Stores the sampled actions of the current batch of rollouts in a file, so that a resumed run need not resample them.
 
 The file consists of records. A record is a length in bytes, a CRC-32, and data of that length. The first record names
-the weights' version and the configuration, so that samples of other weights or of another configuration are never used
-by mistake. The file only grows: each call of ``add`` appends the records of its samples at once. If the process is
-killed while it writes, the last record may be incomplete; it is cut off at the next start. Samples that were not yet on
-disk when the machine lost power are sampled again.
+the weights' version and the configuration, so that samples of another collection or configuration are never used by
+mistake. A sample may name a newer version, which sampled it after the weights changed (``VllmEngine.in_flight``). The
+file only grows: each call of ``add`` appends the records of its samples at once. If the process is killed while it
+writes, the last record may be incomplete; it is cut off at the next start. Samples that were not yet on disk when the
+machine lost power are sampled again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SAMPLE = struct.Struct("<QI?i")
 _TOKEN = 12  # bytes per token: 4 for the token id and 8 for the log-prob
 
 Key = tuple[int, int]
-"""Identifies a sample among those of one version of the weights: its seed, and the CRC-32 of the preceding history."""
+"""Identifies a sample among those of one file: its seed, and the CRC-32 of the preceding history."""
 
 
 class Spool:

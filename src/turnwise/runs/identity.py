@@ -76,6 +76,8 @@ def hash_of(record: Mapping[str, Any]) -> str:
 def recorded(cfg: DictConfig) -> dict[str, Any]:
     """Returns the settings that decide what a run computes, as a map from dotted key to value."""
     leaves = flat(_record(cfg))
+    if leaves.get("engine.in_flight") is False:  # older configurations have this key under another name
+        leaves["engine.allow_stale"] = leaves.pop("engine.in_flight")
     return {
         key: _AS_IF.get(key, value)
         for key, value in leaves.items()

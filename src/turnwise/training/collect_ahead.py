@@ -64,7 +64,7 @@ class Ahead:
     last: Future[Gathered] | None = None  # the result of that collection, if it runs in a thread
     overlap: Overlap[Gathered] = field(default_factory=Overlap)
     _now: Work | None = None  # a collection that :meth:`take` runs in the calling thread
-    _loading: threading.Lock = field(default_factory=threading.Lock)  # held while a collection loads weights
+    _loaded_before: threading.Event | None = None  # set when the collection that was prepared last has its weights
 
     def start(self, iteration: int, memory: Mapping[str, float]) -> None:
         """Starts this iteration's collection if it was not started before. With ``beside``, later ones are started too.
@@ -141,17 +141,35 @@ class Ahead:
             if self.staleness == 1 and not self.beside:  # the engine is idle now, so no copy of the weights is needed
                 self.module.sync_weights(self.player.engine)
                 return partial(self.gather, iteration, began, self.player)
-            return partial(self._loaded, iteration, self.module.stage_weights(self.player.engine))
+            load = self.module.stage_weights(self.player.engine)
+        before, self._loaded_before = self._loaded_before, threading.Event()
+        return partial(self._loaded, iteration, load, before, self._loaded_before)
 
-    def _loaded(self, iteration: int, load: Callable[[], None], memory: Memory) -> Gathered:
+    def _loaded(
+        self,
+        iteration: int,
+        load: Callable[[], None],
+        before: threading.Event | None,
+        loaded: threading.Event,
+        memory: Memory,
+    ) -> Gathered:
+        """Loads the weights of a collection and collects it.
+
+        Weights are loaded in the order of the collections (``before`` is set, then ``loaded``), so that an engine whose
+        rollouts continue with the weights that were loaded last never goes back to older weights.
+        """
         began = time.monotonic()
         engine: Any = self.player.engine
         with ExitStack() as ends:
-            with self._loading:
+            try:
+                if before is not None:
+                    before.wait()
                 load()
                 player = self.player
                 if self.beside:
                     player = replace(player, engine=ends.enter_context(engine.held()), tally=Tally())
+            finally:
+                loaded.set()
             return self.gather(iteration, began, player, memory)
 
     def _begin(self, pieces: Mapping[int, Work], memory: Mapping[str, float]) -> None:

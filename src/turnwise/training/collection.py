@@ -227,9 +227,10 @@ class Collection:
         """
         version = self.module.version
         most = math.inf if self.frozen is not None else self.staleness
-        for tree in experience.trees:
-            if not 0 <= version - tree.version <= most:
-                raise RuntimeError(f"rollouts of policy {tree.version} would train policy {version}")
+        turns = {turn.version for tree in experience.trees for turn in tree.turns}
+        for other in turns | {tree.version for tree in experience.trees}:
+            if not 0 <= version - other <= most:
+                raise RuntimeError(f"rollouts of policy {other} would train policy {version}")
         return max((version - tree.version for tree in experience.trees), default=0)
 
     def _reward(self, tree: RolloutTree) -> Rewards:

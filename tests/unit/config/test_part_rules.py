@@ -47,7 +47,7 @@ CONF = Path(__file__).parents[3] / "conf"
         (["method=grpo", "engine=vllm", "engine.in_flight=true"], ["engine.in_flight"]),
         (
             ["method=awpo", "engine=vllm", "engine.in_flight=true", "engine.schedule=rounds", "rollout.staleness=1"],
-            ["engine.in_flight"] * 2,
+            ["engine.in_flight"] * 3,
         ),
         (
             [

@@ -17,7 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from turnwise.engines.vllm.histories import Histories, History
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.engines.vllm.patience import Patience
 from turnwise.engines.vllm.server import Server
+from turnwise.engines.vllm.uses import Uses
 from turnwise.engines.vllm.weights import Snapshot, forget, save
 from turnwise.engines.vllm.wire import body_of
 
@@ -88,7 +89,7 @@ class VllmEngine:
         self.servers: list[Server] = []
         self._snapshot: Snapshot | None = None
         self._staged: list[Snapshot] = []  # snapshots of weights that are written but not loaded yet
-        self._held: list[Snapshot] = []  # snapshots of weights that views sample with
+        self._uses = Uses()
         self._folders = threading.Lock()  # guards the folders of weights: one thread may load while another writes
         self._background: Background | None = None
         self._tasks: dict[int, asyncio.Task[Sample]] = {}  # running request by node (event loop's thread only)
@@ -143,7 +144,10 @@ class VllmEngine:
             before = self._snapshot
             self._snapshot = before if self.in_flight else None  # None until all servers have the new weights
             background = self._started(snapshot)
-            used = [*self._held, *([before] if before and self.in_flight else [])]  # a request may just use ``before``
+            used = [
+                *self._uses.all(),
+                *([before] if before and self.in_flight else []),
+            ]  # a request may choose ``before``
             beside = [other for other in dict.fromkeys(used) if other.adapter and other != snapshot]
             background.submit(_all([server.load(snapshot, beside) for server in self.servers])).result()
             with self._folders:
@@ -161,11 +165,8 @@ class VllmEngine:
         view = copy(self)
         view._nodes, view._tasks = Histories(), {}
         view._leader = self if self.in_flight else view
-        self._held.append(snapshot)
-        try:
+        with nullcontext() if self.in_flight else self._uses.use(snapshot):
             yield view
-        finally:
-            self._held.remove(snapshot)
 
     def _started(self, snapshot: Snapshot) -> Background:
         if self._background is not None:
@@ -231,12 +232,11 @@ class VllmEngine:
         """
         with self._busy:
             background = self._ready()
-            asked = zip(nodes, seeds, strict=True)
-            requests = [self._request(self._nodes[node], sampling, seed) for node, seed in asked]
+            histories = [self._nodes[node] for node in nodes]
             samples = [Sample([], [], truncated=True) for _ in nodes]
             done: SimpleQueue[tuple[int, Future[Sample]]] = SimpleQueue()
-            for place, (node, request) in enumerate(zip(nodes, requests, strict=True)):
-                under_way = background.submit(self._complete(node, *request))
+            for place, (node, history, seed) in enumerate(zip(nodes, histories, seeds, strict=True)):
+                under_way = background.submit(self._complete(node, history, sampling, seed))
                 under_way.add_done_callback(lambda future, place=place: done.put((place, future)))  # type: ignore[misc]
             try:
                 for _ in nodes:
@@ -259,33 +259,31 @@ class VllmEngine:
             ServerError: no server can answer.
         """
         background = self._ready()
-        request = self._request(self._nodes[node], sampling, seed)
-        sample = await asyncio.wrap_future(background.submit(self._complete(node, *request)))
+        work = self._complete(node, self._nodes[node], sampling, seed)
+        sample = await asyncio.wrap_future(background.submit(work))
         self._nodes[node].ids.extend(sample.ids)
         return sample
 
-    async def _complete(self, node: int, server: Server, body: dict[str, Any], snapshot: Snapshot) -> Sample:
+    async def _complete(self, node: int, history: History, sampling: Sampling, seed: int) -> Sample:
+        server = self.servers[history.digest % len(self.servers)]
         task = asyncio.current_task()
         assert task is not None
         self._tasks[node] = task
-        self._held.append(snapshot)  # the server keeps these weights until it has answered
         try:
-            return replace(await server.complete(body), version=snapshot.version)
+            async with server.places:  # the weights are chosen when the request is sent, not when it begins to wait
+                snapshot = self._leader._snapshot
+                assert snapshot is not None
+                with self._uses.use(snapshot):
+                    model = server.model(snapshot)
+                    body = body_of(history.ids, sampling, seed, self.end_ids, model, salt=snapshot.name)
+                    return replace(await server.complete(body), version=snapshot.version)
         finally:
-            self._held.remove(snapshot)
             self._tasks.pop(node, None)
 
     def _ready(self) -> Background:
         if self._snapshot is not None and self._background is not None:
             return self._background
         raise RuntimeError("there are no weights to sample from: call load_weights first")
-
-    def _request(self, history: History, sampling: Sampling, seed: int) -> tuple[Server, dict[str, Any], Snapshot]:
-        snapshot = self._leader._snapshot
-        assert snapshot is not None
-        server = self.servers[history.digest % len(self.servers)]
-        body = body_of(history.ids, sampling, seed, self.end_ids, server.model(snapshot), salt=snapshot.name)
-        return server, body, snapshot
 
     async def _cancel(self, nodes: list[int]) -> None:
         tasks = [task for node in nodes if (task := self._tasks.pop(node, None)) is not None]

@@ -51,7 +51,7 @@ class Server:
         self.tally: Counter[str] = Counter()
         self._restarts = 0  # number of restarts since the last answered request
         self._restoring = asyncio.Lock()
-        self._places = asyncio.Semaphore(patience.concurrency)
+        self.places = asyncio.Semaphore(patience.concurrency)  # a request in progress holds one of these places
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -62,27 +62,26 @@ class Server:
     async def complete(self, request: dict[str, Any]) -> Sample:
         """Sends a completion request and returns the sampled action.
 
-        If the server dies, the request is repeated with the same seed and weights.
+        If the server dies, the request is repeated with the same seed and weights. The caller holds one of ``places``.
 
         Raises:
             ServerError: all attempts failed, or the server refuses the request.
         """
-        async with self._places:
-            attempt = 0
-            while True:
-                attempt += 1
-                incarnation = self.incarnation
-                try:
-                    answer = await self.connection.post("/v1/completions", request, self.patience.attempt_limit)
-                    sample = sample_of(answer, request, self.snapshot.vocabulary if self.snapshot else 0)
-                    if not await self._still_holds(incarnation):
-                        raise Fault("missing", "the server's weights were loaded again during the request")
-                except Fault as fault:
-                    await self._recover(fault, attempt, incarnation)
-                else:
-                    self.tally["requests"] += 1
-                    self._restarts = 0
-                    return sample
+        attempt = 0
+        while True:
+            attempt += 1
+            incarnation = self.incarnation
+            try:
+                answer = await self.connection.post("/v1/completions", request, self.patience.attempt_limit)
+                sample = sample_of(answer, request, self.snapshot.vocabulary if self.snapshot else 0)
+                if not await self._still_holds(incarnation):
+                    raise Fault("missing", "the server's weights were loaded again during the request")
+            except Fault as fault:
+                await self._recover(fault, attempt, incarnation)
+            else:
+                self.tally["requests"] += 1
+                self._restarts = 0
+                return sample
 
     async def _still_holds(self, incarnation: int) -> bool:
         """Returns whether the server still has the weights that it had when a request was sent.
@@ -271,7 +270,8 @@ class Server:
             attempt += 1
             incarnation = self.incarnation
             try:
-                await self._ensure()
+                async with self._restoring:  # a request that failed meanwhile may restore the server
+                    await self._ensure()
                 break
             except Fault as fault:
                 await self._recover(fault, attempt, incarnation)

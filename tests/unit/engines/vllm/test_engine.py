@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from tests.unit.engines.vllm.conftest import QUICK
 
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.vllm.faults import ServerError
@@ -113,6 +115,86 @@ def test_stale_histories_go_on_where_that_is_allowed(served: ModuleType, make_en
         assert second == expected(served, newest, [4, 5, *first.ids], 1)
         assert (first.version, second.version) == (0, 1)
         assert server.bodies[-1]["cache_salt"] != server.bodies[-2]["cache_salt"]
+
+
+class Loading(dict[str, str]):
+    """A server's adapters. ``meanwhile`` is called once, while an adapter is being loaded."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def __setitem__(self, name: str, path: str) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile:
+            meanwhile()
+        super().__setitem__(name, path)
+
+
+def test_weights_stay_loaded_while_a_request_uses_them(served: ModuleType, make_engine: Make, policy: Any) -> None:
+    """With weights in flight: a request of version 1 is answered after versions 2 and 3 were loaded. A request that is sent
+    while newer weights are being loaded uses those before.
+    """
+    waits, asked = threading.Event(), threading.Event()
+    loading: list[Sample] = []
+
+    def delay(body: dict[str, Any]) -> float:
+        if body.get("seed") == 1:
+            asked.set()
+            waits.wait(60)
+        return 0.0
+
+    with served.serve(delay=delay) as server:
+        engine = make_engine(server.url, in_flight=True)
+        engine.load_weights(policy, 0)
+        with engine.held() as view:
+            change(policy)
+            engine.load_weights(policy, 1)
+            node, other = view.open([4, 5]), view.open([6])
+            samples: list[Sample] = []
+            slow = threading.Thread(target=lambda: samples.append(asyncio.run(view.request(node, SAMPLING, 1))))
+            slow.start()
+            assert asked.wait(60)
+            server.adapters = Loading(server.adapters)
+            server.adapters.meanwhile = lambda: loading.append(asyncio.run(view.request(other, SAMPLING, 2)))
+            for version in (2, 3):
+                change(policy)
+                engine.load_weights(policy, version)
+            kept = {name[:3] for name in server.adapters}
+            waits.set()
+            slow.join(60)
+        assert [sample.version for sample in (*loading, *samples)] == [1, 1]
+        assert kept == {"v1-", "v2-", "v3-"}
+        change(policy)
+        engine.load_weights(policy, 4)
+        assert {name[:3] for name in server.adapters} == {"v3-", "v4-"}
+
+
+def test_a_request_that_waits_for_a_place_uses_the_weights_of_its_sending(
+    served: ModuleType, make_engine: Make, policy: Any
+) -> None:
+    waits, asked = threading.Event(), threading.Event()
+
+    def delay(body: dict[str, Any]) -> float:
+        if body.get("seed") == 1:
+            asked.set()
+            waits.wait(60)
+        return 0.0
+
+    async def both(view: Any) -> list[Sample]:
+        return list(await asyncio.gather(*(view.request(view.open([4]), SAMPLING, seed) for seed in (1, 2))))
+
+    with served.serve(delay=delay) as server:
+        engine = make_engine(server.url, in_flight=True, patience=replace(QUICK, concurrency=1))
+        engine.load_weights(policy, 0)
+        with engine.held() as view:
+            samples: list[Sample] = []
+            asking = threading.Thread(target=lambda: samples.extend(asyncio.run(both(view))))
+            asking.start()
+            assert asked.wait(60)
+            change(policy)
+            engine.load_weights(policy, 1)
+            waits.set()
+            asking.join(60)
+        assert [sample.version for sample in samples] == [0, 1]
 
 
 @pytest.mark.parametrize("in_flight", [False, True])

@@ -1,0 +1,29 @@
+"""Counts which weights are still in use, so that servers and folders keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from turnwise.engines.vllm.weights import Snapshot
+
+
+class Uses:
+    """The snapshots that requests in progress, and views of the engine, still need. Any thread may use the methods."""
+
+    def __init__(self) -> None:
+        self._now: dict[object, Snapshot] = {}  # a key for each use, so that a use ends without a search
+
+    @contextmanager
+    def use(self, snapshot: Snapshot) -> Iterator[None]:
+        """Counts ``snapshot`` as used while the context is open."""
+        key = object()
+        self._now[key] = snapshot
+        try:
+            yield
+        finally:
+            del self._now[key]
+
+    def all(self) -> list[Snapshot]:
+        """Returns the snapshots that are in use, each once, in the order of their first use."""
+        return list(dict.fromkeys(list(self._now.values())))
