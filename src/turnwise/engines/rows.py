@@ -97,10 +97,10 @@ class Rows:
         return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
 
     def keep_marks(self, places: Iterable[tuple[StoredRow, int]]) -> None:
-        """Drops recurrent states that no node uses. The state at the greatest length of each row is always kept.
+        """Drops recurrent states that no node uses. Of each row, the state after its last token is always kept.
 
         Args:
-            places: for each node, its row and its length on that row.
+            places: for each node, the row that stores its history, and the number of the history's tokens on that row.
         """
         standing: dict[StoredRow, set[int]] = defaultdict(set)
         for row, length in places:

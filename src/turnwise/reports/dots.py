@@ -18,9 +18,9 @@ LETTERS = 44  # largest number of characters in one line of a name that is place
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One point of the drawing: the value ``at`` of a row in a series, and its description ``said``. ``low`` and
-    ``high`` are the ends of the value's interval, and ``seeds`` holds the values of the single seeds if there are
-    several.
+    """One point of the drawing. It shows one value (``at``) of a row, and ``said`` describes the point in words.
+    ``low`` and ``high`` are the ends of the value's interval, and ``seeds`` holds the values of the single seeds if
+    there are several.
     """
 
     row: int

@@ -242,7 +242,7 @@ def _hidden_difference(body: Any) -> Difference | None:
 
 
 def _hidden(model: Any, packed: Packed, plan: Plan) -> Tensor:
-    """Returns the last hidden states (K, C) at the tokens before the predicted ones, from a packed forward pass."""
+    """Returns for each of K predicted tokens the last layer's hidden state (of size C) at the token before it: (K, C)."""
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
     hidden: Tensor = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
     return hidden

@@ -64,8 +64,8 @@ class DistributedContext:
     def share(self, items: Sequence[T]) -> list[T]:
         """Returns the part of ``items`` that this process handles.
 
-        The part is contiguous, because neighbouring states share prefixes. :meth:`gather` joins the results of the
-        parts in the original order. With ``served``, the first process gets all items.
+        The part is contiguous, because neighbouring items share prefixes. :meth:`gather` joins the results of the
+        parts in the original order. If servers sample for the run (``served``), the first process handles all items.
         """
         if self.served:
             return list(items) if self.first else []

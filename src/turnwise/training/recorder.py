@@ -214,7 +214,10 @@ class Recorder(Callback):
         self.counters["rows"] += 1
 
     def check(self) -> None:
-        """Warns if records have disappeared from the files. The run's result does not need these records."""
+        """Warns if rows of ``metrics.jsonl`` or ``rollouts/train.jsonl`` have disappeared from the disk.
+
+        It is only a warning, because the run's result is computed without these files.
+        """
         if not self.writes:
             return
         rows = sum(row["phase"] == "train" for row in each_line(self.folder / "metrics.jsonl"))

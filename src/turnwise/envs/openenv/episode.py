@@ -55,7 +55,9 @@ class OpenenvEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if the first message describes the action instead."""
+        """Returns the tools that the chat template shows to the policy. The list is empty if the environment's first
+        message explains the format of actions in words instead.
+        """
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
