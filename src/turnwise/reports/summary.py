@@ -189,8 +189,8 @@ def _decisions(
             if not set(claim.rows) <= rows.keys():
                 continue  # the user did not request all rows of this claim
             if claim.at not in (None, asked.scale):
-                why = f"a claim only for scale={claim.at}"
-                decisions.append(Decision(claim, metric, "not_run", why=why, cannot=True))
+                scale = f"a claim only for scale={claim.at}"
+                decisions.append(Decision(claim, metric, "not_run", why=scale, cannot=True))
                 continue
             if sweep.gate_report:
                 decisions.append(decide_gate(claim, metric, gates))
