@@ -128,10 +128,10 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
     """Reports ``update.steps`` if an update has more optimiser steps than the batch of rollouts has trees."""
     steps, drawn = value_of(cfg, "update", "steps"), value_of(cfg, "rollout", "states")
     mistakes = []
-    if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn:
+    if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn > 0:  # another check reports 0 states
         mistakes.append(
-            f"update.steps: an update of {steps} optimiser steps needs at least {steps} rollout trees, but it gets "
-            f"rollout.states={drawn}; set update.steps to at most {drawn}"
+            f"update.steps: {steps} optimiser steps need at least {steps} rollout trees in each iteration, but there are "
+            f"only rollout.states={drawn}; set update.steps to at most {drawn}"
         )
     return mistakes
 
