@@ -53,7 +53,7 @@ _HOW = {
     "sum": "all iterations together",
 }
 _PART = re.compile(r"in_domain\.(?:(greedy|sampled)\.)?by_(split|subset)\.([\w-]+)\.(after|delta)$")
-_SUITE = re.compile(r"ood\.after\.(\w+)$")
+_SUITE = re.compile(r"ood\.(base|after)\.(\w+)$")
 
 
 def words(metric: str, dialogues: bool = False) -> str:
@@ -76,5 +76,5 @@ def words(metric: str, dialogues: bool = False) -> str:
         head, _, unit = what.rpartition(", ")
         return f"{head}, {name}{f', {mode}' if mode else ''}, {unit}"
     if found := _SUITE.match(metric):
-        return f"{found[1]} after training, %"
+        return f"{found[2]} {'before' if found[1] == 'base' else 'after'} training, %"
     return RESULT.get(metric) or LOGGED.get(metric, metric)
