@@ -122,7 +122,7 @@ class OfficialGames:
         """
         file = (self.folder / path).resolve()
         if not file.is_file() or not file.is_relative_to(self.folder.resolve()):
-            raise ValueError(f"there is no game file {path!r} in {str(self.folder)!r}; {REMEDY}")
+            raise InputError(f"there is no game file {path!r} in {str(self.folder)!r}; {REMEDY}")
         return file
 
     def _read(self, path: str) -> dict:
@@ -130,7 +130,7 @@ class OfficialGames:
         try:
             return json.loads(file.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
-            raise ValueError(f"{file}:{error.lineno}: broken JSON ({error.msg}); download the file again") from None
+            raise InputError(f"{file}:{error.lineno}: broken JSON ({error.msg}); download the file again") from None
 
 
 def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:

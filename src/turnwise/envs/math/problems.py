@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from turnwise.envs.environment import Level
+from turnwise.errors import InputError
 
 _SEEN = 5  # one in five problems belongs to the split unseen, and one in five of the others to the split seen
 
@@ -154,7 +155,7 @@ def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathP
     A hash of a problem's text decides its split, so no two splits share a problem.
 
     Raises:
-        ValueError: fewer than ``count`` different problems of the split were found.
+        InputError: fewer than ``count`` different problems of the split were found.
     """
     found: dict[str, MathProblem] = {}
     kinds = list(KINDS[level].items())
@@ -166,7 +167,7 @@ def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathP
         if _split(text) == split:
             found.setdefault(text, MathProblem(kind, text, str(answer), code))
     if len(found) < count:
-        raise ValueError(
+        raise InputError(
             f"env=math: the split {split} has fewer than {count} problems at env.level={level}; set env.level=full or "
             "set env.files to problem files, or lower data.trajectories, states.count or eval.tasks"
         )
