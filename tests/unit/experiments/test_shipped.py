@@ -66,11 +66,16 @@ def test_a_sweeps_metrics_are_explained(name: str) -> None:
                 assert key in explained, f"{key} is in no table of docs/metrics.md"
 
 
+EXTRAS = {"turnwise_reasoning": "reasoning_gym"}  # sweeps whose environment needs an extra package
+CASES = [
+    pytest.param(name, scale, marks=[pytest.mark.extra(EXTRAS[name])] if name in EXTRAS else [])
+    for name, scale in product(NAMES, SCALES)
+]
 READ: dict[str, bytes] = {}  # files of conf/ that a row has read, for the next rows
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "scale"), product(NAMES, SCALES))
+@pytest.mark.parametrize(("name", "scale"), CASES)
 def test_every_row_composes_and_has_a_folder_of_its_own(name: str, scale: str) -> None:
     asked = Asked(find_sweep(name, CONF), CONF, scale)  # type: ignore[arg-type]
     sweep, folders, hashes, worlds = asked.sweep, set(), {}, {}
