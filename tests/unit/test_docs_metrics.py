@@ -151,7 +151,7 @@ def train(folder: Path, model: Any, loss: Loss, awpo: bool = False, trees: bool 
         experience = collector.collect(iteration)
         updates = collector.updates(experience)
         learned = dict(predictor.learn(iteration, experience)) if predictor else {}
-        learned |= sampling_metrics(Lanes([2]).report(), 0, [0], 0.0)
+        learned |= sampling_metrics(Lanes([2]).report(), 0, 0.0, 0.0)
         learned |= reprofile.collected(experience)
         cost = {"turns": 4, "tokens": 12, "faults": 0, "retries": 0}
         recorder.collected(iteration, Gathered(experience, cost, 0.5, judge), updates, learned)

@@ -55,21 +55,19 @@ class Allocated:
         return self.allocator.expand(trees)
 
 
-def sampling_metrics(
-    engine: Mapping[str, float], stale: int, stale_turns: Sequence[int], waited: float
-) -> dict[str, float]:
+def sampling_metrics(engine: Mapping[str, float], stale: int, stale_turns: float, waited: float) -> dict[str, float]:
     """Returns metrics of how an iteration was sampled: the engine's counts, the staleness and the waiting time.
 
     Args:
         engine: the engine's report.
         stale: number of updates between the oldest policy that sampled and the policy that is trained.
-        stale_turns: the same number for the policy of each turn.
+        stale_turns: the same number for the policy of each turn, as a mean over all turns.
         waited: seconds in which the iteration waited for rollouts.
     """
     return {
         **{f"engine/{name}": count for name, count in engine.items()},
         "rollout/staleness": float(stale),
-        "rollout/turn_staleness": sum(stale_turns) / max(1, len(stale_turns)),
+        "rollout/turn_staleness": stale_turns,
         "seconds/waited": waited,
     }
 
@@ -169,7 +167,7 @@ class Collection:
         self.ahead.start(iteration, self.memory)
         gathered = self.ahead.take(iteration, self.memory)
         experience, self.memory = gathered.experience, dict(gathered.experience.memory)
-        self.module.staleness = self._stale(experience) if self.sampled else 0
+        self.module.staleness, stale_turns = self._stale(experience) if self.sampled else (0, 0.0)
         packing = time.monotonic()
         packed = self.collector.updates(experience)
         done = time.monotonic()
@@ -179,8 +177,6 @@ class Collection:
             name: value for learner in self.learners for name, value in learner.learn(iteration, experience).items()
         }
         if self.sampled:
-            turns = [turn for tree in experience.trees for turn in tree.turns]
-            stale_turns = [self.module.version - turn.version for turn in turns]
             learned |= sampling_metrics(self._add(gathered.engine), self.module.staleness, stale_turns, waited)
         if self.reprofile is not None:
             learned |= self.reprofile.collected(experience)
@@ -219,19 +215,21 @@ class Collection:
         """Sums counts over all processes. If one process collected for all, its counts are returned as they are."""
         return dict(mine) if self.handed else self.distributed.add(mine, largest)
 
-    def _stale(self, experience: Experience) -> int:
-        """Returns the number of updates between the policy that sampled the oldest rollouts and the current policy.
+    def _stale(self, experience: Experience) -> tuple[int, float]:
+        """Returns by how many updates the policies that sampled are older than the current policy: for the oldest tree,
+        and as a mean over all turns.
 
         Raises:
             RuntimeError: rollouts are older than allowed, or newer than the policy.
         """
         version = self.module.version
         most = math.inf if self.frozen is not None else self.staleness
-        turns = {turn.version for tree in experience.trees for turn in tree.turns}
-        for other in turns | {tree.version for tree in experience.trees}:
-            if not 0 <= version - other <= most:
-                raise RuntimeError(f"rollouts of policy {other} would train policy {version}")
-        return max((version - tree.version for tree in experience.trees), default=0)
+        trees = [version - tree.version for tree in experience.trees]
+        turns = [version - turn.version for tree in experience.trees for turn in tree.turns]
+        for stale in {*trees, *turns}:
+            if not 0 <= stale <= most:
+                raise RuntimeError(f"rollouts of policy {version - stale} would train policy {version}")
+        return max(trees, default=0), sum(turns) / max(1, len(turns))
 
     def _reward(self, tree: RolloutTree) -> Rewards:
         assert self.parts.reward is not None

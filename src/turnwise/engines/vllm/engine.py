@@ -144,10 +144,9 @@ class VllmEngine:
             before = self._snapshot
             self._snapshot = before if self.in_flight else None  # None until all servers have the new weights
             background = self._started(snapshot)
-            used = [
-                *self._uses.all(),
-                *([before] if before and self.in_flight else []),
-            ]  # a request may choose ``before``
+            used = self._uses.all()
+            if before is not None and self.in_flight:
+                used.append(before)  # a request may choose these weights until the new ones are loaded
             beside = [other for other in dict.fromkeys(used) if other.adapter and other != snapshot]
             background.submit(_all([server.load(snapshot, beside) for server in self.servers])).result()
             with self._folders:

@@ -1,4 +1,4 @@
-"""Counts which weights are still in use, so that servers and folders keep them."""
+"""Records which weights are still in use, so that servers and folders keep them."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class Uses:
             del self._now[key]
 
     def all(self) -> list[Snapshot]:
-        """Returns the snapshots that are in use, each once, in the order of their first use."""
-        return list(dict.fromkeys(list(self._now.values())))
+        """Returns the snapshot of each use. A snapshot with several uses is in the list several times."""
+        return list(self._now.values())

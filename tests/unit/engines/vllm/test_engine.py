@@ -117,6 +117,19 @@ def test_stale_histories_go_on_where_that_is_allowed(served: ModuleType, make_en
         assert server.bodies[-1]["cache_salt"] != server.bodies[-2]["cache_salt"]
 
 
+class Held:
+    """Delays the answer to the request with seed 1 until ``ended`` is set. ``asked`` tells that this request has arrived."""
+
+    def __init__(self) -> None:
+        self.asked, self.ended = threading.Event(), threading.Event()
+
+    def __call__(self, body: dict[str, Any]) -> float:
+        if body.get("seed") == 1:
+            self.asked.set()
+            self.ended.wait(60)
+        return 0.0
+
+
 class Loading(dict[str, str]):
     """A server's adapters. ``meanwhile`` is called once, while an adapter is being loaded."""
 
@@ -133,15 +146,7 @@ def test_weights_stay_loaded_while_a_request_uses_them(served: ModuleType, make_
     """With weights in flight: a request of version 1 is answered after versions 2 and 3 were loaded. A request that is sent
     while newer weights are being loaded uses those before.
     """
-    waits, asked = threading.Event(), threading.Event()
-    loading: list[Sample] = []
-
-    def delay(body: dict[str, Any]) -> float:
-        if body.get("seed") == 1:
-            asked.set()
-            waits.wait(60)
-        return 0.0
-
+    delay, loading = Held(), list[Sample]()
     with served.serve(delay=delay) as server:
         engine = make_engine(server.url, in_flight=True)
         engine.load_weights(policy, 0)
@@ -152,14 +157,14 @@ def test_weights_stay_loaded_while_a_request_uses_them(served: ModuleType, make_
             samples: list[Sample] = []
             slow = threading.Thread(target=lambda: samples.append(asyncio.run(view.request(node, SAMPLING, 1))))
             slow.start()
-            assert asked.wait(60)
+            assert delay.asked.wait(60)
             server.adapters = Loading(server.adapters)
             server.adapters.meanwhile = lambda: loading.append(asyncio.run(view.request(other, SAMPLING, 2)))
             for version in (2, 3):
                 change(policy)
                 engine.load_weights(policy, version)
             kept = {name[:3] for name in server.adapters}
-            waits.set()
+            delay.ended.set()
             slow.join(60)
         assert [sample.version for sample in (*loading, *samples)] == [1, 1]
         assert kept == {"v1-", "v2-", "v3-"}
@@ -171,13 +176,7 @@ def test_weights_stay_loaded_while_a_request_uses_them(served: ModuleType, make_
 def test_a_request_that_waits_for_a_place_uses_the_weights_of_its_sending(
     served: ModuleType, make_engine: Make, policy: Any
 ) -> None:
-    waits, asked = threading.Event(), threading.Event()
-
-    def delay(body: dict[str, Any]) -> float:
-        if body.get("seed") == 1:
-            asked.set()
-            waits.wait(60)
-        return 0.0
+    delay = Held()
 
     async def both(view: Any) -> list[Sample]:
         return list(await asyncio.gather(*(view.request(view.open([4]), SAMPLING, seed) for seed in (1, 2))))
@@ -189,10 +188,10 @@ def test_a_request_that_waits_for_a_place_uses_the_weights_of_its_sending(
             samples: list[Sample] = []
             asking = threading.Thread(target=lambda: samples.extend(asyncio.run(both(view))))
             asking.start()
-            assert asked.wait(60)
+            assert delay.asked.wait(60)
             change(policy)
             engine.load_weights(policy, 1)
-            waits.set()
+            delay.ended.set()
             asking.join(60)
         assert [sample.version for sample in samples] == [0, 1]
 
@@ -202,14 +201,7 @@ def test_a_view_keeps_its_adapter_or_follows_the_newest(
     served: ModuleType, make_engine: Make, policy: Any, in_flight: bool
 ) -> None:
     """A request that was sent before newer weights were loaded is answered with the weights that it asked for."""
-    waits, asked = threading.Event(), threading.Event()
-
-    def delay(body: dict[str, Any]) -> float:
-        if body.get("seed") == 1:
-            asked.set()
-            waits.wait(60)
-        return 0.0
-
+    delay = Held()
     with served.serve(delay=delay) as server:
         engine = make_engine(server.url, in_flight=in_flight)
         engine.load_weights(policy, 0)
@@ -218,11 +210,11 @@ def test_a_view_keeps_its_adapter_or_follows_the_newest(
             slow = threading.Thread(target=lambda: samples.append(asyncio.run(view.request(node, SAMPLING, 1))))
             samples: list[Sample] = []
             slow.start()
-            assert asked.wait(60)
+            assert delay.asked.wait(60)
             for version in (1, 2):
                 change(policy)
                 engine.load_weights(policy, version)
-            waits.set()
+            delay.ended.set()
             slow.join(60)
             samples.append(asyncio.run(view.request(node, SAMPLING, 2)))
         assert [sample.version for sample in samples] == [0, 2 if in_flight else 0]
