@@ -139,14 +139,15 @@ def plans(found: dict[str, Any]) -> str:
     )
     shortest = found["threshold"]
     told = (
-        f"Blocks are no slower than the dense mask from {shortest:,} tokens on"
+        f"Attention by blocks is no slower than attention with a dense mask from {shortest:,} tokens on"
         if shortest
         else "No threshold was found"
     )
     told += (
-        f"; runs used blocks from {found['threshold_in_use']:,} tokens on when this was measured (`models/score.py`). "
+        f". When this was measured, runs used attention by blocks from {found['threshold_in_use']:,} tokens on "
+        "(`models/score.py`). "
     )
-    told += f"Outputs differ from the dense ones by {worst:.2g} at most."
+    told += f"The outputs differ from those with a dense mask by {worst:.2g} at most."
     return "\n\n".join([table(header, rows), told])
 
 

@@ -116,9 +116,9 @@ def _preconditions(entry: Entry) -> Table:
         wanted, paper = one.bound.bounds, one.bound.paper or "-"
         table.rows.append([one.bound.says, one.label, _listed(one.seeds), value + spread, wanted, paper, told])
     table.notes = [
-        "Preconditions are measured on pilot runs, whose results no claim uses, on tasks of eval.seed=0. measured: the "
-        "mean over pilot seeds (least to greatest value). A claim is untestable if a precondition that it needs is "
-        "false here."
+        "Preconditions are measured on pilot runs, with tasks of eval.seed=0; no claim uses the results of pilot runs. "
+        "The column `measured` shows the mean over the pilot seeds, and in brackets the least and the greatest value. A "
+        "claim is untestable if a precondition that it needs is false here."
     ]
     return table
 
@@ -211,8 +211,9 @@ def _costs(entry: Entry) -> Table:
     ]
     if profiled:
         table.notes.append(
-            "The other columns exclude profiles. profile turns: the actions that profiles sampled (in runs of older "
-            "versions, the judged actions). profile s: their wall-clock time in the run's last start."
+            "The column `profile turns` counts the actions that profiles sampled (in runs of older versions, the "
+            "actions that were judged), and `profile s` is their wall-clock time in the last start of the run. The "
+            "columns without the word profile exclude profiles."
         )
     if unknown := [labels[name] for name in profiled if _mean(entry.rows[name], "profile_cpu_seconds") is None]:
         version = "The version of the code that ran these rows"
