@@ -13,13 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnwise.engines.decode_kernel import Streamed
 from turnwise.engines.recurrent_states import steps
 from turnwise.engines.store import CLOSE, Kept, Store
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
+from turnwise.models.kernels_cpu import usable
 from turnwise.models.recurrence import States, pick
 
 FEW = 2  # if the trunk has at least FEW times as many rows as are still used, the used rows are copied
+NARROW = 4  # up to this number of twigs per row, ``engines.decode_kernel`` is faster than matrix products
 COLUMNS = 32  # greatest number of twigs per row in one product; each product reads the longest prefix of its twigs
 
 
@@ -116,6 +119,10 @@ class Decode:
         self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # number of a twig within its row
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
+        self._streamed: Streamed | None = None
+        like = self.trunk.keys[0]
+        if self.width <= NARROW and usable(like):
+            self._streamed = Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N)
         self._columns: dict[int, list[_Columns]] = {}  # key: number of query heads per key-value head
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by query heads per key-value head, window, step
 
@@ -203,6 +210,9 @@ class Decode:
         H_kv = key.shape[1]
         G = H // H_kv
         q = query[:, :, 0].reshape(N, H_kv, G, D) * scaling
+        if self._streamed is not None and rules == PLAIN:
+            twigs = self.twig_keys[layer], self.twig_values[layer]
+            return self._streamed.attend(layer, q.view(N, H, D), (key[:, :, 0], value[:, :, 0]), twigs, self.length)
         self.twig_keys[layer][:, :, self.length] = key[:, :, 0]
         self.twig_values[layer][:, :, self.length] = value[:, :, 0]
         first = 0 if rules.window is None else max(0, self.length + 1 - rules.window)

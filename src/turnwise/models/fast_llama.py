@@ -9,13 +9,14 @@ rounds it, because the log-probs of sampling should be near those of the trainin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from turnwise.models import kernels_cpu
 from turnwise.models.attention import Plan, backbone
 
 FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
@@ -85,22 +86,37 @@ class Lean:
         at, T = layer.self_attn, len(x)
         h = norm(x, layer.input_layernorm)
         q, k, v = (_linear(h, part).view(T, -1, self.head_dim) for part in (at.q_proj, at.k_proj, at.v_proj))
-        H = q.shape[1]
-        if hasattr(at, "q_norm"):
-            weight = torch.stack([at.q_norm.weight] * H + [at.k_norm.weight] * k.shape[1])
-            both = scaled(torch.cat([q, k], dim=1), weight, at.q_norm.variance_epsilon)
-        else:
-            both = torch.cat([q, k], dim=1)
-        both = rotated(both, *turn)
+        norms = (at.q_norm, at.k_norm) if hasattr(at, "q_norm") else None
         query, key, value = (
-            part.view(*shape, -1, self.head_dim).transpose(1, 2) for part in (both[:, :H], both[:, H:], v)
+            part.view(*shape, -1, self.head_dim).transpose(1, 2) for part in (*turned(q, k, norms, *turn), v)
         )
         out = plan.attend(number, query, key, value, at.scaling)  # (B, H, Q, D)
         _add_linear(x, out.transpose(1, 2).reshape(T, -1), at.o_proj)
 
 
+def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
+    """Applies the RMS norms of queries and keys, if there are any, and rotary position embeddings.
+
+    Queries ``q`` have shape (T, H, D) and keys ``k`` (T, H_kv, D); ``cos`` and ``sin`` have shape (T, 1, D / 2).
+    """
+    if kernels_cpu.usable(q):
+        weights = [(None, 0.0)] * 2 if norms is None else [(each.weight, each.variance_epsilon) for each in norms]
+        return [
+            kernels_cpu.rotated(x, cos[:, 0], sin[:, 0], *weight) for x, weight in zip((q, k), weights, strict=True)
+        ]
+    both = torch.cat([q, k], dim=1)
+    H = q.shape[1]
+    if norms is not None:
+        weight = torch.stack([norms[0].weight] * H + [norms[1].weight] * k.shape[1])
+        both = scaled(both, weight, norms[0].variance_epsilon)
+    both = rotated(both, cos, sin)
+    return both[:, :H], both[:, H:]
+
+
 def norm(x: Tensor, module: Any) -> Tensor:
     """Applies the RMS norm of ``module`` to ``x`` (..., C)."""
+    if kernels_cpu.usable(x) and x.dim() == 2:
+        return kernels_cpu.norm(x, module.weight, module.variance_epsilon)
     return scaled(x, module.weight, module.variance_epsilon)
 
 

@@ -1,0 +1,188 @@
+"""Computes the attention of decoding steps on a CPU, in one call per layer.
+
+In a decoding step, each history has one or a few queries, so its keys and values are read from memory and used once.
+torch's attention kernel multiplies them as matrices, whose preparation takes longer than reading them. The function
+:func:`attend` reads them in one pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnwise.models.kernels_cpu import compiled
+
+_LOG2E = np.float32(np.log2(np.e))
+_BIAS, _ONE_EXPONENT = np.int32(127), np.int32(1 << 23)  # of the exponent of a float32
+_LOWEST = np.float32(-126)  # smallest exponent of a normal float32
+
+
+def flat(x: Tensor) -> np.ndarray:
+    """Returns the memory of ``x`` from its first to its last number, as a contiguous array without a copy."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.as_strided((span if x.numel() else 0,), (1,)).numpy()
+
+
+@compiled
+def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
+    """Writes the product of each query and each key to ``scores_GT``, from column ``start`` on."""
+    for j in range(keys_LD.shape[0]):
+        for g in range(query_GD.shape[0]):
+            total = np.float32(0)
+            for d in range(keys_LD.shape[1]):
+                total += query_GD[g, d] * keys_LD[j, d]
+            scores_GT[g, start + j] = total
+
+
+@compiled
+def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
+    """Adds the sum of the values, weighted by ``weights_L``, to ``out_D``. Eight values at a time need fewer writes."""
+    whole = values_LD.shape[0] // 8 * 8
+    w, v = weights_L, values_LD
+    for j in range(0, whole, 8):
+        for d in range(v.shape[1]):
+            first = (w[j] * v[j, d] + w[j + 1] * v[j + 1, d]) + (w[j + 2] * v[j + 2, d] + w[j + 3] * v[j + 3, d])
+            last = (w[j + 4] * v[j + 4, d] + w[j + 5] * v[j + 5, d]) + (w[j + 6] * v[j + 6, d] + w[j + 7] * v[j + 7, d])
+            out_D[d] += first + last
+    for j in range(whole, v.shape[0]):
+        for d in range(v.shape[1]):
+            out_D[d] += w[j] * v[j, d]
+
+
+@compiled
+def _exponentials(scores_T: Any, powers_T: Any, factors_T: Any) -> Any:
+    """Replaces scores by ``exp(score - greatest score)`` and returns the sum of these numbers.
+
+    ``exp`` is computed as ``2^n * 2^r`` with an integer n and 0 <= r < 1. A polynomial approximates ``2^r`` with a
+    relative error below 3e-7, and the bits of ``2^n`` are written directly. A loop with calls of ``exp`` would not be
+    vectorised.
+
+    Args:
+        scores_T: the scores, which are overwritten.
+        powers_T: memory for int32 numbers.
+        factors_T: the same memory as ``powers_T``, as float32 numbers.
+    """
+    greatest = scores_T[0]
+    for score in scores_T:
+        greatest = max(greatest, score)
+    for j in range(len(scores_T)):
+        exponent = max((scores_T[j] - greatest) * _LOG2E, _LOWEST)
+        n = np.floor(exponent)
+        r = exponent - n
+        power = np.float32(1.8775767e-3)
+        power = power * r + np.float32(8.9893397e-3)
+        power = power * r + np.float32(5.5826318e-2)
+        power = power * r + np.float32(2.4015361e-1)
+        power = power * r + np.float32(6.9315308e-1)
+        scores_T[j] = power * r + np.float32(9.9999994e-1)
+        powers_T[j] = (np.int32(n) + _BIAS) * _ONE_EXPONENT
+    total = np.float32(0)
+    for j in range(len(scores_T)):
+        scores_T[j] *= factors_T[j]
+        total += scores_T[j]
+    return total
+
+
+@compiled
+def attend(
+    query: Any,
+    trunk: tuple[Any, Any, int, int],
+    row: Any,
+    seen: Any,
+    twigs: tuple[Any, Any],
+    new: tuple[Any, Any],
+    length: int,
+    out: Any,
+    memory: tuple[Any, Any, Any],
+) -> None:
+    """Computes attention for one new token of each of N twigs, over its row of the trunk and its own tokens.
+
+    The new tokens' keys and values are written to the twigs first.
+
+    Args:
+        query: scaled queries (N, H, D).
+        trunk: keys and values of the trunk (see :func:`flat`), and their strides from row to row and from head to head.
+        row: for each twig, the index of its row in the trunk.
+        seen: for each twig, the number of tokens of its row that it attends to.
+        twigs: keys and values of the twigs (N, H_kv, tokens, D).
+        new: keys and values of the new tokens (N, H_kv, D).
+        length: number of tokens that each twig had before.
+        out: is overwritten with the outputs (N, H, D).
+        memory: scores (G, T) in float32, int32 numbers (T,), and the same memory as float32 numbers, where T is at
+            least the greatest number of tokens that a twig attends to.
+    """
+    keys, values, row_stride, head_stride = trunk
+    scores, powers, factors = memory
+    twig_keys, twig_values = twigs
+    N, H_kv, D = new[0].shape
+    G = query.shape[1] // H_kv
+    for n in range(N):
+        s, stop = seen[n], seen[n] + length + 1
+        for h in range(H_kv):
+            start = row[n] * row_stride + h * head_stride
+            twig_keys[n, h, length] = new[0][n, h]
+            twig_values[n, h, length] = new[1][n, h]
+            heads = query[n, h * G : (h + 1) * G]
+            _scores(heads, keys[start : start + s * D].reshape(s, D), scores, 0)
+            _scores(heads, twig_keys[n, h, : length + 1], scores, s)
+            for g in range(G):
+                weights, result = scores[g, :stop], out[n, h * G + g]
+                result[:] = 0
+                total = _exponentials(weights, powers, factors)
+                _add_values(weights[:s], values[start : start + s * D].reshape(s, D), result)
+                _add_values(weights[s:], twig_values[n, h, : length + 1], result)
+                result /= total
+
+
+class Streamed:
+    """Attention of N twigs over a trunk, computed with :func:`attend`.
+
+    Args:
+        keys, values: keys and values of the trunk, per layer (R, H_kv, L, D) in float32.
+        row_N: for each twig, the index of its row in the trunk.
+        seen_N: for each twig, the number of tokens of its row that it attends to.
+    """
+
+    def __init__(self, keys: list[Tensor], values: list[Tensor], row_N: Tensor, seen_N: Tensor) -> None:
+        self._trunk = [(flat(k), flat(v), k.stride(0), k.stride(1)) for k, v in zip(keys, values, strict=True)]
+        self._row, self._seen = row_N.numpy(), seen_N.numpy()
+        self._longest = int(seen_N.max()) if len(seen_N) else 0
+        self._memory: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    def attend(
+        self, layer: int, query: Tensor, new: tuple[Tensor, Tensor], twigs: tuple[Tensor, Tensor], length: int
+    ) -> Tensor:
+        """Computes attention for one new token of each twig, and writes its key and value to the twig.
+
+        Args:
+            layer: number of the layer.
+            query: scaled queries (N, H, D).
+            new: keys and values of the new tokens (N, H_kv, D).
+            twigs: keys and values of the twigs (N, H_kv, tokens, D).
+            length: number of tokens that each twig had before.
+
+        Returns:
+            The output (N, H, 1, D).
+        """
+        N, H, D = query.shape
+        if self._memory is None:
+            tokens = self._longest + twigs[0].shape[2]
+            powers = np.empty(tokens, np.int32)
+            scores = np.empty((H // new[0].shape[1], tokens), np.float32)
+            self._memory = scores, powers, powers.view(np.float32)
+        out = torch.empty(N, H, 1, D)
+        attend(
+            query.numpy(),
+            self._trunk[layer],
+            self._row,
+            self._seen,
+            (twigs[0].numpy(), twigs[1].numpy()),
+            (new[0].contiguous().numpy(), new[1].contiguous().numpy()),
+            length,
+            out.view(N, H, D).numpy(),
+            self._memory,
+        )
+        return out

@@ -1,0 +1,98 @@
+"""The attention of a decoding step that numba compiles, against torch's matrix products."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from turnwise.engines.decode import Decode, Trunk
+from turnwise.engines.decode_kernel import Streamed, flat
+
+
+def by_torch(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention of the queries (H, D) of one twig over all of its keys (H_kv, T, D)."""
+    H_kv, _, D = keys.shape
+    weights = (q.view(H_kv, -1, D).double() @ keys.double().transpose(1, 2)).softmax(-1)
+    return (weights @ values.double()).view(-1, 1, D)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([2, 16, 48, 5]),
+    st.integers(0, 6),
+    st.sampled_from([0.1, 1.0, 30.0]),
+    st.data(),
+)
+def test_attention_over_rows_and_twigs(
+    R: int, H_kv: int, G: int, D: int, length: int, size: float, data: st.DataObject
+) -> None:
+    row_N = torch.tensor(sorted(data.draw(st.lists(st.integers(0, R - 1), min_size=1, max_size=6))))
+    N = len(row_N)
+    seen_N = torch.tensor(data.draw(st.lists(st.integers(1, 40), min_size=N, max_size=N)))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator) * size
+
+    memory = random(R + 2, H_kv, 50, D), random(R + 2, H_kv, 50, D)
+    keys, values = (x[1 : R + 1, :, :45] for x in memory)  # a view of the middle, as of a part of the store
+    twig_keys, twig_values = random(N, H_kv, 8, D), random(N, H_kv, 8, D)
+    q, new_key, new_value = random(N, H_kv * G, D), random(N, H_kv, D), random(N, H_kv, D)
+    streamed = Streamed([keys], [values], row_N, seen_N)
+    found = streamed.attend(0, q, (new_key, new_value), (twig_keys, twig_values), length)
+    assert torch.equal(twig_keys[:, :, length], new_key)
+    assert torch.equal(twig_values[:, :, length], new_value)
+    for n in range(N):
+        seen, row = int(seen_N[n]), int(row_N[n])
+        own = [
+            torch.cat([trunk[row, :, :seen], twigs[n, :, : length + 1]], dim=1)
+            for trunk, twigs in ((keys, twig_keys), (values, twig_values))
+        ]
+        torch.testing.assert_close(found[n].double(), by_torch(q[n], *own), rtol=1e-4, atol=1e-4 * size)
+
+
+@pytest.mark.parametrize("greatest", [0.0, 88.0, -88.0, 1e4, -1e4])
+def test_scores_far_apart_neither_overflow_nor_vanish(greatest: float) -> None:
+    keys = torch.tensor([[[[greatest], [greatest - 200.0], [greatest - 1.0]]]])
+    values = torch.tensor([[[[1.0], [5.0], [3.0]]]])
+    twigs = torch.full((1, 1, 1, 1), 0.0), torch.zeros(1, 1, 1, 1)
+    new = torch.full((1, 1, 1), greatest - 300.0), torch.zeros(1, 1, 1)
+    streamed = Streamed([keys], [values], torch.tensor([0]), torch.tensor([3]))
+    found = streamed.attend(0, torch.ones(1, 1, 1), new, twigs, 0)
+    part = torch.tensor(-1.0).exp()
+    assert float(found) == pytest.approx(float((1 + 3 * part) / (1 + part)), rel=1e-5)
+
+
+def test_flat_shares_the_memory_of_a_view() -> None:
+    memory = torch.arange(24.0).view(2, 3, 4)
+    assert flat(memory[1, 1:]).tolist() == list(range(16, 24))
+    flat(memory[:, :, :2])[0] = -1
+    assert float(memory[0, 0, 0]) == -1
+    assert len(flat(torch.zeros(2, 0, 4, 0))) == 0  # a layer without attention
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_plan_gives_the_same_attention_with_and_without_the_kernel(threads: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    before = torch.get_num_threads()
+    outs = []
+    try:
+        for count in (1, threads):
+            torch.set_num_threads(count)
+            generator.manual_seed(0)
+            keys, values = ([torch.randn(4, 2, 30, 16, generator=generator)] for _ in range(2))
+            row_N, seen_N = torch.tensor([0, 0, 2, 3]), torch.tensor([12, 30, 7, 1])
+            plan = Decode(Trunk(keys, values, row_N), row_N, seen_N, 3)
+            for _ in range(3):
+                q, k, v = (torch.randn(4, n, 1, 16, generator=generator) for n in (4, 2, 2))
+                outs.append(plan.attend(0, q, k, v, 0.25))
+                plan.grow()
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(torch.stack(outs[:3]), torch.stack(outs[3:]), rtol=1e-5, atol=1e-6)
