@@ -22,12 +22,11 @@ from yaml import YAMLError
 
 from turnwise.config.check import check_config
 from turnwise.config.help import help_text
-from turnwise.config.hydra_errors import explain
+from turnwise.config.hydra_errors import explain, refuse_overrides
 from turnwise.config.launchers import is_sweep, refuse_launcher, refuse_processes, took_no_job
 from turnwise.config.machine import check_machine
 from turnwise.config.schema import ConfigError, register
 from turnwise.config.secrets import refuse_secrets
-from turnwise.config.values import refuse_overrides
 from turnwise.errors import InputError, RowsFailed, Stopped
 from turnwise.files import no_room, out_of_reach
 from turnwise.runs.folder import claim, is_first, rank

@@ -94,3 +94,12 @@ def _at(tree: Mapping[str, Any], dotted: str) -> Mapping[str, Any]:
 def _lies_in(tree: Mapping[str, Any], dotted: str) -> bool:
     holder, _, last = dotted.rpartition(".")
     return last in _at(tree, holder)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Returns ``; did you mean 'x'?`` for the most similar known name, or the list of all names if none is similar."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; choose one of {', '.join(names)}" if names else "; leave out this key"

@@ -1,9 +1,11 @@
-"""Turns Hydra's errors into one clear message that names every bad override and the nearest valid name."""
+"""Turns Hydra's errors into one clear message that names every bad override and the nearest valid name. Refuses
+overrides that Hydra would misread.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -14,11 +16,20 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException, ValidationError
 from yaml import YAMLError
 
-from turnwise.config.check import check_config, suggest
-from turnwise.config.hints import meant
+from turnwise.config.check import check_config
+from turnwise.config.hints import meant, suggest
 from turnwise.config.schema import ConfigError, compose_config
 
 MOST = 10_000  # largest number of runs that one command may start
+
+_DEEP = 500  # largest number of brackets in one argument
+_OF_HYDRA = {  # settings of Hydra -> what to do instead
+    "hydra.run.dir": "a run creates its own folder; name it with paths.out=...",
+    "hydra.job.chdir": "a run's paths are relative to the folder in which the run is started; leave out this setting",
+    "hydra.mode": "the argument -m starts several runs; leave out this setting",
+}
+_SEVERAL = ("callbacks", "logger")  # groups from which a run may choose several options
+_OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups from which a run may choose no option
 
 
 def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
@@ -153,3 +164,55 @@ def _no_option(group: str, option: str, folder: Path) -> str:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split("\n    full_key")[0].split())
+
+
+def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
+    """Refuses overrides that Hydra would misunderstand, or would refuse without naming the key.
+
+    The refused overrides are: groups set to null, to a number, or to several choices, which Hydra would merge;
+    arguments that are nested too deeply; settings of Hydra that the run makes itself; and folders of configuration
+    files that do not exist. In a distributed run, Lightning writes the commands of all processes except the first. In
+    these commands, settings of Hydra are allowed.
+
+    Args:
+        arguments: the arguments of the command line, without the program's name.
+        folder: the configuration folder, whose subfolders are the groups.
+
+    Raises:
+        ConfigError: an override is refused. The message names all such overrides.
+    """
+    by_lightning = any(argument.startswith("hydra.job.name=train_ddp_process_") for argument in arguments)
+    typed = [argument for argument in arguments if not (by_lightning and argument.startswith("hydra."))]
+    if mistakes := [mistake for argument in typed for mistake in _misused(argument, folder)]:
+        raise ConfigError(mistakes)
+
+
+def _misused(argument: str, folder: Path) -> Iterator[str]:
+    key, equals, value = argument.lstrip("+").partition("=")
+    is_group = re.fullmatch(r"\w[\w/]{0,99}", key) is not None and (folder / key).is_dir()
+    if min(map(argument.count, "[]")) > _DEEP or argument.count("{") > _DEEP:
+        yield f"{argument[:40]}...: this argument is nested too deeply; flatten it, or write it into a file"
+    elif key in _OF_HYDRA and equals:
+        yield f"{key}: {_OF_HYDRA[key]}"
+    elif key == "hydra.searchpath" and (gone := [place for place in _folders(value) if not place.is_dir()]):
+        yield f"hydra.searchpath: there is no folder {gone[0]}; correct it, or leave it out"
+    elif re.fullmatch(r"hydra\.(launcher|sweeper)\._target_", key) and equals:
+        yield f"{argument}: Hydra's plugins are chosen as groups; write hydra/launcher=NAME or hydra/sweeper=NAME"
+    elif equals and (is_group or not key) and re.fullmatch(r"[-+]?[\d.]+|true|false", value.lower()):
+        yield f"{key}={value}: {key} is a group; give the name of one of its files, not a number or truth value"
+    elif is_group and value == "null":
+        off = next((name for name in ("none", "never") if (folder / key / f"{name}.yaml").is_file()), None)
+        remedy = (
+            f"to use none, set {key}={off}" if off else "every run needs this group; choose one of the group's files"
+        )
+        yield f"{key}=null: a group cannot be null; {f'to use none, write ~{key}' if key in _OPTIONAL else remedy}"
+    elif is_group and key not in _SEVERAL and re.fullmatch(r"\[.*,.*\]", value, re.DOTALL):
+        yield f"{key}: a run has one {key}, but the list names several; choose one"
+
+
+def _folders(places: str) -> list[Path]:
+    """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``. Places
+    that are not folders, such as ``pkg://theirs.conf``, are left out.
+    """
+    named = [place.strip(" '\"").removeprefix("file://") for place in places.strip("[] ").split(",")]
+    return [Path(place) for place in named if "://" not in place]

@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.schema import ConfigError
-from turnwise.config.trainer import ON_GPU, places
+from turnwise.config.trainer_arguments import ON_GPU, places
 from turnwise.errors import InputError
 from turnwise.models.hub import at_hand
 from turnwise.models.shipped import BASES

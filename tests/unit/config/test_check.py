@@ -7,7 +7,9 @@ from typing import Any, Literal
 import pytest
 from omegaconf import OmegaConf
 
-from turnwise.config.check import check_config, describe, matches, suggest
+from turnwise.config.check import check_config
+from turnwise.config.hints import suggest
+from turnwise.config.parameter_check import describe, matches
 from turnwise.config.schema import ConfigError, compose_config
 
 CONF = Path(__file__).parents[3] / "conf"

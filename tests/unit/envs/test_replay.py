@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.config.part_rules import forking_parts
+from turnwise.config.part_conflicts import forking_parts
 from turnwise.envs.environment import EnvironmentFault, Step, check_forkable, check_ready
 from turnwise.envs.replay import ReplayDiffersError, ReplayedEnv, ReplayedSession
 from turnwise.errors import InputError

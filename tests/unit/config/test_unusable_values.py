@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from turnwise.config.check import check_config
+from turnwise.config.hydra_errors import refuse_overrides
 from turnwise.config.schema import ConfigError, build, compose_config
-from turnwise.config.values import refuse_overrides
+from turnwise.config.unusable_values import too_large
 
 ROOT = Path(__file__).parents[3]
 CONF = ROOT / "conf"
@@ -57,7 +59,7 @@ def test_a_value_that_no_part_can_use_is_refused_by_its_key(override: str) -> No
     ],
 )
 def test_a_world_refuses_what_it_cannot_use(overrides: list[str], key: str) -> None:
-    from turnwise.config.parts import build_alone
+    from turnwise.config.build_one_part import build_alone
 
     with pytest.raises(ConfigError, match=key):
         build_alone("env", overrides, CONF)
@@ -131,3 +133,25 @@ def test_an_argument_that_is_nested_too_deeply_is_one_line() -> None:
 
 def test_folders_of_ones_own_files_are_taken(tmp_path: Path) -> None:
     refuse_overrides([f"hydra.searchpath=['file://{tmp_path}',pkg://theirs.conf, {tmp_path}]"], CONF)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("rollout.max_refills=1000000000", "rollout.environment_seconds=1e300", "allocator.group_size=100000000"),
+        *("update.learning_rate=1e30", "eval.items=100000000", "env.horizon=1000000000", "states.k=100000000"),
+    ],
+)
+def test_numbers_with_which_no_run_ends(override: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_config(compose_config(["method=pivotrl", override], CONF))
+    (mistake,) = refused.value.mistakes
+    assert mistake.startswith(f"{override.partition('=')[0]}: ")
+
+
+def test_every_shipped_number_is_within_its_bound() -> None:
+    for path in CONF.rglob("*.yaml"):
+        if path.parts[-2] not in ("sweep", "launcher", "help"):
+            group = path.parent.relative_to(CONF).parts
+            alone = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+            assert too_large({group[0]: alone} if group else alone) == [], path  # type: ignore[dict-item, arg-type]

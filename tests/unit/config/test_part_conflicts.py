@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.config.check import check_config
-from turnwise.config.part_rules import impossible_combinations
+from turnwise.config.part_conflicts import impossible_combinations
 from turnwise.config.schema import ConfigError, compose_config
 
 CONF = Path(__file__).parents[3] / "conf"

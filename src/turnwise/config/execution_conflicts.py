@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.config.part_rules import part_of, value_of
+from turnwise.config.part_conflicts import part_of, value_of
 
 
 def impossible_execution(cfg: Mapping[str, Any]) -> list[str]:
