@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from turnwise.data.records import UnusableError, read_records
+from turnwise.data.read_records import UnusableError, read_records
 from turnwise.envs.software.swebench import Harness
 from turnwise.errors import InputError
 

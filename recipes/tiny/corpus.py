@@ -13,7 +13,7 @@ from typing import Any
 
 from recipes.tiny.tokenizer import TURN_END
 
-from turnwise.data.markers import disarming
+from turnwise.data.special_tokens import disarming
 from turnwise.envs.environment import Environment, Quality
 from turnwise.evaluation.skills import SKILLS, Split, stream
 from turnwise.types import Message

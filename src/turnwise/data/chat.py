@@ -8,7 +8,7 @@ A conversation is one list of token ids. It consists of pieces, each written by 
 ``prompt`` renders the opening messages. ``action`` is the text of the policy, with its end-of-turn token. ``bridge`` is all
 text from the end of an action to the start of the next one. Demonstrations and rollouts are built from the same pieces, so
 equal texts get equal tokens. In text that the policy did not write, special tokens are made harmless
-(``data/markers.py``).
+(``data/special_tokens.py``).
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from turnwise.data.encoding import ChatTemplateError, encoded, rendered
-from turnwise.data.markers import disarming
-from turnwise.data.templates import TemplateLimitError, rendering
+from turnwise.data.encoding import EACH, ChatTemplateError, Spine, compared, encoded, rendered, rewritten
+from turnwise.data.special_tokens import disarming
+from turnwise.data.template_limits import TemplateLimitError, rendering
 from turnwise.data.thinking import REASONING, Thinking, without_thinking
-from turnwise.data.trajectory_ids import EACH, Spine, compared, rewritten
 from turnwise.types import Message
 
 if TYPE_CHECKING:

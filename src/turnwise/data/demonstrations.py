@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from turnwise.data.chat import ChatTokens
 from turnwise.data.disk_list import DiskList, Names
-from turnwise.data.records import UnusableError
+from turnwise.data.encoding import Spine
+from turnwise.data.read_records import UnusableError
 from turnwise.data.trajectories import used_twice
-from turnwise.data.trajectory_ids import Spine
 from turnwise.types import Trajectory
 
 Check = Callable[[Sequence[str]], None]
@@ -23,7 +23,7 @@ _NEAR = 64  # number of recently read trajectories kept in memory, because state
 
 class Demonstration(NamedTuple):
     """An expert trajectory and its tokens. ``spines`` are the trajectory's lists of token ids. There are several lists
-    if the chat template rewrites earlier turns (``data.trajectory_ids``).
+    if the chat template rewrites earlier turns (``data.encoding``).
     """
 
     trajectory: Trajectory

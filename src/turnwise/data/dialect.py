@@ -15,12 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from turnwise.data.chat import ChatTemplateError, ChatTokens
-from turnwise.data.steps import steps_of
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls.detect import PROBE_CALL, PROBE_TOOLS, asking, format_of
-from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.match import equivalent
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.detect_format import PROBE_CALL, PROBE_TOOLS, asking, format_of
+from turnwise.data.toolcalls.formats import Format
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall, Trajectory
@@ -99,46 +96,6 @@ def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = No
     if not lost_tools and not lost_system and not _shows_system(chat, True):
         lost_system = "the chat template drops the system turn once a tool has answered"
     return Dialect(form or ("hermes" if lost_tools else found) or "hermes", lost_system, lost_tools)
-
-
-def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
-    """Checks that the text and the calls of each demonstrated reply can be read back from the reply that the chat
-    template renders. Returns a message about the first reply that fails, or an empty text if none fails.
-
-    Args:
-        dialect: the dialect, whose format is used to parse the calls.
-        trajectory: the trajectory as it was read from the file.
-        actions: the rendered replies of the trajectory, in order.
-    """
-    for step, action in zip(steps_of(trajectory), actions, strict=True):
-        if not action.strip():
-            return f"the chat template renders the demonstrated reply {step.id} as an empty text"
-        if step.calls:
-            try:
-                made = PARSERS[dialect.format](action, trajectory.tools).calls
-            except ToolCallError as error:
-                return (
-                    f"{step.id}: the tool calls that the chat template renders cannot be read in the format "
-                    f"{dialect.format} ({error})"
-                )
-            if not equivalent(made, step.calls):
-                return (
-                    f"{step.id}: the tool calls that the chat template renders, read in the format {dialect.format}, "
-                    "differ from the calls in tool_calls"
-                )
-        elif step.content.strip() and step.content.strip() not in action:
-            return f"{step.id}: the reply that the chat template renders does not contain the text of the message"
-    return ""
-
-
-def drops_text(trajectory: Trajectory, actions: Sequence[str]) -> bool:
-    """Returns whether the chat template drops the text of a reply that has both text and calls, and renders only the
-    calls. ``actions`` are the rendered replies of the trajectory, in order.
-    """
-    return any(
-        step.calls and step.content.strip() not in action
-        for step, action in zip(steps_of(trajectory), actions, strict=True)
-    )
 
 
 def refuse_lost_tools(dialect: Dialect, name: str) -> InputError:

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from turnwise.data.messages import parse_trajectory
-from turnwise.data.records import MAX_BYTES, UnusableError, read_records
+from turnwise.data.parse_trajectory import parse_trajectory
+from turnwise.data.read_records import MAX_BYTES, UnusableError, read_records
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, no_room
 from turnwise.types import Trajectory

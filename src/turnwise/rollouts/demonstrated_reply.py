@@ -12,7 +12,7 @@ from rapidfuzz.distance import Levenshtein
 
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.match import equivalent, identical
-from turnwise.data.toolcalls.overlap import MOST, accepts
+from turnwise.data.toolcalls.nemo_gym_rule import MOST, accepts
 from turnwise.data.toolcalls.reply import Reply, ToolCallError
 from turnwise.errors import InputError
 from turnwise.types import State, Turn
@@ -31,7 +31,7 @@ class Anchored:
     A reply is ``strict`` if it has the same calls in the same order, or the same text up to whitespace. The rule for
     ``functional`` depends on the demonstrated reply. If that reply has calls, the calls of the judged reply must match
     them one to one by name and arguments (``data.toolcalls.match``). If it has no calls, the judged reply must have
-    similar words and no call. For rows of a pivot file, the rule of NeMo Gym applies (``data.toolcalls.overlap``),
+    similar words and no call. For rows of a pivot file, the rule of NeMo Gym applies (``data.toolcalls.nemo_gym_rule``),
     because pivot files come from NeMo Gym. A truncated reply is neither ``functional`` nor ``strict``.
 
     Attributes:

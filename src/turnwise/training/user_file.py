@@ -19,8 +19,9 @@ from dataclasses import dataclass, field, replace
 from turnwise.config.settings import DataSettings
 from turnwise.data.chat import ChatTemplateError, ChatTokens
 from turnwise.data.demonstrations import Demonstrations
-from turnwise.data.dialect import Dialect, check_read_back, dialect_of, drops_text, refuse_lost_tools, uses_tools
-from turnwise.data.records import UnusableError
+from turnwise.data.dialect import Dialect, dialect_of, refuse_lost_tools, uses_tools
+from turnwise.data.read_back import check_read_back, drops_text
+from turnwise.data.read_records import UnusableError
 from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.types import Trajectory

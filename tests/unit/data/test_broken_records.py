@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
-from turnwise.data.messages import MOST, parse_trajectory
-from turnwise.data.records import UnusableError
+from turnwise.data.parse_trajectory import MOST, parse_trajectory
+from turnwise.data.read_records import UnusableError
 from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory, read_trajectories
 from turnwise.envs.math.public import read_problems
 from turnwise.envs.search.public import read_pages, read_questions

@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.data.chat import ChatTokens
-from turnwise.data.messages import parse_trajectory
+from turnwise.data.parse_trajectory import parse_trajectory
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.types import ToolCall, Trajectory
 

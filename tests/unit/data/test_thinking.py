@@ -7,8 +7,8 @@ import warnings
 import pytest
 
 from turnwise.data.chat import ChatTemplateError, ChatTokens
+from turnwise.data.encoding import Spine
 from turnwise.data.thinking import without_thinking
-from turnwise.data.trajectory_ids import Spine
 
 THOUGHT = "<think>\nThe desk first.\n</think>\n\ngo to desk 1"
 TALK = [

@@ -2,6 +2,7 @@
 does this from the command line.
 """
 
-from turnwise.data.foreign.convert import KEYS, Calls, Importer, converted, structured_text
+from turnwise.data.foreign.convert import KEYS, Calls, Importer, converted
+from turnwise.data.foreign.tool_calls import structured_text
 
 __all__ = ["KEYS", "Calls", "Importer", "converted", "structured_text"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.data.pivot_rows.rules import ACTION, PARAMS, calls_of, check_row
-from turnwise.data.records import UnusableError
+from turnwise.data.read_records import UnusableError
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.data.records import UnusableError
+from turnwise.data.read_records import UnusableError
 from turnwise.data.tool_schema import function_of
 from turnwise.text import parse_json
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnwise.data.pivot_rows.rules import ACTION, AGENT, PARAMS
-from turnwise.data.records import UnusableError
+from turnwise.data.read_records import UnusableError
 from turnwise.data.steps import TurnInContext
 from turnwise.data.thinking import REASONING
 from turnwise.data.tool_schema import arguments_of, function_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turnwise.data.pivot_rows.read import messages_of, nested
-from turnwise.data.records import UnusableError
+from turnwise.data.read_records import UnusableError
 from turnwise.data.tool_schema import arguments_of
 from turnwise.envs.agent.chat import MODEL
 from turnwise.envs.agent.conversation import Conversation, RequestError

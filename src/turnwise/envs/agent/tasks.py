@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from turnwise.data.records import UnusableError, read_records
+from turnwise.data.read_records import UnusableError, read_records
 from turnwise.errors import InputError
 from turnwise.sandbox.folder_value import File, Tree, tree_of
 from turnwise.types import Task

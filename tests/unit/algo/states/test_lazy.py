@@ -16,7 +16,7 @@ from turnwise.algo.states.rule import Profile
 from turnwise.config.settings import RolloutSettings
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
-from turnwise.data.records import UnusableError
+from turnwise.data.read_records import UnusableError
 from turnwise.engines.engine import Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.errors import InputError

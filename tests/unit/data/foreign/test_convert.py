@@ -7,7 +7,7 @@ import json
 import pytest
 
 from turnwise.data.foreign import converted
-from turnwise.data.records import UnusableError
+from turnwise.data.read_records import UnusableError
 
 WEATHER = {
     "type": "function",

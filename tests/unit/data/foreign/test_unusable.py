@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.data.foreign.test_convert import WEATHER, call
 
 from turnwise.data.foreign import Importer, converted
-from turnwise.data.records import UnusableError
+from turnwise.data.read_records import UnusableError
 
 
 def talk(*said, **more):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.data.messages import parse_trajectory
+from turnwise.data.parse_trajectory import parse_trajectory
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.envs.environment import Environment
 from turnwise.envs.tools import read_calls

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.data import templates
+from turnwise.data import template_limits
 from turnwise.data.chat import ChatTemplateError, ChatTokens
-from turnwise.data.trajectory_ids import EACH, compared
+from turnwise.data.encoding import EACH, compared
 from turnwise.models.shipped import tiny_path
 
 NESTED = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
@@ -59,8 +59,8 @@ def tokenizer() -> Any:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.3)
-    monkeypatch.setattr(templates, "GROWTH", 2**29)
+    monkeypatch.setattr(template_limits, "SECONDS", 0.3)
+    monkeypatch.setattr(template_limits, "GROWTH", 2**29)
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -81,7 +81,7 @@ def test_all_trials_of_a_template_have_one_limit(tokenizer: Any, monkeypatch: py
         began = time.thread_time()
         tokenizer.apply_chat_template([{"role": "user", "content": "u"}], tokenize=False)
         one = time.thread_time() - began
-    monkeypatch.setattr(templates, "SECONDS", 2 * one)  # each by itself stays below it
+    monkeypatch.setattr(template_limits, "SECONDS", 2 * one)  # each by itself stays below it
     with pytest.raises(ChatTemplateError, match="it takes more than"):
         ChatTokens(tokenizer)
 

@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.data.messages import from_text
-from turnwise.data.records import UnusableError
+from turnwise.data.parse_trajectory import from_text
+from turnwise.data.read_records import UnusableError
 from turnwise.data.thinking import REASONING
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call, decode_json
 

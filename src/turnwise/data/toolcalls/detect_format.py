@@ -1,14 +1,18 @@
-"""Detects the format in which a chat template writes tool calls. It renders a test conversation that has a tool call,
-and tries each parser on the rendered text.
+"""Detects the format of tool calls: the format in which a chat template writes them, and the format that the replies of
+a conversation have.
+
+For a chat template, a test conversation that has a tool call is rendered, and each parser is tried on the rendered text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from turnwise.data.chat import ChatTemplateError, ChatTokens
 from turnwise.data.toolcalls.formats import PARSERS, Format
+from turnwise.data.toolcalls.hermes import OPEN
 from turnwise.data.toolcalls.match import identical
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.types import Message, ToolCall
@@ -61,3 +65,24 @@ def _reads(text: str, name: str) -> bool:
         return identical(PARSERS[name](text, PROBE_TOOLS).calls, [PROBE_CALL])
     except ToolCallError:
         return False
+
+
+def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | Literal["none"]:
+    """Returns the format of the tool calls that are written in the text of a conversation's replies. Returns ``none``
+    if the text has no calls, or if a message has ``tool_calls``.
+    """
+    if any(message.get("tool_calls") for message in messages):
+        return "none"
+    said = [
+        message["content"].rpartition("</think>")[2].strip() for message in messages if message["role"] == "assistant"
+    ]
+    if any(OPEN in text for text in said):
+        return "qwen_xml" if any(re.search(r"<tool_call>\s*<function=", text) for text in said) else "hermes"
+    if any(re.match(r'(?:<\|python_tag\|>|\{\s*"(?:name|type)"\s*:)', text) for text in said) and tools:
+        return "llama_json"
+    return "bfcl_python" if any(is_call_list(text) for text in said) and tools else "none"
+
+
+def is_call_list(text: str) -> bool:
+    """Returns whether a reply looks like a list of calls in Python syntax: ``[f(a=1), g()]``."""
+    return text.startswith("[") and text.endswith("]") and "(" in text

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.data import records
-from turnwise.data.records import UnusableError, read_records
+from turnwise.data.read_records import UnusableError, read_records
 from turnwise.errors import InputError
 
 values = st.recursive(
@@ -24,7 +23,7 @@ values = st.recursive(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(values), st.sampled_from([None, 1, "\t"]), st.integers(1, 9))
 def test_an_array_gives_its_items_wherever_the_reads_end(tmp_path, monkeypatch, items, indent, chunk):
-    monkeypatch.setattr(records, "_CHUNK", chunk)
+    monkeypatch.setattr("turnwise.data.read_records._CHUNK", chunk)
     path = tmp_path / "x.json"
     path.write_text(json.dumps(items, indent=indent, ensure_ascii=False), encoding="utf-8")
     assert [record for _, record in read_records(path)] == items
@@ -69,7 +68,7 @@ def test_an_item_above_the_limit_is_left_out(tmp_path, monkeypatch):
     (_, first), (_, second) = read_records(path, limit=40)
     assert isinstance(first, UnusableError) and first.reason == "too long"
     assert second == "b"
-    monkeypatch.setattr(records, "_CHUNK", 5)
+    monkeypatch.setattr("turnwise.data.read_records._CHUNK", 5)
     with pytest.raises(InputError, match="line 1: the record that begins here is not complete after 10 bytes"):
         list(read_records(path, limit=10))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnwise.data.pivot_rows.read import is_row, record_of
-from turnwise.data.records import UnusableError
+from turnwise.data.read_records import UnusableError
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call
 from turnwise.text import parse_json
