@@ -18,7 +18,8 @@ from typing import Any
 
 from judge_server import serve
 from paper_models import model_folder
-from turnwise.experiments.jobs import ask, jobs
+from turnwise.experiments.arguments import ask
+from turnwise.experiments.jobs import jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 

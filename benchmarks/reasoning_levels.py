@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.reasoning_gym import ReasoningGymEnv
 from turnwise.envs.reasoning_gym.package import REFUSED, package

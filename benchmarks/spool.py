@@ -25,8 +25,8 @@ from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Engine, Sample, Sampling, Told
 from turnwise.engines.lanes import Lanes
-from turnwise.engines.spool import Spool
-from turnwise.engines.spooled import Spooled
+from turnwise.engines.spool_file import Spool
+from turnwise.engines.spooled_engine import Spooled
 
 CALLS = 20  # repetitions of work that takes milliseconds
 

@@ -23,8 +23,9 @@ from turnwise.config.launchers import is_sweep
 from turnwise.console import Terminal, sized, until_stopped, unwritten
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
+from turnwise.experiments.arguments import ask
 from turnwise.experiments.hashes import RowHashes
-from turnwise.experiments.jobs import Asked, ask
+from turnwise.experiments.jobs import Asked
 from turnwise.experiments.table import sweep_names
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
 from turnwise.reports.compare import FinishedRuns, collect

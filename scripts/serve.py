@@ -136,9 +136,9 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
 
 def untied(model: str, dtype: str, folder: Path) -> str:
     """Returns a folder with a copy of the model whose output head is separate, as runs transfer weights
-    (``engines.vllm.weights``).
+    (``engines.vllm.save_weights``).
     """
-    from turnwise.engines.vllm.weights import save
+    from turnwise.engines.vllm.save_weights import save
     from turnwise.models.policy import load_policy
 
     policy, tokenizer = load_policy(model, dtype)

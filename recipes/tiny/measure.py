@@ -15,7 +15,7 @@ from scipy.stats import mannwhitneyu
 
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import Environment
 from turnwise.evaluation.suites import Episode, answer_skills, openings, play_tasks, repeat_rate
 from turnwise.rollouts.play import Player

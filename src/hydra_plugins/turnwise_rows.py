@@ -43,7 +43,7 @@ class RowsSweeper(Sweeper):
         from pathlib import Path
 
         from turnwise.console import Terminal
-        from turnwise.experiments.jobs import ask
+        from turnwise.experiments.arguments import ask
         from turnwise.experiments.run import run_sweep
 
         assert self.launcher is not None

@@ -23,7 +23,7 @@ from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.vllm.engine import VllmEngine
 from turnwise.engines.vllm.local import Local
 from turnwise.engines.vllm.patience import Patience

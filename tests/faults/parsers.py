@@ -37,10 +37,10 @@ from turnwise.data.toolcalls.formats import PARSERS
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.endpoints import retry_after
+from turnwise.engines.vllm.completions import first_logprob, sample_of
 from turnwise.engines.vllm.connection import parsed
 from turnwise.engines.vllm.faults import Fault
-from turnwise.engines.vllm.weight_calls import cards_of, first_logprob
-from turnwise.engines.vllm.wire import sample_of
+from turnwise.engines.vllm.served_weights import cards_of
 from turnwise.envs.apibank.released import FILES, ReleasedTasks, read_request
 from turnwise.envs.browse import BrowseEnv
 from turnwise.envs.calls import calls_of

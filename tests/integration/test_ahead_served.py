@@ -21,8 +21,8 @@ from tests.integration.test_ranks import assert_same, finish, kill_when, moments
 from transformers import AutoModelForCausalLM
 
 from turnwise.engines.engine import Sampling
-from turnwise.engines.spool import _read, _whole, digest
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.spool_file import _read, _whole, digest
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.shipped import tiny_path
 
 SERVED = Path(__file__).resolve().parents[1] / "unit" / "engines" / "vllm" / "served.py"

@@ -13,7 +13,8 @@ from omegaconf import DictConfig
 from safetensors.torch import load_file
 from tests.integration.test_resume import finish, kill_when, metrics, train_lines
 
-from turnwise.experiments.jobs import ask, job_of
+from turnwise.experiments.arguments import ask
+from turnwise.experiments.jobs import job_of
 from turnwise.runs.result import read_result
 from turnwise.training.frozen_buffer import Frozen, Recording
 from turnwise.training.main import run

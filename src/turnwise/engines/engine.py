@@ -53,8 +53,8 @@ class Engine(Protocol):
     and values of a node until the node is closed or the weights change. If a memory limit forces it to drop them
     earlier, it computes them again when they are needed. Two attributes are optional:
 
-    - ``schedule`` is ``rounds`` (the default) or ``free``; ``engines.schedule`` explains both. An engine with ``free``
-      must either accept ``steps`` and ``written`` in ``sample``, as :class:`turnwise.engines.tree.TreeEngine` does, or
+    - ``schedule`` is ``rounds`` (the default) or ``free``; ``engines.sampling_schedule`` explains both. An engine with ``free``
+      must either accept ``steps`` and ``written`` in ``sample``, as :class:`turnwise.engines.tree_engine.TreeEngine` does, or
       set ``served``.
     - ``served = True`` means that the engine has a coroutine ``request(node, sampling, seed)``, which samples one
       action for a node.

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from turnwise.engines.engine import Sample, Sampling, Told
-from turnwise.engines.schedule import Named, check_schedule
+from turnwise.engines.sampling_schedule import Named, check_schedule
 from turnwise.engines.shared_weights import share
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.worker import Asked, Done, Worker
 
 # A model whose weights have at most this many bytes gets one lane per CPU core. On two cores, two lanes took 0.84 to
@@ -42,7 +42,7 @@ class Lanes:
             model that is being trained, in a single lane.
         memory_gb: memory limit for the keys and values of all lanes together, in units of 10^9 bytes; None: no limit.
         lanes: number of lanes; None: the number of torch's threads for a small model on a CPU, otherwise 1.
-        schedule: ``rounds`` or ``free`` (see ``engines.schedule``).
+        schedule: ``rounds`` or ``free`` (see ``engines.sampling_schedule``).
     """
 
     served = False
@@ -169,7 +169,7 @@ class Lanes:
         steps: int | None = None,
         written: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """Samples like :meth:`turnwise.engines.tree.TreeEngine.sample`, in all lanes at the same time."""
+        """Samples like :meth:`turnwise.engines.tree_engine.TreeEngine.sample`, in all lanes at the same time."""
 
         def asked_of(places: list[int]) -> Asked:
             return Asked(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from turnwise.engines.store import Store
+from turnwise.engines.kv_store import Store
 from turnwise.models.attention import PLAIN, Rules, attended
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.recurrence import Flow

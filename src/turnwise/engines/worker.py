@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from turnwise.engines.engine import Sample, Sampling, Told
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 
 RESTARTS = 3  # greatest number of consecutive restarts; then an error is raised, as another restart would not help
 

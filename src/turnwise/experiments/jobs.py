@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from turnwise.config.schema import run_name
-from turnwise.errors import InputError, refuse_twice
+from turnwise.errors import InputError
 from turnwise.experiments.claims import Scale
 from turnwise.experiments.table import Sweep, find_sweep
 
@@ -253,48 +253,3 @@ def seeds_of(text: str) -> tuple[int, ...]:
     if min(seeds) < 0:
         raise InputError(f"seed={text}: a seed must be at least 0, got {min(seeds)}")
     return seeds
-
-
-def ask(arguments: Sequence[str], folder: Path) -> Asked:
-    """Parses ``sweep=NAME [scale=tiny|paper] [rows=a,b] [seed=0,1] [pilots=true] [--dry-run] [key=value ...]``.
-
-    Raises:
-        InputError: an argument cannot be used with a sweep, or is given twice.
-    """
-    refuse_twice(arguments)
-    given: dict[str, str] = {}
-    extra, dry = [], False
-    for argument in arguments:
-        key, sign, value = argument.partition("=")
-        if argument == "--dry-run":
-            dry = True
-        elif key in ("sweep", "scale", "rows", "seed", "pilots"):
-            given[key] = value
-        elif not sign and not key.startswith("~"):
-            raise InputError(f"{argument}: this argument is not of the form key=value")
-        elif key in ("name", "paths.out"):
-            raise InputError(
-                f"{argument}: the rows of a sweep have names and folders of their own; leave out this argument"
-            )
-        elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
-            raise InputError(
-                f"{argument}: a sweep takes one value for each key; give one value, or run `-m` without sweep="
-            )
-        else:
-            extra.append(argument)
-    scale = given.get("scale", "tiny")
-    if scale not in ("tiny", "paper"):
-        raise InputError(f"scale={scale}: the scale of a sweep must be tiny or paper")
-    pilots = given.get("pilots", "false").lower()
-    if pilots not in ("true", "false") or (pilots == "true" and "seed" in given):
-        raise InputError(f"pilots={pilots}: give true or false, and no seed= with true: the sweep file has the seeds")
-    asked = Asked(
-        find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
-        folder,
-        scale,  # type: ignore[arg-type]
-        tuple(given["rows"].split(",")) if given.get("rows") else None,
-        seeds_of(given["seed"]) if "seed" in given else None,
-        tuple(extra),
-        dry,
-    )
-    return of_pilots(asked) if pilots == "true" else asked

@@ -2,7 +2,7 @@
 
 A forward pass gets a *plan* (keyword argument ``plan``), which computes the attention and decides which keys each query
 attends to. In training, the plan is a batch of packed trees (:class:`PackedTree`). The engine has plans that also store
-keys and values (``engines/store.py``). Without a plan, ordinary causal attention is computed, so the model still works
+keys and values (``engines/kv_store.py``). Without a plan, ordinary causal attention is computed, so the model still works
 in ``generate``. Some layers also have a sliding window, a soft cap or attention sinks (:class:`Rules`).
 """
 

@@ -10,7 +10,7 @@ from math import ceil
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.settings import LoraSettings
-from turnwise.engines.store import GROW
+from turnwise.engines.kv_store import GROW
 from turnwise.evaluation.suites import CHUNK as EPISODES
 from turnwise.planning.activations import activation_bytes
 from turnwise.planning.architectures import Architecture
@@ -21,7 +21,7 @@ CHUNK = 1024  # number of positions whose logits the update holds in memory at o
 TRAINED_LOGIT = (
     20  # bytes per logit: matrix product, float32 logits, and in the backward pass log-probs, probabilities, gradient
 )
-DRAWN_LOGIT = 34  # bytes per logit in engines.draw: matrix product, four float32 copies and two float64 copies
+DRAWN_LOGIT = 34  # bytes per logit in engines.draw_tokens: matrix product, four float32 copies and two float64 copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def cached(shape: Shape, history: float) -> int:
 
 def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
     """Returns how many of ``histories`` histories the engine holds at the same time, with their keys and values
-    (``engines.rows.Rows``). ``engine.memory_gb`` limits this number, but it is at least 1 if ``histories`` is not 0.
+    (``engines.stored_rows.Rows``). ``engine.memory_gb`` limits this number, but it is at least 1 if ``histories`` is not 0.
     """
     budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))

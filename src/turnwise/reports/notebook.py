@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.experiments.jobs import ask
+from turnwise.experiments.arguments import ask
 from turnwise.experiments.table import find_sweep, sweep_names
 from turnwise.reports.compare import Interval
 from turnwise.reports.labels import words

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import unwrapped
 from turnwise.models.score import score
 from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention, sampled

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from turnwise.algo.gates.gate import Gate
-from turnwise.engines.schedule import Schedule
+from turnwise.engines.sampling_schedule import Schedule
 from turnwise.rollouts.branch import Branch
 from turnwise.rollouts.live_limit import Room
 from turnwise.types import RolloutTree

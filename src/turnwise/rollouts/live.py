@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.engines.engine import Sample
-from turnwise.engines.schedule import Begin, Request, schedule_of
+from turnwise.engines.sampling_schedule import Begin, Request, schedule_of
 from turnwise.envs.environment import EnvironmentFault, Step, environment_of, tools_of
 from turnwise.rollouts.answers import Answers
 from turnwise.rollouts.branch import Branch

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from turnwise.engines.schedule import Schedule
+from turnwise.engines.sampling_schedule import Schedule
 
 
 class Room:

@@ -1,6 +1,6 @@
 """Samples rollout trees from states, and counts their costs (turns, tokens, failures).
 
-The rollouts are coroutines (``rollouts.live``). A schedule (``engines.schedule``) decides when the engine samples their
+The rollouts are coroutines (``rollouts.live``). A schedule (``engines.sampling_schedule``) decides when the engine samples their
 actions. Histories are stored as token ids. The ids that the policy wrote are stored with the log-probs with which they
 were sampled. The environment's answer is tokenised once and appended to the history, so that no text is tokenised
 twice.

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import NAME, Plan, backbone, unwrapped
 from turnwise.models.deltas import KIND
 from turnwise.models.head import Head

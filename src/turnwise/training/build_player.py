@@ -11,8 +11,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from turnwise.config.schema import build
-from turnwise.engines.spool import Spool
-from turnwise.engines.spooled import Spooled
+from turnwise.engines.spool_file import Spool
+from turnwise.engines.spooled_engine import Spooled
 from turnwise.rollouts.play import Player
 from turnwise.runs.identity import config_hash
 from turnwise.training.distributed import DistributedContext

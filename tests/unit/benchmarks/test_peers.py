@@ -14,7 +14,7 @@ from peers_served import Continuous, serve, vllm_absent
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 
 CPU = torch.device("cpu")
 

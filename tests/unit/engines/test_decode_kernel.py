@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from turnwise.engines.decode import Decode, Trunk
+from turnwise.engines.decode_attention import Decode, Trunk
 from turnwise.engines.decode_kernel import Streamed, flat
 
 

@@ -18,7 +18,7 @@ import torch
 
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 
 MakeModel = Callable[..., Any]
 END = 5

@@ -12,7 +12,7 @@ from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.engines.prefill import Segment, SideBySide
 from turnwise.engines.recurrent_states import segments_from
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.families import small_config, small_model
 
@@ -74,7 +74,7 @@ def test_logprobs_are_the_models_own_over_turns_and_forks(
     model: Any, prefill_tokens: int, side_by_side: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if side_by_side:
-        monkeypatch.setattr("turnwise.engines.tree.EndToEnd", SideBySide)
+        monkeypatch.setattr("turnwise.engines.tree_engine.EndToEnd", SideBySide)
     for history, sample in played(engine_of(model, prefill_tokens=prefill_tokens)):
         assert sample.logprobs == pytest.approx(plain(model, history, sample.ids), abs=1e-4)
 

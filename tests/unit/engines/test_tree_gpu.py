@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 
 MakeModel = Callable[..., Any]
 END = 5

@@ -11,7 +11,7 @@ from turnwise.config.check import check_config
 from turnwise.config.schema import build, compose_config
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.search import SearchEnv
 from turnwise.evaluation.suites import Answer, Evaluation, play_suite

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from turnwise.experiments.jobs import ask, jobs, of_pilots, origin, played
+from turnwise.experiments.arguments import ask
+from turnwise.experiments.jobs import jobs, of_pilots, origin, played
 from turnwise.experiments.table import Sweep, find_sweep, sweep_names
 from turnwise.runs.result import Result, read_result
 

@@ -12,8 +12,9 @@ import pytest
 
 from turnwise.config.schema import ConfigError, compose_config
 from turnwise.experiments import hashes as module
+from turnwise.experiments.arguments import ask
 from turnwise.experiments.hashes import CODE, RowHashes
-from turnwise.experiments.jobs import ask, job_of, jobs, of_pilots, played
+from turnwise.experiments.jobs import job_of, jobs, of_pilots, played
 from turnwise.experiments.table import sweep_names
 from turnwise.runs.identity import config_hash
 from turnwise.runs.keep import finished

@@ -14,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
 from turnwise.errors import InputError, RowsFailed
-from turnwise.experiments.jobs import ask, jobs
+from turnwise.experiments.arguments import ask
+from turnwise.experiments.jobs import jobs
 from turnwise.experiments.run import run_sweep
 from turnwise.experiments.state import Recorded, error_file
 from turnwise.runs.identity import config_hash

@@ -16,7 +16,8 @@ import pytest
 from turnwise.config.check import check_config
 from turnwise.config.launchers import is_sweep
 from turnwise.config.schema import compose_config
-from turnwise.experiments.jobs import ask, jobs
+from turnwise.experiments.arguments import ask
+from turnwise.experiments.jobs import jobs
 from turnwise.experiments.table import read_sweep, sweep_names
 from turnwise.planning import missing
 from turnwise.planning.cluster_steps import PAGE, steps_in

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.jobs import ask
+from turnwise.experiments.arguments import ask
 from turnwise.reports.dots import Side, Spot, dots
 from turnwise.reports.entry_figures import entry_figures, run_folders
 from turnwise.reports.entry_tables import entry_tables

@@ -12,7 +12,7 @@ from tests.unit.reports.test_verdict import SWEEP, save
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.jobs import ask
+from turnwise.experiments.arguments import ask
 from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
 from turnwise.reports.run_metrics import Measured

@@ -9,7 +9,8 @@ from tests.unit.reports.test_verdict import SWEEP, save
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.jobs import ask, job_of, jobs
+from turnwise.experiments.arguments import ask
+from turnwise.experiments.jobs import job_of, jobs
 from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.summary import Entry, counted, read_entry

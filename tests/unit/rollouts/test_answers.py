@@ -13,7 +13,7 @@ from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.mixture import Mixture

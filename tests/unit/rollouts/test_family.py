@@ -67,7 +67,7 @@ def test_a_scale_that_is_dropped_is_the_head(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_the_engine_alone_does_otherwise_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("mistral")
-    from turnwise.engines.decode import Decode
+    from turnwise.engines.decode_attention import Decode
 
     real = Decode.attend
     monkeypatch.setattr(Decode, "attend", lambda plan, *given: real(plan, *given[:5], Rules()))

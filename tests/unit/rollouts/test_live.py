@@ -20,7 +20,7 @@ from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.evaluation.suites import openings

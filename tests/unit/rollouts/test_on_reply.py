@@ -9,7 +9,7 @@ from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy

@@ -11,7 +11,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.jobs import ask
+from turnwise.experiments.arguments import ask
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.run_metrics import Measured
 from turnwise.reports.summary import read_entry

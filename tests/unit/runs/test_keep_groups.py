@@ -11,7 +11,8 @@ import pytest
 from tests.unit.runs.test_keep import SWEEP, groups, save
 
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.jobs import ask, played
+from turnwise.experiments.arguments import ask
+from turnwise.experiments.jobs import played
 from turnwise.reports.entry_tables import entry_tables
 from turnwise.reports.gates.of_sweep import asked_of
 from turnwise.reports.gates.report import Settings, gate_report

@@ -9,8 +9,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.engines.engine import Sampling
-from turnwise.engines.spooled import Spooled
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.spooled_engine import Spooled
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.rollouts.play import Player
 from turnwise.training.build_player import spooled

@@ -30,7 +30,7 @@ from turnwise.algo.states.task_starts import task_starts
 from turnwise.config.settings import UpdateSettings
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sampling
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.evaluation.suites import openings

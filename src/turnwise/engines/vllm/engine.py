@@ -27,15 +27,15 @@ from typing import Any
 
 from turnwise.endpoints import Background, key_from
 from turnwise.engines.engine import Sample, Sampling, Told
-from turnwise.engines.schedule import Named, check_schedule
+from turnwise.engines.sampling_schedule import Named, check_schedule
+from turnwise.engines.vllm.completions import body_of
 from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.histories import Histories, History
 from turnwise.engines.vllm.local import Local, Process
 from turnwise.engines.vllm.patience import Patience
+from turnwise.engines.vllm.save_weights import Snapshot, forget, save
 from turnwise.engines.vllm.server import Server
-from turnwise.engines.vllm.uses import Uses
-from turnwise.engines.vllm.weights import Snapshot, forget, save
-from turnwise.engines.vllm.wire import body_of
+from turnwise.engines.vllm.weights_in_use import Uses
 
 
 class VllmEngine:
@@ -54,7 +54,7 @@ class VllmEngine:
         in_flight: whether a history is continued with newer weights as soon as they are loaded. Each sample names the
             version of its weights, and earlier tokens keep the log-probs with which they were sampled.
         key_variable: environment variable with the servers' access token. If unset, started servers get a random one.
-        schedule: ``free`` or ``rounds`` (see ``engines.schedule``).
+        schedule: ``free`` or ``rounds`` (see ``engines.sampling_schedule``).
     """
 
     served = True

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from turnwise.engines.engine import Sample
+from turnwise.engines.vllm.completions import sample_of
 from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.faults import Fault, ServerError
 from turnwise.engines.vllm.local import SERVED, Process
 from turnwise.engines.vllm.patience import Patience
-from turnwise.engines.vllm.weight_calls import Holding
-from turnwise.engines.vllm.weights import Snapshot
-from turnwise.engines.vllm.wire import sample_of
+from turnwise.engines.vllm.save_weights import Snapshot
+from turnwise.engines.vllm.served_weights import Holding
 
 Say = Callable[[str], None]
 POLL = 0.5  # seconds between two health checks of a server that is starting

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from turnwise.engines.engine import Sample, Sampling
-from turnwise.engines.spool import Spool
-from turnwise.engines.spooled import Spooled
+from turnwise.engines.spool_file import Spool
+from turnwise.engines.spooled_engine import Spooled
 
 Make = Callable[..., Any]
 SAMPLING = Sampling(max_tokens=8)

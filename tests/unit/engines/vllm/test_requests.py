@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from turnwise.engines.engine import Sampling
-from turnwise.engines.schedule import Requests, schedule_of
-from turnwise.engines.spool import Spool
-from turnwise.engines.spooled import Spooled
+from turnwise.engines.sampling_schedule import Requests, schedule_of
+from turnwise.engines.spool_file import Spool
+from turnwise.engines.spooled_engine import Spooled
 from turnwise.rollouts.live import run
 
 SAMPLING = Sampling(max_tokens=6)

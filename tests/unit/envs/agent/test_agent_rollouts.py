@@ -20,8 +20,8 @@ from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.data.chat import ChatTokens
 from turnwise.engines.engine import Sampling
-from turnwise.engines.schedule import Named
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.sampling_schedule import Named
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.agent import AgentEnv
 from turnwise.envs.agent.program import with_variables
 from turnwise.envs.boxed import Box

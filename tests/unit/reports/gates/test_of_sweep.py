@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.experiments.jobs import ask
+from turnwise.experiments.arguments import ask
 from turnwise.reports.gates import of_sweep as module
 from turnwise.reports.gates.of_sweep import recorded_groups
 from turnwise.reports.gates.report import gate_report

@@ -111,3 +111,18 @@ def _are_ids(value: Any, vocabulary: int) -> bool:
 def _are_logprobs(value: Any) -> bool:
     """Returns whether ``value`` is a list of valid log-probs: at most 0 up to rounding, and above ``_LEAST``."""
     return isinstance(value, list) and all(type(x) in (int, float) and _LEAST < x < 1e-3 for x in value)
+
+
+def first_logprob(answer: bytes) -> float:
+    """Returns the natural log-prob of the first token of a completion.
+
+    Raises:
+        Fault: the answer contains no log-prob; the kind is ``garbage``.
+    """
+    try:
+        found = json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][0]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        found = None
+    if type(found) not in (int, float):
+        raise Fault("garbage", "the server's completions contain no log-probs")
+    return float(found)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.decode_kernel import Streamed
+from turnwise.engines.kv_store import CLOSE, Kept, Store
 from turnwise.engines.recurrent_states import steps
-from turnwise.engines.store import CLOSE, Kept, Store
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.kernels_cpu import usable

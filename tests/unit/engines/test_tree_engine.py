@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from turnwise.engines.engine import Sampling
+from turnwise.engines.kv_store import Store
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
-from turnwise.engines.store import Store
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.tree_engine import TreeEngine
 
 MakeModel = Callable[..., Any]
 END = 5
@@ -202,7 +202,7 @@ def test_both_layouts_of_new_tokens_give_the_same(make_model: MakeModel, monkeyp
     for accelerator in (False, True):
         engine = engine_of(model)
         if accelerator:
-            monkeypatch.setattr("turnwise.engines.tree.EndToEnd", SideBySide)
+            monkeypatch.setattr("turnwise.engines.tree_engine.EndToEnd", SideBySide)
         nodes = [engine.open(history) for history in histories]
         samples = engine.sample(nodes, Sampling(max_tokens=4), list(range(5)))
         engine.extend(nodes[0], histories[2])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.engines.engine import Sample
-from turnwise.engines.spool import Key, Spool, digest
+from turnwise.engines.spool_file import Key, Spool, digest
 
 
 def samples(count: int, seed: int = 0) -> dict[Key, Sample]:

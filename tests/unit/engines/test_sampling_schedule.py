@@ -11,8 +11,8 @@ import pytest
 
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
-from turnwise.engines.schedule import Rounds, Slices, check_schedule
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.sampling_schedule import Rounds, Slices, check_schedule
+from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.families import small_config, small_model
 

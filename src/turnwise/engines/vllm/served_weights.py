@@ -6,9 +6,10 @@ import json
 import re
 from typing import Any
 
+from turnwise.engines.vllm.completions import first_logprob
 from turnwise.engines.vllm.connection import Connection
 from turnwise.engines.vllm.faults import Fault
-from turnwise.engines.vllm.weights import Snapshot
+from turnwise.engines.vllm.save_weights import Snapshot
 from turnwise.text import said
 
 _NAME = re.compile(r"[\x20-\x7e]{1,500}")  # accepted names of served models: printable ASCII, as messages print them
@@ -146,18 +147,3 @@ def names_errors(answer: bytes) -> bool:
     results = found.get("results") if isinstance(found, dict) else None
     parts = [found, *(results if isinstance(results, list) else [])]
     return any(isinstance(part, dict) and bool(part.get("error")) for part in parts)
-
-
-def first_logprob(answer: bytes) -> float:
-    """Returns the natural log-prob of the first token of a completion.
-
-    Raises:
-        Fault: the answer contains no log-prob; the kind is ``garbage``.
-    """
-    try:
-        found = json.loads(answer)["choices"][0]["logprobs"]["token_logprobs"][0]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        found = None
-    if type(found) not in (int, float):
-        raise Fault("garbage", "the server's completions contain no log-probs")
-    return float(found)

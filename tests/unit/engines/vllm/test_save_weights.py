@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from turnwise.engines.vllm.weights import forget, save
+from turnwise.engines.vllm.save_weights import forget, save
 
 Make = Callable[..., Any]
 

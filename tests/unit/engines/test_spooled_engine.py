@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from turnwise.engines.engine import Sample, Sampling, Told
-from turnwise.engines.spool import Spool
-from turnwise.engines.spooled import Spooled
-from turnwise.engines.tree import TreeEngine
+from turnwise.engines.spool_file import Spool
+from turnwise.engines.spooled_engine import Spooled
+from turnwise.engines.tree_engine import TreeEngine
 
 MakeModel = Callable[..., Any]
 END = 5

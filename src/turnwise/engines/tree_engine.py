@@ -6,7 +6,7 @@
     sample(nodes)                prefills new tokens, then decodes all nodes in one batch
 
 A node is a stored row and a length. If other nodes have already extended the row beyond a node's length, the row is
-copied before that node grows. So no node attends to tokens that belong only to another node. ``engines/rows.py``
+copied before that node grows. So no node attends to tokens that belong only to another node. ``engines/stored_rows.py``
 decides which rows keep their keys and values.
 """
 
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from turnwise.engines.actions import Decoder, Node
+from turnwise.engines.decoding_loop import Decoder, Node
 from turnwise.engines.engine import Sample, Sampling, Told
+from turnwise.engines.kv_store import Store
 from turnwise.engines.prefill import EndToEnd, Segment, SideBySide
 from turnwise.engines.recurrent_states import Mark, Stops, segments_from
-from turnwise.engines.rows import Rows, StoredRow
-from turnwise.engines.schedule import Named, check_schedule
-from turnwise.engines.store import Store
+from turnwise.engines.sampling_schedule import Named, check_schedule
+from turnwise.engines.stored_rows import Rows, StoredRow
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.cache_layout import Needs, needs_of
 from turnwise.models.fast_llama import forward_of
@@ -44,7 +44,7 @@ class TreeEngine:
             model that is being trained, without a copy.
         memory_gb: memory limit for stored keys, values and recurrent states, in units of 10^9 bytes; None: no limit.
             Evicted rows are computed again when needed.
-        schedule: ``rounds`` or ``free`` (see ``engines.schedule``).
+        schedule: ``rounds`` or ``free`` (see ``engines.sampling_schedule``).
     """
 
     served = False

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.decode import Decode, Trunk, distinct
-from turnwise.engines.draw import draw
+from turnwise.engines.decode_attention import Decode, Trunk, distinct
+from turnwise.engines.draw_tokens import draw
 from turnwise.engines.engine import Sample, Sampling, Told
-from turnwise.engines.rows import StoredRow
-from turnwise.engines.store import Kept, Store
+from turnwise.engines.kv_store import Kept, Store
+from turnwise.engines.stored_rows import StoredRow
 from turnwise.models.head import Head
 from turnwise.models.recurrence import stack
 

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from turnwise.engines.kv_store import Store
 from turnwise.engines.recurrent_states import Mark
-from turnwise.engines.store import Store
 
 KEY = 16  # number of tokens at the start of a history by which the history is looked up
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from turnwise.engines.vllm.weights import Snapshot
+from turnwise.engines.vllm.save_weights import Snapshot
 
 
 class Uses:

@@ -22,7 +22,7 @@ from copy import copy
 from typing import Any
 
 from turnwise.engines.engine import Engine, Sample, Sampling, Told
-from turnwise.engines.spool import Key, Spool, digest
+from turnwise.engines.spool_file import Key, Spool, digest
 from turnwise.engines.staged_weights import stage
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from turnwise.engines.engine import Engine, Sample, Sampling
-from turnwise.engines.spooled import Spooled
+from turnwise.engines.spooled_engine import Spooled
 
 Named = Literal["rounds", "free"]
 SLICE = 32  # greatest number of tokens that one slice adds to each action
@@ -183,7 +183,7 @@ class Rounds:
 class _Free:
     """Base class of the schedules in which no rollout waits for another: :class:`Slices` and :class:`Requests`.
 
-    Actions that the run stored before it was interrupted are not sampled again (see ``engines.spooled``).
+    Actions that the run stored before it was interrupted are not sampled again (see ``engines.spooled_engine``).
     """
 
     repeats = False
@@ -222,7 +222,7 @@ class Slices(_Free):
     """Samples up to ``SLICE`` tokens at a time for all waiting rollouts. New requests join at the next slice.
 
     The constructor has the same arguments as :class:`Rounds`. The engine's ``sample`` must accept ``steps``, with which
-    it samples only a part of each action (see ``engines.tree.TreeEngine.sample``).
+    it samples only a part of each action (see ``engines.tree_engine.TreeEngine.sample``).
     """
 
     def __init__(self, engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> None:

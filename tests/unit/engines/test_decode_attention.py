@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from turnwise.engines.decode import _trunk
+from turnwise.engines.decode_attention import _trunk
 from turnwise.models.attention import Rules
 
 
