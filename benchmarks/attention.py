@@ -12,7 +12,7 @@ python benchmarks/attention.py --lengths 64 128 --rounds 1
 
 All plans get the same queries, keys and values; `apart` is the largest difference to the output of the dense plan. The
 threshold is the shortest length from which on blocks are never slower than the dense mask. The length from which on a run
-takes blocks follows from LARGE in models/score.py. With --batch, several equal rows are one micro-batch, for which only
+takes blocks follows from LARGE in models/packed_logprobs.py. With --batch, several equal rows are one micro-batch, for which only
 the plans that a run can take are measured.
 """
 
@@ -36,7 +36,7 @@ from shapes import config_of
 from turnwise.models.attention import PackedTree, Plan
 from turnwise.models.attention_cpu import RunTree
 from turnwise.models.attention_gpu import BlockTree
-from turnwise.models.score import LARGE
+from turnwise.models.packed_logprobs import LARGE
 from turnwise.rollouts.pack import pack
 
 TREES = ("chain", "group", "branches")

@@ -145,7 +145,7 @@ def plans(found: dict[str, Any]) -> str:
     )
     told += (
         f". When this was measured, runs used attention by blocks from {found['threshold_in_use']:,} tokens on "
-        "(`models/score.py`). "
+        "(`models/packed_logprobs.py`). "
     )
     told += f"The outputs differ from those with a dense mask by {worst:.2g} at most."
     return "\n\n".join([table(header, rows), told])

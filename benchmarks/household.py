@@ -11,8 +11,8 @@ from turnwise.data.demonstrations import Demonstrations
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.evaluation.suites import openings
-from turnwise.rollouts.play import Player
-from turnwise.training.sources import Turns, starts_of
+from turnwise.rollouts.player import Player
+from turnwise.training.candidate_states import Turns, starts_of
 from turnwise.types import State, Trajectory
 
 

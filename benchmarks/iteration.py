@@ -45,14 +45,14 @@ from household import Work
 from turnwise.algo.states.batches import Batches
 from turnwise.config.schema import register
 from turnwise.console import Terminal
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
+from turnwise.training.build_parts import BasePolicy, Parts, Settings, build_parts
 from turnwise.training.build_player import player_of
-from turnwise.training.candidates import Candidates, read_candidates
 from turnwise.training.collection import Collection
 from turnwise.training.datamodule import Rollouts
 from turnwise.training.module import PolicyModule
-from turnwise.training.parts import BasePolicy, Parts, Settings, build_parts
 from turnwise.training.progress import Phases
+from turnwise.training.read_candidates import Candidates, read_candidates
 from turnwise.training.recorder import Recorder
 from turnwise.training.state_choice import Choice
 from turnwise.types import State

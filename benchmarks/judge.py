@@ -130,8 +130,8 @@ def player(args: argparse.Namespace) -> Any:
     from turnwise.evaluation.suites import openings
     from turnwise.models.policy import load_policy
     from turnwise.models.shipped import tiny_path
-    from turnwise.rollouts.play import Player
-    from turnwise.training.sources import starts_of
+    from turnwise.rollouts.player import Player
+    from turnwise.training.candidate_states import starts_of
 
     policy, tokenizer = load_policy(str(tiny_path()))
     chat, env = ChatTokens(tokenizer), HouseholdEnv()

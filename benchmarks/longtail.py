@@ -51,7 +51,7 @@ from turnwise.planning.pace import Pace
 from turnwise.planning.schedules import Played, Schedule, Site, play
 from turnwise.planning.simulation import bound
 from turnwise.planning.workload import Group
-from turnwise.rollouts.play import Player, Tally
+from turnwise.rollouts.player import Player, Tally
 
 DISTINCT = (
     1000  # different actions; a random policy gets only two, because otherwise no two rollouts would ever act alike

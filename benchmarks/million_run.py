@@ -23,12 +23,12 @@ from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.engines.engine import Sample, Sampling, Told
+from turnwise.training.build_parts import build_parts
 from turnwise.training.build_player import player_of
-from turnwise.training.candidates import read_candidates
 from turnwise.training.main import PHASES
 from turnwise.training.module import PolicyModule
-from turnwise.training.parts import build_parts
 from turnwise.training.progress import Phases
+from turnwise.training.read_candidates import read_candidates
 from turnwise.training.state_choice import Choice
 
 CONF = Path(__file__).resolve().parents[1] / "conf"

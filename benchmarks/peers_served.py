@@ -33,7 +33,7 @@ class Server(Protocol):
 
 
 def serve(server: Server, work: Work) -> int:
-    """Plays all groups to their end with the rules of ``rollouts.play``, and returns the number of tokens that the
+    """Plays all groups to their end with the rules of ``rollouts.player``, and returns the number of tokens that the
     policy wrote.
     """
     chat, sampling = work.chat, work.sampling

@@ -34,7 +34,7 @@ from common import (
 )
 from household import Work, long_trajectories, states_by_turn
 from turnwise.engines.lanes import Lanes
-from turnwise.training.profile import profile
+from turnwise.training.profile_states import profile
 from turnwise.types import State
 
 

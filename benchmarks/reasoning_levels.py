@@ -34,8 +34,8 @@ from turnwise.envs.reasoning_gym.package import REFUSED, package
 from turnwise.errors import InputError
 from turnwise.evaluation.suites import openings, play_tasks
 from turnwise.models.shipped import weights_of
-from turnwise.rollouts.guard import guarded
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.environment_faults import guarded
+from turnwise.rollouts.player import Player
 
 LOW, HIGH = 0.15, 0.85
 

@@ -26,7 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from common import finish, positive
-from turnwise.training.outcome import comparison, load_evaluation
+from turnwise.training.evaluate import load_evaluation
+from turnwise.training.run_result import comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = {"tree": ["engine.lanes=1"], "vllm": ["engine=vllm", "engine.local.eager=true", "engine.local.kv_gb=1"]}

@@ -103,7 +103,7 @@ class Grouped(Ours):
     def attending(self) -> Any:
         from grouper import GroupedTree
 
-        return patch("turnwise.models.score.plan_of", GroupedTree)
+        return patch("turnwise.models.packed_logprobs.plan_of", GroupedTree)
 
 
 class Padded:

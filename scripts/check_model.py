@@ -32,11 +32,11 @@ from rich.table import Table
 from turnwise.console import sized, until_stopped
 from turnwise.errors import InputError, refuse_twice
 from turnwise.files import atomic_write
-from turnwise.models.families import architectures
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy, with_adapter
+from turnwise.models.random_models import architectures
 from turnwise.models.shipped import weights_of
-from turnwise.rollouts.family import ALPHA, RANK, FamilyVerdict, filled, judge_family, rows_of
+from turnwise.rollouts.check_architecture import ALPHA, RANK, FamilyVerdict, filled, judge_family, rows_of
 from turnwise.rollouts.probe import probe
 from turnwise.training.exactness import refusal
 

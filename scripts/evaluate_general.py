@@ -23,9 +23,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from turnwise.errors import InputError
-from turnwise.evaluation.general import evaluate, headline
+from turnwise.evaluation.lm_eval_benchmarks import evaluate, headline
 from turnwise.models.shipped import weights_of
-from turnwise.runs.result import read_result, write_result
+from turnwise.runs.result_file import read_result, write_result
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -30,15 +30,14 @@ from turnwise.errors import InputError
 from turnwise.reports.markdown import cell, facts, table, write_section
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.pack import Update, pack
+from turnwise.training.build_parts import BasePolicy, Settings, build_parts, trainer_of
 from turnwise.training.build_player import player_of
-from turnwise.training.candidates import Candidates, read_candidates
 from turnwise.training.collection import Collection
 from turnwise.training.datamodule import Rollouts
-from turnwise.training.main import trainer_of
 from turnwise.training.module import PolicyModule
-from turnwise.training.parts import BasePolicy, Settings, build_parts
-from turnwise.training.process import prepare
+from turnwise.training.prepare_process import prepare
 from turnwise.training.progress import Phases
+from turnwise.training.read_candidates import Candidates, read_candidates
 from turnwise.training.recorder import Recorder
 from turnwise.training.state_choice import Choice
 from turnwise.types import Credit, Rewards, RolloutTree

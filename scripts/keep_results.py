@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from turnwise.errors import InputError
-from turnwise.runs.keep import finished, keep
+from turnwise.runs.keep_results import finished, keep
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -34,7 +34,7 @@ REFERENCE = {
     "engines": ["engines.engine"],
     "judges": ["judges.judge"],
     "settings": ["config.settings"],
-    "results": ["runs.result"],
+    "results": ["runs.result_file"],
 }
 """Page of the reference -> modules of the package on it."""
 

@@ -18,7 +18,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import Environment
 from turnwise.evaluation.suites import Episode, answer_skills, openings, play_tasks, repeat_rate
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
 from turnwise.types import Message
 
 Figures = dict[str, float]

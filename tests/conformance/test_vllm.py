@@ -31,7 +31,7 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy, plain_copy
 from turnwise.models.shipped import tiny_path
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
 
 PYTHON = os.environ.get("TURNWISE_VLLM_PYTHON")
 pytestmark = [

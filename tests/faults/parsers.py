@@ -57,9 +57,9 @@ from turnwise.reports.gates.recorded import read_recorded
 from turnwise.reports.gates.released import FEATURES, read_features
 from turnwise.reports.read_run import read_run
 from turnwise.runs.json_lines import each_line
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 from turnwise.training.checkpoint import damage
-from turnwise.training.outcome import read_evaluation
+from turnwise.training.evaluate import read_evaluation
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tests.integration.test_resume import finish, kill_when, metrics, train_line
 
 from turnwise.experiments.arguments import ask
 from turnwise.experiments.jobs import job_of
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 from turnwise.training.frozen_buffer import Frozen, Recording
 from turnwise.training.main import run
 

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import DictConfig
 
 from turnwise.errors import InputError, Stopped
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 from turnwise.training.main import run
 
 Compose = Callable[[list[str]], DictConfig]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.integration.test_resume import finish, kept_actions, kill_when, metrics, train_lines
 
 from turnwise.reports.run_metrics import Measured
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 
 pytestmark = pytest.mark.slow
 

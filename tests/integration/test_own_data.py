@@ -11,7 +11,7 @@ import pytest
 from omegaconf import DictConfig
 from tests.integration import bookings
 
-from turnwise.runs.result import Result, read_result
+from turnwise.runs.result_file import Result, read_result
 from turnwise.training.main import run
 
 METHODS = ["sft", "local", "pivotrl", "toolrl", "awpo", "mixed"]

@@ -12,7 +12,7 @@ import pytest
 from omegaconf import DictConfig
 
 from turnwise.config.schema import compose_config
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 from turnwise.training.main import run
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from tests.conformance.conftest import PYTHON as ALFWORLD
 from paper_models import model_folder
 from paper_rows import SHRUNK, Row, awpo, pivotrl, selective, trace
 from turnwise.config.check import check_config
-from turnwise.runs.result import Result, read_result
+from turnwise.runs.result_file import Result, read_result
 from turnwise.training.main import run
 
 Play = Callable[[Row], tuple[DictConfig, Result, dict[str, Any]]]

@@ -14,7 +14,7 @@ import pytest
 from omegaconf import DictConfig
 from tests.integration import bookings
 
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 from turnwise.training.main import run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export_pivots.py"

@@ -14,7 +14,7 @@ import pytest
 from tests.integration import bookings
 
 from turnwise.data.parse_trajectory import parse_trajectory
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tests.integration.test_ranks import rows
 from tests.integration.test_resume import finish, kept_actions, kill_when, metrics, read_rows, saved
 
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 from turnwise.training.main import run
 
 FALLING = (  # six groups are few: the share of the mixed ones moves at once

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from turnwise.models.shipped import tiny_path
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 from turnwise.training.evaluate import Measure
 from turnwise.training.main import run
 

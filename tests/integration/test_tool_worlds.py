@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 from turnwise.training.main import run
 
 

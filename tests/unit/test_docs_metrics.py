@@ -30,7 +30,7 @@ from turnwise.config.schema import compose_config
 from turnwise.config.settings import RolloutSettings, UpdateSettings
 from turnwise.engines.engine import Sampling
 from turnwise.engines.lanes import Lanes
-from turnwise.evaluation.held_out import Reply
+from turnwise.evaluation.reply_statistics import Reply
 from turnwise.evaluation.suites import Answer, Episode, Evaluation
 from turnwise.judges.offline import OfflineJudge
 from turnwise.models.attention import backbone, use_tree_attention
@@ -39,8 +39,7 @@ from turnwise.rollouts.pack import Update
 from turnwise.rollouts.predictors.critic import Critic
 from turnwise.rollouts.predictors.online import OnlinePredictor
 from turnwise.runs.json_lines import each_line
-from turnwise.runs.result import write_result
-from turnwise.training.candidates import Candidates
+from turnwise.runs.result_file import write_result
 from turnwise.training.collection import Imitation, sampling_metrics
 from turnwise.training.costs import run_costs
 from turnwise.training.datamodule import Rollouts
@@ -49,10 +48,11 @@ from turnwise.training.health import Health
 from turnwise.training.main import PHASES
 from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import result_of, summary
-from turnwise.training.profile import Profiles
+from turnwise.training.profile_states import Profiles
+from turnwise.training.read_candidates import Candidates
 from turnwise.training.recorder import Gathered, Recorder, tree_record
 from turnwise.training.reprofile import Reprofile
+from turnwise.training.run_result import result_of, summary
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.config.schema import compose_config
-from turnwise.runs.folder import claim
+from turnwise.runs.claim_folder import claim
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")

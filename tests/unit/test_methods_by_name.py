@@ -11,7 +11,7 @@ from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import compose_config
 from turnwise.models.shipped import WORLDS
-from turnwise.runs.identity import config_hash
+from turnwise.runs.config_hash import config_hash
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from turnwise.config.schema import compose_config
-from turnwise.runs.folder import claim
-from turnwise.runs.result import write_result
+from turnwise.runs.claim_folder import claim
+from turnwise.runs.result_file import write_result
 
 ROOT = Path(__file__).parents[2]
 

@@ -240,7 +240,7 @@ class EvaluationSettings:
         items: number of items of each out-of-domain suite.
         every: number of iterations between two evaluations during training. With 0 there are none during training.
         seed: seed of the choice of tasks and items. Seeds other than 0 give none of the tasks and items of seed 0
-            (``evaluation.fresh``).
+            (``evaluation.fresh_tasks``).
         environment: whether tasks of the environment are evaluated. With None, they are evaluated unless the run reads
             a ``data.file`` in which no dialogue belongs to the environment.
         suites: further out-of-domain suites, name -> environment. ``items`` held-out tasks of each are played greedily.

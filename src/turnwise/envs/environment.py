@@ -116,7 +116,7 @@ class Environment(Protocol):
     These attributes are optional:
 
     - ``waits = True``: the environment's steps wait for commands, worker processes or servers. Sessions are then
-      stepped in several threads, and each session by only one thread at a time (``rollouts.answers``).
+      stepped in several threads, and each session by only one thread at a time (``rollouts.environment_steps``).
     - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
       process or a server (``rollouts.live_limit``). If one group has more rollouts than this, they still run at once,
       but no other group runs meanwhile.

@@ -14,11 +14,11 @@ from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.environment import prepare, tools_of, tried
-from turnwise.evaluation.fresh import fresh_items, fresh_tasks
-from turnwise.evaluation.held_out import Reply
+from turnwise.evaluation.fresh_tasks import fresh_items, fresh_tasks
+from turnwise.evaluation.reply_statistics import Reply
 from turnwise.evaluation.skills import SKILLS
-from turnwise.rollouts.guard import guarded
-from turnwise.rollouts.play import Player, Tally
+from turnwise.rollouts.environment_faults import guarded
+from turnwise.rollouts.player import Player, Tally
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, Task
 
@@ -159,7 +159,7 @@ def answer_skills(
     on_done: Callable[[int], None] | None = None,
 ) -> list[Answer]:
     """Returns the policy's greedy answers to ``count`` test items of each toy skill, drawn at ``seed``
-    (``evaluation.fresh``).
+    (``evaluation.fresh_tasks``).
     """
     answers = []
     greedy = Sampling(temperature=0, max_tokens=max_tokens)
@@ -188,7 +188,7 @@ def play_suite(
         chat: converts messages to tokens.
         name: name under which the suite is reported.
         environment: the environment that the run does not train on.
-        count, seed: the number of tasks, and the seed with which they are drawn (:mod:`turnwise.evaluation.fresh`).
+        count, seed: the number of tasks, and the seed with which they are drawn (:mod:`turnwise.evaluation.fresh_tasks`).
         on_done: called with the number of episodes that have just ended.
 
     Raises:

@@ -19,10 +19,14 @@ from turnwise.config.hydra_errors import explain
 from turnwise.config.schema import compose_config
 from turnwise.experiments.jobs import Asked, Job, job_of, picked
 from turnwise.files import KeptValues, checksum
-from turnwise.runs.identity import config_hash
+from turnwise.runs.config_hash import config_hash
 
 _PACKAGE = Path(__file__).parents[1]
-CODE = (_PACKAGE / "config", _PACKAGE / "runs" / "identity.py", Path(__file__))  # source files on which a hash depends
+CODE = (
+    _PACKAGE / "config",
+    _PACKAGE / "runs" / "config_hash.py",
+    Path(__file__),
+)  # source files on which a hash depends
 # matches overrides that make a hash depend on folders other than ``conf/``, or on the running process
 _OUTSIDE = re.compile(r"searchpath|oc\.env|hydra:")
 _ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
@@ -31,7 +35,7 @@ _ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
 @dataclass(slots=True)
 class RowHashes:
     """Computes the configuration hash of a job, which is one run of a sweep, and caches it. The hash is that of
-    ``turnwise.runs.identity.config_hash``.
+    ``turnwise.runs.config_hash.config_hash``.
 
     The configuration of a row is composed only once for all its seeds and for all sweeps that refer to it. If the path
     ``kept`` of a cache file is given, hashes are read from this file and no configuration is composed. If the files on

@@ -18,8 +18,8 @@ from turnwise.errors import InputError
 from turnwise.experiments.jobs import Job
 from turnwise.files import atomic_write
 from turnwise.runs.config_file import read_record
-from turnwise.runs.identity import config_hash, hash_of
-from turnwise.runs.result import ResultError, read_result
+from turnwise.runs.config_hash import config_hash, hash_of
+from turnwise.runs.result_file import ResultError, read_result
 
 State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cannot run"]
 

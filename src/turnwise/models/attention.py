@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
-from turnwise.models.deltas import KIND, heed_plans
+from turnwise.models.gated_delta_layers import KIND, heed_plans
 from turnwise.models.recurrence import Flow, flow_of_tree
 from turnwise.models.rope import fix_rope
 

@@ -15,11 +15,10 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrai
 from transformers.utils import logging as hf_logging
 
 from turnwise.errors import InputError
-from turnwise.models.adapters import ADAPTER, check_adapter
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.head import Head
-from turnwise.models.vocabulary import check_patterns, check_special, check_tokenizer, check_vocabulary
-from turnwise.models.weights import (
+from turnwise.models.check_adapter import ADAPTER, check_adapter
+from turnwise.models.check_tokenizer import check_patterns, check_special, check_tokenizer, check_vocabulary
+from turnwise.models.check_weights import (
     WeightsError,
     check_embeddings,
     check_finite,
@@ -29,6 +28,7 @@ from turnwise.models.weights import (
     tensor_names,
     weight_files,
 )
+from turnwise.models.head import Head
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from turnwise.config.settings import LoraSettings
-from turnwise.models.score import score
+from turnwise.models.packed_logprobs import score
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.shape import blank
 
@@ -23,7 +23,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 @dataclass(slots=True)
 class _Rows:
-    """A packed micro-batch (``models.score.PackedTokens``) of which only the shapes are used."""
+    """A packed micro-batch (``models.packed_logprobs.PackedTokens``) of which only the shapes are used."""
 
     ids_BS: Tensor
     position_BS: Tensor
@@ -45,7 +45,7 @@ def activation_bytes(
 ) -> int:
     """Returns the bytes of the tensors that autograd keeps for one packed micro-batch. Parameters are not counted.
 
-    The forward pass of a run (``models.score.score``) is traced for a model with one layer and for a model with two
+    The forward pass of a run (``models.packed_logprobs.score``) is traced for a model with one layer and for a model with two
     layers. The difference is the number of bytes per further layer. Tensors that share memory count once. GPU kernels
     are assumed to keep as much as CPU kernels, apart from workspaces.
 

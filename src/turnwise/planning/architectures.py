@@ -15,8 +15,8 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, PretrainedConfig
 
 from turnwise.errors import InputError
+from turnwise.models.check_weights import read_json
 from turnwise.models.shipped import weights_of
-from turnwise.models.weights import read_json
 
 LAYERS = 10_000  # largest number of layers that a planned model may have
 

@@ -14,7 +14,7 @@ from turnwise.planning.gpus import Gpu
 from turnwise.planning.memory import at_a_time, gpus_of
 from turnwise.planning.shape import Shape
 from turnwise.planning.tokens import Around, Tokens, collections
-from turnwise.training.profile import SHARD
+from turnwise.training.profile_states import SHARD
 
 
 @dataclass(frozen=True, slots=True)

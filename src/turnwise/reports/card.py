@@ -29,7 +29,7 @@ from turnwise.reports.sentences import (
 )
 from turnwise.reports.views import domain_rows, reply_rows
 from turnwise.runs.config_file import read_record
-from turnwise.runs.result import Comparison, Result, read_result
+from turnwise.runs.result_file import Comparison, Result, read_result
 
 PAPERS = {
     "pivotrl": "2603.21383",

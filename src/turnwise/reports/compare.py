@@ -14,8 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.errors import InputError
 from turnwise.files import read_yaml
-from turnwise.runs.identity import recorded
-from turnwise.runs.result import Result, ResultError, read_result
+from turnwise.runs.config_hash import recorded
+from turnwise.runs.result_file import Result, ResultError, read_result
 
 
 class Estimate(Protocol):
@@ -140,7 +140,7 @@ def read_metric(result: Result, metric: str) -> float | None:
     for part in metric.split("."):
         if not isinstance(node, Mapping) and not hasattr(node, part):
             raise InputError(
-                f"metric {metric!r}: result.json has no entry {part!r}; turnwise/runs/result.py lists the entries"
+                f"metric {metric!r}: result.json has no entry {part!r}; turnwise/runs/result_file.py lists the entries"
             )
         node = node.get(part) if isinstance(node, Mapping) else getattr(node, part)
         if node is None:

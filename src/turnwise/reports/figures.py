@@ -11,7 +11,7 @@ from turnwise.reports.labels import words
 from turnwise.reports.read_run import Profile, ReportedRun
 from turnwise.reports.sentences import duration, interval, signed
 from turnwise.reports.svg import DOWN, INK, MUTED, NARROW, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
-from turnwise.runs.result import OutOfDomain
+from turnwise.runs.result_file import OutOfDomain
 
 DIAGNOSTICS = (
     *("train/kl_ref", "train/entropy", "train/repeat_rate", "train/grad_norm", "train/clip_fraction"),

@@ -27,7 +27,7 @@ from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
 from turnwise.reports.training_curves import overlays
 from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
-from turnwise.runs.status import Status, progress, remaining
+from turnwise.runs.status_file import Status, progress, remaining
 
 BROWSER = "rollouts.html"  # name of the page that turnwise.reports.rollout_browser writes
 CONFIG_LIMIT = 120_000  # largest number of characters of the configuration on the page

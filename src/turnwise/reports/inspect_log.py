@@ -20,7 +20,7 @@ from turnwise.reports.card import base_of
 from turnwise.reports.portable import cleaner
 from turnwise.runs.config_file import read_record
 from turnwise.runs.json_lines import checked_lines
-from turnwise.runs.result import ResultError, read_result
+from turnwise.runs.result_file import ResultError, read_result
 
 REMEDY = (
     "logs of Inspect need inspect-ai: `make inspect` installs it (pip install --no-deps -r requirements-inspect.txt)"

@@ -23,7 +23,7 @@ from turnwise.reports.svg import SERIES, Figure, canvas, label, standalone, to_s
 from turnwise.reports.tables import Table, to_markdown
 from turnwise.reports.verdict import Paired
 from turnwise.reports.views import Branch, ShownTurn, TreeView
-from turnwise.runs.keep import finished
+from turnwise.runs.keep_results import finished
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from turnwise.runs.config_file import RECORD
-from turnwise.runs.identity import shown_only
+from turnwise.runs.config_hash import shown_only
 
 MASK = "[masked]"
 _SECRET = r"(?:token|key|secret|passwo?rd|passwd|credentials?|authorization|cookie)"

@@ -19,8 +19,8 @@ import numpy as np
 
 from turnwise.files import parse_yaml, read_yaml
 from turnwise.runs.json_lines import json_object
-from turnwise.runs.result import Result, ResultError, read_result
-from turnwise.runs.status import Status, read_status
+from turnwise.runs.result_file import Result, ResultError, read_result
+from turnwise.runs.status_file import Status, read_status
 
 
 @dataclass(frozen=True, slots=True)

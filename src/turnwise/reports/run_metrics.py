@@ -18,7 +18,7 @@ from turnwise.experiments.jobs import Job
 from turnwise.files import written
 from turnwise.reports.compare import read_metric
 from turnwise.runs.json_lines import checked_rows, text_file
-from turnwise.runs.result import Result, ResultError, read_result
+from turnwise.runs.result_file import Result, ResultError, read_result
 
 Outcomes = Mapping[str, Mapping[str, list[float]]]
 """Suite -> task -> score of each attempt, from 0 to 1. Held-out episodes form a single suite with an empty name."""
@@ -70,7 +70,7 @@ class Damaged(InputError):
 
 @dataclass(frozen=True)
 class Measured:
-    """A finished run, or its compressed copy that :mod:`turnwise.runs.keep` made.
+    """A finished run, or its compressed copy that :mod:`turnwise.runs.keep_results` made.
 
     A metric is one of
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.runs.result import Comparison, Nats, Result
+from turnwise.runs.result_file import Comparison, Nats, Result
 
 SCALE_NOTES = {
     "tiny": "A tiny model can show how a method works, but not reach a paper's scores.",

@@ -26,7 +26,7 @@ from turnwise.reports.verdict import (
     entry_verdict,
     rests_on_one_seed,
 )
-from turnwise.runs.result import Result, read_result
+from turnwise.runs.result_file import Result, read_result
 
 HashOf = Callable[[Job], str]
 """The type of a function that returns the configuration hash that a run would have if it were started now. The function

@@ -15,7 +15,7 @@ from turnwise.reports.paper import PaperTable, pairs
 from turnwise.reports.same_tasks import task_notes
 from turnwise.reports.sentences import all_on_dialogues, count, duration, scale_sentence, signed
 from turnwise.reports.sentences import interval as bounds_text
-from turnwise.runs.result import Result
+from turnwise.runs.result_file import Result
 
 INTERVALS = (
     "`+-` is half the 95 % Student's t interval over seeds. Square brackets are the 95 % interval of a single seed "

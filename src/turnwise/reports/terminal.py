@@ -19,7 +19,7 @@ from turnwise.reports.sentences import (
     scale_sentence,
     verifier_sentence,
 )
-from turnwise.runs.result import Result
+from turnwise.runs.result_file import Result
 from turnwise.text import plain
 
 STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow", "unfinished": "bold yellow"}

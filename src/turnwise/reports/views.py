@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import escape
 
 from turnwise.reports.read_run import Pair
-from turnwise.runs.result import Comparison, HeldOut, InDomain, Replies, Result
+from turnwise.runs.result_file import Comparison, HeldOut, InDomain, Replies, Result
 
 MESSAGE_LIMIT = 1_600  # largest number of characters of one message
 GOAL_LIMIT = 300

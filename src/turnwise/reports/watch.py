@@ -16,8 +16,8 @@ from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.reports.sentences import result_verdict
 from turnwise.runs.json_lines import json_object
-from turnwise.runs.result import ResultError, read_result
-from turnwise.runs.status import progress, read_status, remaining
+from turnwise.runs.result_file import ResultError, read_result
+from turnwise.runs.status_file import progress, read_status, remaining
 
 SHOWN = {  # key of metrics.jsonl -> title of its column
     "train/reward_mean": "reward",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import unwrapped
-from turnwise.models.score import score
+from turnwise.models.packed_logprobs import score
 from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention, sampled
 
 EXACT, NEAR = 1e-5, 1e-4  # limits: EXACT for loss and gradient (relative), NEAR for log-probs of the engine (nats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from turnwise.envs.environment import Environment, EnvironmentFault, Session
-from turnwise.rollouts.guard import guarded
+from turnwise.rollouts.environment_faults import guarded
 from turnwise.types import Task
 
 
@@ -18,7 +18,7 @@ class Episodes:
     """
 
     environment: Environment
-    seconds: float | None = None  # time limit of one call of the environment; see ``rollouts.guard``
+    seconds: float | None = None  # time limit of one call of the environment; see ``rollouts.environment_faults``
     kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
     _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 from turnwise.envs.environment import environment_of
 from turnwise.rollouts.demonstrated_reply import Anchored
+from turnwise.rollouts.environment_faults import guarded
 from turnwise.rollouts.episodes import Episodes
-from turnwise.rollouts.guard import guarded
 from turnwise.types import State, Turn
 
 

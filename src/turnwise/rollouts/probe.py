@@ -7,7 +7,7 @@ tokens at temperature 1 must agree.
 
 The probe takes little more time than loading the model, even for billions of parameters. It reduces attention windows
 to ``WINDOW`` tokens, uses only as many of the lowest layers as include every kind of layer, and cuts the vocabulary to
-its first tokens (``models.smaller_model``). The whole vocabulary is compared once, after one token. If log-probs differ
+its first tokens (``models.shrink_temporarily``). The whole vocabulary is compared once, after one token. If log-probs differ
 with the cut vocabulary, they are measured again with the whole one. The model stays in the mode in which it was loaded,
 so that random noise of a training mode is found. If the weights are less precise than float32, a difference above the
 limit is measured again in float32 on a copy of these layers, because rounding can exceed the limit.
@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import NAME, Plan, backbone, unwrapped
-from turnwise.models.deltas import KIND
+from turnwise.models.gated_delta_layers import KIND
 from turnwise.models.head import Head
-from turnwise.models.score import plan_of, score
-from turnwise.models.smaller_model import cut, narrowed
+from turnwise.models.packed_logprobs import plan_of, score
+from turnwise.models.shrink_temporarily import cut, narrowed
 from turnwise.rollouts.pack import Packed, pack
 from turnwise.types import Credit, RolloutTree, State, Task, Turn
 

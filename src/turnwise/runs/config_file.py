@@ -14,11 +14,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config.schema import ConfigError
 from turnwise.files import atomic_write
-from turnwise.runs.identity import flat, recorded
+from turnwise.runs.config_hash import flat, recorded
 
 RECORD, RESULT = "config.yaml", "result.json"
 _MOST = 2**20  # greatest size of config.yaml in bytes; a complete configuration has about ten thousand bytes
-_OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result.py)
+_OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result_file.py)
 _ABSENT = "not set"
 _SHOWN = 30  # greatest number of differences that a message lists
 
@@ -36,7 +36,7 @@ def write_record(cfg: DictConfig, folder: Path) -> None:
 def read_record(folder: Path) -> dict[str, Any]:
     """Reads ``config.yaml`` in ``folder`` and returns the settings that decide what the run in this folder computes.
 
-    :func:`turnwise.runs.identity.recorded` selects these settings.
+    :func:`turnwise.runs.config_hash.recorded` selects these settings.
 
     Raises:
         ConfigError: the file is damaged or is not a configuration. The message names the file and the remedy.

@@ -15,7 +15,7 @@ from turnwise.files import append, atomic_write
 
 logger = logging.getLogger(__name__)
 
-ZIPPED = ".gz"  # suffix of the compressed files of a kept run (runs/keep.py)
+ZIPPED = ".gz"  # suffix of the compressed files of a kept run (runs/keep_results.py)
 
 
 def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -13,10 +13,10 @@ from omegaconf import DictConfig
 from turnwise.config.schema import build
 from turnwise.engines.spool_file import Spool
 from turnwise.engines.spooled_engine import Spooled
-from turnwise.rollouts.play import Player
-from turnwise.runs.identity import config_hash
+from turnwise.rollouts.player import Player
+from turnwise.runs.config_hash import config_hash
+from turnwise.training.build_parts import BasePolicy, Parts, Settings
 from turnwise.training.distributed import DistributedContext
-from turnwise.training.parts import BasePolicy, Parts, Settings
 
 
 def player_of(

@@ -21,7 +21,7 @@ def call_format(given: Format | None, environment: Any, from_file: bool) -> Form
 
     The configured format (``reward.format``) is used if there is one. Otherwise the format is that of the environment
     if the environment's experts wrote the demonstrations. If the environment names no format, or the demonstrations
-    come from a file, the format is ``hermes``. For demonstrations from a file ``training.parts`` replaces it by the
+    come from a file, the format is ``hermes``. For demonstrations from a file ``training.build_parts`` replaces it by the
     format that the policy's chat template writes.
 
     Args:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from turnwise.rollouts.collect import Memory
-from turnwise.rollouts.play import Player, Tally
+from turnwise.rollouts.player import Player, Tally
 from turnwise.training.collector_thread import Overlap
 from turnwise.training.earlier_policies import become, remembered
 from turnwise.training.module import PolicyModule

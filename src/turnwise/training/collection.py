@@ -16,11 +16,11 @@ from turnwise.rollouts.collect import Collector, Experience, Memory
 from turnwise.rollouts.demonstrate import demonstration, paths
 from turnwise.rollouts.judge_scores import NOT_SUMS
 from turnwise.rollouts.pack import Update
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
+from turnwise.training.build_parts import Parts, Settings
 from turnwise.training.collect_ahead import Ahead
 from turnwise.training.frozen_buffer import Frozen
 from turnwise.training.module import PolicyModule
-from turnwise.training.parts import Parts, Settings
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.training.reprofile import Reprofile
 from turnwise.types import Credit, Rewards, RolloutTree, State

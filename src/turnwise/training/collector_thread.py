@@ -19,7 +19,7 @@ class Overlap(Generic[T]):
     """Runs functions in threads and keeps their results, which must be taken in the order of the functions' start.
 
     The threads are daemons, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at
-    once. Time limits that need signals (:mod:`turnwise.rollouts.guard`) have no effect in these threads.
+    once. Time limits that need signals (:mod:`turnwise.rollouts.environment_faults`) have no effect in these threads.
     """
 
     def __init__(self) -> None:

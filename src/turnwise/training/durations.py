@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.runs.identity import config_hash
+from turnwise.runs.config_hash import config_hash
 
 FILE = "durations.json"  # in this package; {"machine": ..., "minutes": {configuration hash at seed 0: minutes}}
 

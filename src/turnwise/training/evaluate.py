@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,20 +13,24 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.engines.engine import Sampling
-from turnwise.evaluation.fresh import fresh_tasks
+from turnwise.evaluation.fresh_tasks import fresh_tasks
+from turnwise.evaluation.reply_statistics import reply_of
 from turnwise.evaluation.skills import SKILLS
-from turnwise.evaluation.suites import Evaluation, answer_skills, play_suite, play_tasks
-from turnwise.rollouts.play import Player
-from turnwise.training.candidates import Candidates
+from turnwise.evaluation.suites import Answer, Episode, Evaluation, answer_skills, play_suite, play_tasks
+from turnwise.files import atomic_write
+from turnwise.rollouts.player import Player
+from turnwise.training.build_parts import BasePolicy, Settings
 from turnwise.training.collection import Collection
-from turnwise.training.held_out import negative_log_likelihood
+from turnwise.training.held_out_dialogues import negative_log_likelihood
 from turnwise.training.module import PolicyModule
-from turnwise.training.outcome import commit, read_evaluation, save_evaluation, summary
-from turnwise.training.parts import BasePolicy, Settings
 from turnwise.training.progress import Phases
+from turnwise.training.read_candidates import Candidates
 from turnwise.training.recorder import Recorder
+from turnwise.training.run_result import commit, summary
 from turnwise.training.sharding import is_sharded
 from turnwise.types import Task
+
+logger = logging.getLogger(__name__)
 
 
 class Measure:
@@ -182,3 +187,36 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
     named = [*models, str(settings.policy), weights.hexdigest(), acting, suites, *playing, code]
     named += [dialogues] if dialogues else []
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def save_evaluation(path: Path, evaluation: Evaluation) -> None:
+    """Writes episodes, answers and replies as JSON lines. The write is atomic, so an existing file is complete."""
+    rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
+    rows += [reply.record() for reply in evaluation.replies]
+    with atomic_write(path) as part:
+        part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def read_evaluation(path: Path) -> Evaluation | None:
+    """Reads the evaluation at ``path``. Returns None if the file is missing or, after a warning, if it is damaged."""
+    try:
+        return load_evaluation(path)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, RecursionError):  # the file is not JSON, or it has other keys
+        logger.warning("%s is damaged; the evaluation is repeated", path)
+        return None
+
+
+def load_evaluation(path: Path) -> Evaluation:
+    """Reads an evaluation that :func:`save_evaluation` wrote."""
+    evaluation = Evaluation()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "reply" in row:
+            evaluation.replies.append(reply_of(row))
+        elif "suite" in row:
+            evaluation.answers.append(Answer(**row))
+        else:
+            evaluation.episodes.append(Episode(**row))
+    return evaluation

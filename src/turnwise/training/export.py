@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwise.config.settings import PolicySettings
 from turnwise.files import writing
-from turnwise.models.adapters import note_base
+from turnwise.models.check_adapter import note_base
 from turnwise.models.policy import plain_copy
 from turnwise.models.shipped import weights_of
 from turnwise.training.sharding import Whole, is_sharded

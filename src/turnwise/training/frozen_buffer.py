@@ -24,7 +24,7 @@ from turnwise.algo.gates.gate import Gate
 from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
 from turnwise.files import atomic_write
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
 from turnwise.training.branch_metrics import trajectories
 from turnwise.training.distributed import DistributedContext
 from turnwise.types import GateDecision, RolloutTree, State, Task, Turn

@@ -11,28 +11,26 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from hydra.utils import instantiate
-from lightning import Callback, Trainer
-from lightning.pytorch.loggers import Logger
+from lightning import Callback
 from omegaconf import DictConfig
 
 from turnwise.console import Terminal
 from turnwise.reports.terminal import print_summary
 from turnwise.reports.write_pages import write_pages
-from turnwise.rollouts.play import Player
-from turnwise.runs.result import read_result, write_result
+from turnwise.rollouts.player import Player
+from turnwise.runs.result_file import read_result, write_result
+from turnwise.training.build_parts import Parts, Settings, build_parts, trainer_of
 from turnwise.training.build_player import player_of, spooled
-from turnwise.training.candidates import read_candidates
 from turnwise.training.check_judge import Proof
-from turnwise.training.checkpoint import WholeCheckpointIO, newest
+from turnwise.training.checkpoint import newest
 from turnwise.training.collection import Collection
 from turnwise.training.costs import run_costs
 from turnwise.training.datamodule import Rollouts
-from turnwise.training.distributed import environments, joined, label_of
+from turnwise.training.distributed import joined, label_of
 from turnwise.training.evaluate import EvaluateBetween, Measure
 from turnwise.training.export import export
 from turnwise.training.first_lines import opening_lines, untrained_lines
-from turnwise.training.folder_check import StillThere
+from turnwise.training.folder_still_there import StillThere
 from turnwise.training.frozen_buffer import Frozen, Recording, drawn
 from turnwise.training.gate_savings import gate_counts
 from turnwise.training.health import Health
@@ -40,11 +38,11 @@ from turnwise.training.live_page import Live
 from turnwise.training.loggers import started
 from turnwise.training.module import PolicyModule
 from turnwise.training.out_of_memory import explained_memory
-from turnwise.training.outcome import command, result_of, summary
-from turnwise.training.parts import Parts, Settings, build_parts
-from turnwise.training.process import prepare
+from turnwise.training.prepare_process import prepare
 from turnwise.training.progress import Advance, Phases
+from turnwise.training.read_candidates import read_candidates
 from turnwise.training.recorder import Recorder
+from turnwise.training.run_result import command, result_of, summary
 from turnwise.training.signals import named_signals, own_signals
 from turnwise.training.state_choice import Choice
 from turnwise.types import State
@@ -149,24 +147,3 @@ def frozen_groups(
     with phases.phase("record", count) as advance:
         recording = Recording(player, parts.allocator, parts.gate, folder, key, begin, module.distributed)
         return recording(drawn(states, count, settings.seed), advance)
-
-
-def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], loggers: Sequence[Logger]) -> Trainer:
-    """Returns Lightning's ``Trainer``. One epoch is one iteration.
-
-    The trainer's validation evaluates the policy every ``eval.every`` iterations.
-    """
-    every = settings.eval.every
-    trainer: Trainer = instantiate(
-        cfg.trainer,
-        callbacks=callbacks,
-        logger=[*loggers] or False,
-        plugins=[WholeCheckpointIO(), *environments()],
-        use_distributed_sampler=False,  # the collection decides what each process trains on
-        default_root_dir=str(settings.folder),
-        check_val_every_n_epoch=every or None,
-        limit_val_batches=1 if every else 0,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    return trainer

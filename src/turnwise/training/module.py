@@ -27,13 +27,13 @@ from turnwise.engines.engine import Engine
 from turnwise.engines.staged_weights import stage
 from turnwise.errors import Stopped
 from turnwise.rollouts.pack import Packed, Update
-from turnwise.rollouts.split import smaller
+from turnwise.rollouts.split_micro_batches import smaller
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.out_of_memory import out_of_memory
 from turnwise.training.passes import Passes
 from turnwise.training.recompute import enable_recompute, recomputing
-from turnwise.training.scoring import Scoring
 from turnwise.training.sharding import FullySharded, Whole, is_sharded
+from turnwise.training.update_logprobs import Scoring
 
 logger = logging.getLogger(__name__)
 _KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # attributes that checkpoints contain

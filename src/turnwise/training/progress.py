@@ -16,7 +16,7 @@ import lightning as L
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from turnwise.console import Terminal
-from turnwise.runs.status import Status, remaining
+from turnwise.runs.status_file import Status, remaining
 from turnwise.text import plain
 
 if TYPE_CHECKING:

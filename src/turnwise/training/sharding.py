@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor
 
 from turnwise.files import PART, atomic_write, writing
 from turnwise.models.attention import backbone
-from turnwise.models.score import score
+from turnwise.models.packed_logprobs import score
 from turnwise.training.checkpoint import BEFORE, LAST, seal
 
 _PROBE = 1 << 20  # bytes of a test write, whose error shows why the disk refused to write

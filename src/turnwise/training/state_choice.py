@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from turnwise.algo.states.lazy import chosen, ids_of
 from turnwise.algo.states.pivots import summarise
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
+from turnwise.training.build_parts import Parts, Settings
 from turnwise.training.module import PolicyModule
-from turnwise.training.parts import Parts, Settings
-from turnwise.training.profile import Profiles, profile
+from turnwise.training.profile_states import Profiles, profile
 from turnwise.training.progress import Phases
 from turnwise.training.reprofile import Reprofile
 from turnwise.training.sharding import is_sharded

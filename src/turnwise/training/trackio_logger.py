@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 
 from turnwise.errors import InputError
-from turnwise.runs.result import ResultError, read_result
+from turnwise.runs.result_file import ResultError, read_result
 
 ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # variables that make Trackio send data to a server
 

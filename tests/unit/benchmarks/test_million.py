@@ -10,7 +10,7 @@ import pytest
 
 import million
 from turnwise.data.trajectories import read_trajectories, write_trajectories
-from turnwise.training.profile import SHARD
+from turnwise.training.profile_states import SHARD
 
 
 def test_made_trajectories_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from turnwise.engines.prefill import Segment, SideBySide
 from turnwise.engines.recurrent_states import segments_from
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.families import small_config, small_model
+from turnwise.models.random_models import small_config, small_model
 
 END = 5
 DRAWN = Sampling(temperature=0.8, max_tokens=6)

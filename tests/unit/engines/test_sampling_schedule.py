@@ -14,7 +14,7 @@ from turnwise.engines.lanes import Lanes
 from turnwise.engines.sampling_schedule import Rounds, Slices, check_schedule
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.families import small_config, small_model
+from turnwise.models.random_models import small_config, small_model
 
 MakeModel = Callable[..., Any]
 END = 5

@@ -10,7 +10,7 @@ import pytest
 
 from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.rollouts.guard import guarded
+from turnwise.rollouts.environment_faults import guarded
 
 
 async def late(cancelled: threading.Event) -> None:

@@ -17,8 +17,8 @@ from turnwise.envs.search import SearchEnv
 from turnwise.evaluation.suites import Answer, Evaluation, play_suite
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
-from turnwise.rollouts.play import Player
-from turnwise.training.outcome import out_of_domain
+from turnwise.rollouts.player import Player
+from turnwise.training.run_result import out_of_domain
 
 CONF = Path(__file__).parents[3] / "conf"
 

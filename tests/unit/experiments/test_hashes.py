@@ -16,9 +16,9 @@ from turnwise.experiments.arguments import ask
 from turnwise.experiments.hashes import CODE, RowHashes
 from turnwise.experiments.jobs import job_of, jobs, of_pilots, played
 from turnwise.experiments.table import sweep_names
-from turnwise.runs.identity import config_hash
-from turnwise.runs.keep import finished
-from turnwise.runs.result import read_result
+from turnwise.runs.config_hash import config_hash
+from turnwise.runs.keep_results import finished
+from turnwise.runs.result_file import read_result
 
 ROOT = Path(__file__).parents[3]
 CONF, RESULTS = ROOT / "conf", ROOT / "results"

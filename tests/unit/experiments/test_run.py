@@ -18,8 +18,8 @@ from turnwise.experiments.arguments import ask
 from turnwise.experiments.jobs import jobs
 from turnwise.experiments.run import run_sweep
 from turnwise.experiments.state import Recorded, error_file
-from turnwise.runs.identity import config_hash
-from turnwise.runs.result import write_result
+from turnwise.runs.config_hash import config_hash
+from turnwise.runs.result_file import write_result
 
 
 class Bench:

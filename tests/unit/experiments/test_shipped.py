@@ -14,8 +14,8 @@ from turnwise.experiments.claims import SCALES
 from turnwise.experiments.jobs import Asked, job_of, jobs
 from turnwise.experiments.table import find_sweep, sweep_names
 from turnwise.reports.run_metrics import Measured
-from turnwise.runs.identity import config_hash
-from turnwise.runs.result import Result
+from turnwise.runs.config_hash import config_hash
+from turnwise.runs.result_file import Result
 
 CONF = Path(__file__).parents[3] / "conf"
 NAMES = sweep_names(CONF)

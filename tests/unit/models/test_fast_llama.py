@@ -11,7 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.models.attention import Plan, backbone, use_tree_attention
 from turnwise.models.fast_llama import Lean, forward_of
-from turnwise.models.score import plan_of
+from turnwise.models.packed_logprobs import plan_of
 
 
 def causal(ids: torch.Tensor) -> Plan:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.models.qwen3_next import modeling_qwen3_next as library
 
 from turnwise.models.attention import OfTrees, PackedTree, depth_of, use_tree_attention
-from turnwise.models.families import small_config, small_model
+from turnwise.models.random_models import small_config, small_model
 from turnwise.models.recurrence import Flow, flow_of_tree, pick
 from turnwise.rollouts.trie import Trie
 from turnwise.training.recompute import enable_recompute, recomputing

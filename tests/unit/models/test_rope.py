@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.families import small_config, small_model
 from turnwise.models.policy import plain_copy
+from turnwise.models.random_models import small_config, small_model
 from turnwise.rollouts.against_paths import against_paths
 
 FIRST = 64  # tokens of the original training

@@ -9,9 +9,9 @@ import torch
 
 from turnwise.config.settings import LoraSettings
 from turnwise.models.attention import PackedTree
-from turnwise.models.families import small_config
+from turnwise.models.packed_logprobs import score
 from turnwise.models.policy import load_policy
-from turnwise.models.score import score
+from turnwise.models.random_models import small_config
 from turnwise.models.shipped import tiny_path
 from turnwise.planning.activations import activation_bytes
 from turnwise.planning.architectures import Architecture, architecture
@@ -21,7 +21,9 @@ from turnwise.planning.architectures import Architecture, architecture
 def test_the_shipped_policy_keeps_what_was_counted(
     rank: int, rows: int, tokens: int, scored: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnwise.models.score.plan_of", PackedTree)  # what an accelerator runs, and plans are of
+    monkeypatch.setattr(
+        "turnwise.models.packed_logprobs.plan_of", PackedTree
+    )  # what an accelerator runs, and plans are of
     model, _ = load_policy(tiny_path(), rank=rank, alpha=32)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, torch.Tensor] = {}

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from turnwise.config.settings import LoraSettings
 from turnwise.models.attention import PackedTree
+from turnwise.models.packed_logprobs import score
 from turnwise.models.policy import load_policy
-from turnwise.models.score import score
 from turnwise.models.shipped import tiny_path
 from turnwise.planning import flops
 from turnwise.planning.architectures import architecture
@@ -37,7 +37,9 @@ def test_qwen3_8b_costs_two_flops_a_parameter() -> None:
 
 @pytest.mark.parametrize("rank", [0, 16])
 def test_against_the_counter_of_torch(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.models.score.plan_of", PackedTree)  # what an accelerator runs, and plans are of
+    monkeypatch.setattr(
+        "turnwise.models.packed_logprobs.plan_of", PackedTree
+    )  # what an accelerator runs, and plans are of
     rows, tokens, scored = 2, 128, 64
     model, _ = load_policy(tiny_path(), rank=rank, alpha=32)
     ids = torch.zeros(rows, tokens, dtype=torch.long)

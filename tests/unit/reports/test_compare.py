@@ -15,7 +15,7 @@ from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import collect, read_metric
 from turnwise.reports.paper import pairs, read_paper
 from turnwise.reports.tables import estimate_text, paper_tables, run_table, to_markdown
-from turnwise.runs.result import Result
+from turnwise.runs.result_file import Result
 
 SWEEP = {
     "paper": "P",

@@ -11,7 +11,7 @@ from turnwise.errors import InputError
 from turnwise.experiments.table import read_sweep
 from turnwise.reports.curves_over_updates import Progress, by_update, during_figure
 from turnwise.reports.run_metrics import Measured
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 
 
 def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> Measured:

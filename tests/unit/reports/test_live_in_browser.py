@@ -15,7 +15,7 @@ from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.compare import collect
 from turnwise.reports.html_pages import comparison_page, write_page, write_report
 from turnwise.reports.tables import run_table
-from turnwise.runs.status import Status
+from turnwise.runs.status_file import Status
 
 pytestmark = pytest.mark.slow
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}

@@ -11,7 +11,7 @@ from turnwise.errors import InputError
 from turnwise.reports.reach import Cost, curve, reach_table, reached
 from turnwise.reports.run_metrics import Measured
 from turnwise.reports.tables import to_markdown
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 
 
 def save(folder: Path, evaluations: dict[int, tuple[float, float]], iterations: int, **result: float) -> Measured:

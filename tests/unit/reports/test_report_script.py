@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from turnwise.runs.keep import keep
+from turnwise.runs.keep_results import keep
 
 ROOT = Path(__file__).parents[3]
 

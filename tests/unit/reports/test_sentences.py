@@ -21,7 +21,7 @@ from turnwise.reports.sentences import (
     verifier_sentence,
 )
 from turnwise.reports.terminal import print_summary, summary_lines
-from turnwise.runs.result import Comparison, Result, write_result
+from turnwise.runs.result_file import Comparison, Result, write_result
 
 
 def compared(base, after, bounds, tasks=192):

@@ -13,7 +13,7 @@ from turnwise.experiments.claims import comparison
 from turnwise.reports import run_metrics
 from turnwise.reports.run_metrics import Measured
 from turnwise.reports.verdict import decide, decide_gate, settled
-from turnwise.runs.result import read_result
+from turnwise.runs.result_file import read_result
 
 SWEEP = """
 paper: P

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from turnwise.reports.newest import so_far
 from turnwise.reports.read_run import ReportedRun
 from turnwise.reports.views import MESSAGE_LIMIT, clip, goal, in_domain_rows, tree_views
-from turnwise.runs.result import InDomain, Result
+from turnwise.runs.result_file import InDomain, Result
 
 
 def test_equal_samples_become_one_with_a_count(make):

@@ -25,7 +25,7 @@ from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
 from turnwise.rollouts.collect import Collector
 from turnwise.rollouts.pack import Update
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
 from turnwise.training.recorder import Gathered, Recorder
 
 TURNS = 3

@@ -12,8 +12,8 @@ from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.envs.household.environment import HouseholdEnv
-from turnwise.rollouts import play
-from turnwise.rollouts.play import Player
+from turnwise.rollouts import player as playing
+from turnwise.rollouts.player import Player
 from turnwise.types import State
 
 
@@ -44,7 +44,7 @@ class Inventive:
 
 
 def test_verdicts_on_single_actions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play, "KEPT", 20)
+    monkeypatch.setattr(playing, "KEPT", 20)
     policy, world = Inventive(), HouseholdEnv()
     player: Player = Player(policy, world, policy, Sampling(), max_turns=1)  # type: ignore[arg-type]
     task = world.tasks("train", 1)[0]

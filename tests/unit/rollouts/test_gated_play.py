@@ -25,7 +25,7 @@ from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.reports.gates.recorded import read_recorded
 from turnwise.rollouts.collect import Collector, Experience
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
 from turnwise.training.group_metrics import reward_metrics
 from turnwise.training.recorder import tree_record
 from turnwise.types import RolloutTree, State, Task, Turn

@@ -19,7 +19,7 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
 from turnwise.types import RolloutTree
 
 HORIZON = 5

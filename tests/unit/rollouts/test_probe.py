@@ -11,9 +11,9 @@ from transformers import LlamaForCausalLM
 
 from turnwise.errors import InputError
 from turnwise.models.attention import backbone, use_tree_attention
-from turnwise.models.families import small_config, small_model
-from turnwise.models.score import score
-from turnwise.models.smaller_model import cut, enough, narrowed
+from turnwise.models.packed_logprobs import score
+from turnwise.models.random_models import small_config, small_model
+from turnwise.models.shrink_temporarily import cut, enough, narrowed
 from turnwise.rollouts.probe import probe, probe_backbone
 from turnwise.training.exactness import check_policy
 

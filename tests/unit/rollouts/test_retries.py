@@ -19,7 +19,7 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings, play_tasks
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import ASSETS
-from turnwise.rollouts.play import Player, Tally
+from turnwise.rollouts.player import Player, Tally
 from turnwise.types import RolloutTree, Task
 
 TURNS = 3

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from tests.unit.runs.test_folder import config
+from tests.unit.runs.test_claim_folder import config
 
 from turnwise.config.schema import ConfigError
 from turnwise.errors import InputError, Stopped
-from turnwise.runs.folder import claim
+from turnwise.runs.claim_folder import claim
 
 
 def ended(cfg: DictConfig, error: BaseException, *files: str) -> None:
@@ -52,7 +52,7 @@ def test_what_a_start_that_ended_early_has_measured_is_kept_for_the_same_command
 def test_a_killed_start_and_one_with_a_checkpoint_keep_their_folder(tmp_path: Path) -> None:
     killed, trained = tmp_path / "killed", tmp_path / "trained"
     program = (
-        "import os, sys\nfrom omegaconf import OmegaConf\nfrom turnwise.runs.folder import claim\n"
+        "import os, sys\nfrom omegaconf import OmegaConf\nfrom turnwise.runs.claim_folder import claim\n"
         "with claim(OmegaConf.load(sys.argv[1])):\n    os.kill(os.getpid(), 9)\n"
     )
     OmegaConf.save(config(killed, seed=1), tmp_path / "cfg.yaml")

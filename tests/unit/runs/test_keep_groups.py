@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.unit.runs.test_keep import SWEEP, groups, save
+from tests.unit.runs.test_keep_results import SWEEP, groups, save
 
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import ask
@@ -18,7 +18,7 @@ from turnwise.reports.gates.of_sweep import asked_of
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.summary import read_entry
 from turnwise.reports.tables import to_markdown
-from turnwise.runs.keep import keep
+from turnwise.runs.keep_results import keep
 
 
 def test_groups_are_kept_without_texts_where_all_of_them_were_recorded_and_say_the_same(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.config.schema import compose_config
 from turnwise.training import evaluate
-from turnwise.training.parts import Settings
+from turnwise.training.build_parts import Settings
 
 CONF = Path(__file__).parents[3] / "conf"
 

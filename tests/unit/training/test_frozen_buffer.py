@@ -37,7 +37,7 @@ from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.collect import Collector
-from turnwise.rollouts.play import Player
+from turnwise.rollouts.player import Player
 from turnwise.training import frozen_buffer
 from turnwise.training.distributed import DistributedContext
 from turnwise.training.frozen_buffer import Frozen, Recording, Shadow, drawn, read_tree, tree_row

@@ -8,7 +8,7 @@ import pytest
 
 from turnwise.reports.sentences import gate_sentence
 from turnwise.rollouts.collect import Experience
-from turnwise.runs.result import Result
+from turnwise.runs.result_file import Result
 from turnwise.training.gate_savings import PREFIX, gate_counts, gate_result
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.types import Credit, GateDecision, RolloutTree, State, Task, Turn

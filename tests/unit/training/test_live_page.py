@@ -12,7 +12,7 @@ import pytest
 from hydra.types import RunMode
 
 from turnwise.console import Terminal
-from turnwise.runs.status import NAME, Status, write_status
+from turnwise.runs.status_file import NAME, Status, write_status
 from turnwise.training import distributed, live_page, progress
 from turnwise.training.distributed import label_of
 from turnwise.training.live_page import Live

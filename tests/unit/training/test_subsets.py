@@ -10,8 +10,8 @@ from turnwise.envs.math import MathEnv
 from turnwise.envs.search import SearchEnv
 from turnwise.envs.terminal import TerminalEnv
 from turnwise.evaluation.suites import Episode, Evaluation, _episodes
-from turnwise.runs.result import write_result
-from turnwise.training.outcome import by_subset, in_domain, summary
+from turnwise.runs.result_file import write_result
+from turnwise.training.run_result import by_subset, in_domain, summary
 from turnwise.types import RolloutTree, State, Task, Turn
 
 

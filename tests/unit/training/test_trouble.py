@@ -16,7 +16,7 @@ from turnwise.algo.losses.loss import LossInputs, LossOutput
 from turnwise.config.settings import UpdateSettings
 from turnwise.errors import Stopped
 from turnwise.rollouts.pack import Packed, Update, pack
-from turnwise.rollouts.split import smaller, split
+from turnwise.rollouts.split_micro_batches import smaller, split
 from turnwise.training.module import PolicyModule
 from turnwise.training.out_of_memory import explained_memory, out_of_memory
 from turnwise.types import RolloutTree, State, Task, Turn

@@ -15,7 +15,7 @@ from turnwise.algo.advantages.credit import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention
-from turnwise.models.score import LARGE
+from turnwise.models.packed_logprobs import LARGE
 from turnwise.rollouts.pack import Update, pack
 from turnwise.training.module import PolicyModule
 from turnwise.training.recompute import recomputing

@@ -21,9 +21,9 @@ from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory
 from turnwise.engines.engine import Sampling
 from turnwise.errors import InputError
 from turnwise.models.policy import load_policy
-from turnwise.runs.identity import config_hash
-from turnwise.training.held_out import negative_log_likelihood
-from turnwise.training.sources import Steps, Turns, hold_out
+from turnwise.runs.config_hash import config_hash
+from turnwise.training.candidate_states import Steps, Turns, hold_out
+from turnwise.training.held_out_dialogues import negative_log_likelihood
 from turnwise.training.user_file import OwnFile
 from turnwise.types import RolloutTree, Task, Turn
 

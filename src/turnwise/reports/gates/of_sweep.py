@@ -17,8 +17,8 @@ from turnwise.files import KeptValues, checksum, read_yaml, written
 from turnwise.reports.gates.report import Settings, gate_sections
 from turnwise.reports.gates.sections import KeptSections, Sections
 from turnwise.reports.gates.tier1 import recordings
-from turnwise.runs.keep import finished
-from turnwise.runs.result import Result, read_result
+from turnwise.runs.keep_results import finished
+from turnwise.runs.result_file import Result, read_result
 
 COMMAND = "python scripts/gate_report.py"
 _PACKAGE = Path(__file__).parents[2]

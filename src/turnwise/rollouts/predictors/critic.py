@@ -9,8 +9,8 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from turnwise.models.fast_llama import Forward, forward_of_body, own_forward
-from turnwise.models.score import plan_of
-from turnwise.rollouts.predictors.rows import Histories
+from turnwise.models.packed_logprobs import plan_of
+from turnwise.rollouts.predictors.pack_histories import Histories
 
 
 class Critic(LightningModule):

@@ -14,10 +14,10 @@ from turnwise.algo.rewards.reward import Reward
 from turnwise.models.policy import load_backbone
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.predictors.critic import Critic
+from turnwise.rollouts.predictors.pack_histories import branchable, read_spines
 from turnwise.rollouts.predictors.quality import Prediction, quality
-from turnwise.rollouts.predictors.rows import branchable, read_spines
 from turnwise.rollouts.predictors.targets import Target, success_of, targets
-from turnwise.rollouts.predictors.vocabulary import translation
+from turnwise.rollouts.predictors.translate_tokens import translation
 from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Rewards, RolloutTree
 

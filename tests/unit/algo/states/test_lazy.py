@@ -22,7 +22,7 @@ from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.models.shipped import tiny_path
 from turnwise.rollouts.demonstrate import paths
-from turnwise.training.sources import Steps, Turns, playable, trainable
+from turnwise.training.candidate_states import Steps, Turns, playable, trainable
 from turnwise.types import State, Trajectory
 
 

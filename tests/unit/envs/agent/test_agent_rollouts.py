@@ -29,9 +29,9 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
-from turnwise.rollouts.play import Player
-from turnwise.rollouts.predictors.rows import branchable
-from turnwise.rollouts.predictors.vocabulary import Translation
+from turnwise.rollouts.player import Player
+from turnwise.rollouts.predictors.pack_histories import branchable
+from turnwise.rollouts.predictors.translate_tokens import Translation
 from turnwise.sandbox.sandbox import Limits
 from turnwise.types import RolloutTree, State, Task
 

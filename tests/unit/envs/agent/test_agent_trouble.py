@@ -14,7 +14,7 @@ from turnwise.envs.agent import AgentEnv
 from turnwise.envs.boxed import Box
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
-from turnwise.rollouts.answers import Answers
+from turnwise.rollouts.environment_steps import Answers
 from turnwise.sandbox.sandbox import Limits
 from turnwise.types import Task
 

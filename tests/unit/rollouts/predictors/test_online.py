@@ -16,7 +16,7 @@ from turnwise.rollouts.predictors.critic import Critic
 from turnwise.rollouts.predictors.online import OnlinePredictor
 from turnwise.rollouts.predictors.quality import Prediction, bucket, quality
 from turnwise.rollouts.predictors.targets import Target
-from turnwise.rollouts.predictors.vocabulary import translation
+from turnwise.rollouts.predictors.translate_tokens import translation
 from turnwise.types import RolloutTree
 
 CLOCKS = ("seconds", "cpu")

@@ -1,0 +1,286 @@
+"""Runs the rollouts of one call of :meth:`turnwise.rollouts.player.Player.play` as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from itertools import count as numbers
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from turnwise.algo.allocators.allocator import Allocator
+from turnwise.algo.gates.gate import Gate
+from turnwise.engines.engine import Sample
+from turnwise.engines.sampling_schedule import Begin, Request, schedule_of
+from turnwise.envs.environment import EnvironmentFault, Step, environment_of, tools_of
+from turnwise.rollouts.branch import Branch
+from turnwise.rollouts.environment_steps import Answers
+from turnwise.rollouts.group import Group
+from turnwise.rollouts.live_limit import Room
+from turnwise.types import RolloutTree, State, Turn
+
+if TYPE_CHECKING:
+    from turnwise.rollouts.player import Player
+
+T = TypeVar("T")
+
+OnReply = Callable[[State, Sequence[int]], None]
+"""A callback that gets a state and the token ids of the single action that was sampled there."""
+
+
+class Live:
+    """Samples the rollouts of one call. The arguments are those of :meth:`turnwise.rollouts.player.Player.play`."""
+
+    def __init__(
+        self,
+        player: Player,
+        allocator: Allocator,
+        gate: Gate,
+        key: object,
+        on_turns: Callable[[int], None] | None,
+        on_reply: OnReply | None,
+    ) -> None:
+        self.player, self.engine, self.tally = player, player.engine, player.tally
+        self.allocator, self.gate, self.key, self.on_reply = allocator, gate, key, on_reply
+        self.local = player.max_turns == 1
+        waits = not self.local and getattr(player.environment, "waits", False)
+        self.answers = Answers(player.environment_threads if waits else 0, player.environment_seconds)
+        self.schedule = schedule_of(player.engine, player.sampling, on_turns or (lambda actions: None))
+        self._number = numbers()
+        self._opened: dict[int, None] = {}  # the engine's open nodes (stored prefixes), in order
+        self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that wait for the allocator
+
+    async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
+        """Samples every tree to its end. ``counts`` are the numbers of rollouts that start at the trees' roots."""
+        act = self.act if self.local else None
+        room = Room(None if self.local else getattr(self.player.environment, "together", None), self.schedule)
+        groups = [
+            Group(number, tree, count, self.gate, self.schedule, self.start, self.roll_out, self.expand, room, act)
+            for number, (tree, count) in enumerate(zip(trees, counts, strict=True))
+        ]
+        for group in groups:
+            self.schedule.enter(group)
+        tasks = [asyncio.create_task(group.run()) for group in groups]
+        sampling = asyncio.create_task(self.schedule.run())
+        try:
+            await _all(tasks, sampling)
+        finally:
+            self.answers.close()
+            self.tally.cancelled += self.schedule.cancelled
+            self.tally.cancelled_tokens += self.schedule.cancelled_tokens
+        self.engine.close(list(self._opened))
+
+    async def roll_out(self, branch: Branch, group: Group) -> None:
+        """Runs one rollout until its episode ends, its greatest length is reached or its group is stopped."""
+        going = True
+        while going:
+            begin = self._begin_of(branch)
+            try:
+                action = await self.schedule.sample(branch.number, branch.node, branch.seed(self.key), begin)
+            except asyncio.CancelledError:
+                self._close(branch.node)
+                raise
+            turn = self.record(branch, action.sample)
+            try:
+                going = await self.step(branch, turn, action.begun)
+            except EnvironmentFault:
+                branch.tree.invalid.add(branch.parent)
+                going = self.begin(branch, again=True)
+            going = going and await group.goes_on(branch)
+
+    def record(self, branch: Branch, sample: Sample) -> Turn:
+        """Adds an action to the tree as a turn and returns it."""
+        text = self.player.chat.decode(sample.ids)
+        version = self.engine.version if sample.version is None else sample.version
+        turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated, version=version)
+        branch.tree.turns.append(turn)
+        branch.parent = len(branch.tree.turns) - 1
+        branch.turns.append(branch.parent)
+        branch.depth += 1
+        self.tally.turns += 1
+        self.tally.tokens += len(sample.ids)
+        return turn
+
+    async def act(self, group: Group, branches: Sequence[Branch]) -> None:
+        """Samples the actions of a group whose rollouts consist of one action each. The actions are judged without a
+        step of the environment (PivotRL).
+        """
+        left = list(branches)
+        while left:
+            requests = [Request(b.number, b.node, b.seed(self.key), self._begin_of(b)) for b in left]
+            actions = await self.schedule.sample_all(group, requests)
+            left = [
+                branch for branch, action in zip(left, actions, strict=True) if not self.judged(branch, action.sample)
+            ]
+
+    def judged(self, branch: Branch, sample: Sample) -> bool:
+        """Adds a single action to the tree and judges it.
+
+        Returns False if the environment failed and the rollout was restarted, else True.
+        """
+        turn = self.record(branch, sample)
+        turn.done = True
+        try:
+            with self.player.lock:
+                self.player.verdicts.judge(branch.tree.state, turn)
+            return True
+        except EnvironmentFault:
+            branch.tree.invalid.add(branch.parent)
+            return not self.begin(branch, again=True)
+
+    async def step(self, branch: Branch, turn: Turn, begun: Any) -> bool:
+        """Waits for the environment's answer to a turn, and returns whether the rollout may take another turn."""
+        player, session = self.player, branch.session
+        assert session is not None
+        turn.info["won"] = False  # remains if a gate stops the group before the environment answers
+        step: Step
+        if begun:
+            step = await self.answers.wait(begun)
+        else:
+            with player.lock:
+                step = self.answers.take(session, turn.text)
+        turn.observation, turn.reward, turn.done = step.observation, step.reward, step.done
+        turn.info = {**step.info, "won": step.won}
+        if step.messages:
+            turn.info["role"] = step.messages[-1]["role"]
+        if step.done or (player.max_turns is not None and branch.depth >= player.max_turns):
+            return False
+        anew = bool(step.conversation)
+        if anew:
+            seen = player.chat.prompt(step.conversation, tools_of(session))
+            branch.length = len(seen)
+        else:
+            seen = player.chat.bridge(step.shown, turn.truncated)
+            branch.length += len(turn.action_ids) + len(seen)
+        if branch.length + player.sampling.max_tokens > player.max_length:
+            return False
+        turn.observation_ids, turn.anew = seen, anew
+        if anew:
+            self._close(branch.node)
+            branch.node = self._open(self.engine.open(seen, near=branch.tree.state.task.id))
+        else:
+            self.engine.extend(branch.node, seen)
+        return True
+
+    # -- where rollouts begin ------------------------------------------------------------------------------------------
+
+    def start(self, tree: RolloutTree, turn: int, count: int) -> list[Branch]:
+        """Starts ``count`` rollouts after a turn of the tree (-1: at its root) and returns them.
+
+        Fewer are started if the environment fails.
+        """
+        if count == 0:
+            return []
+        state = tree.state
+        ids = tree.history(turn)
+        actions = [*state.actions, *(tree.turns[t].text for t in tree.path(turn))]
+        origin = self._open(self.engine.open(ids, near=state.task.id))
+        first = len(tree.turns)  # greater than the number of any earlier branch at this turn
+        branches: list[Branch] = []
+        for place in range(count):
+            branch = Branch(tree, next(self._number), turn, first + place, origin, tuple(actions), len(ids))
+            if not self.begin(branch):
+                self.tally.faults += count - place - 1  # the remaining rollouts would start from the same state
+                break
+            branches.append(branch)
+        return branches
+
+    def begin(self, branch: Branch, again: bool = False) -> bool:
+        """Puts a rollout at its anchor, the turn (or root) at which it starts: forks the environment's episode and the
+        engine's node at this turn.
+
+        If ``again`` is True, the rollout is restarted. Returns False if the environment failed and no retry is left.
+        """
+        while True:
+            if again and branch.attempt == self.player.retries:
+                self.tally.faults += 1
+                return False
+            branch.attempt += again
+            self.tally.retries += again
+            try:
+                if not self.local:
+                    with self.player.lock:
+                        branch.session = self.player.episodes.after(branch.tree.state.task, branch.actions)
+            except EnvironmentFault:
+                again = True
+                continue
+            branch.node = self._open(self.engine.fork(branch.origin))
+            branch.parent, branch.length = branch.anchor, branch.tokens
+            branch.depth = branch.reached = len(branch.tree.path(branch.anchor))
+            return True
+
+    async def expand(self, group: Group) -> Mapping[int, int]:
+        """Asks the allocator where a group branches after its first rollouts.
+
+        Returns a map from the index of a turn to the number of rollouts that start after this turn.
+        """
+        branches: asyncio.Future[Mapping[int, int]] = asyncio.get_running_loop().create_future()
+        self._ended.append((group, branches))
+        if len(self._ended) == 1:
+            self.schedule.when_idle(self._expand)
+        self.schedule.leave(group)
+        return await branches
+
+    def _expand(self) -> None:
+        """Asks the allocator about all waiting groups in one call, so that its predictor needs only one pass."""
+        ended, self._ended = sorted(self._ended, key=lambda each: each[0].number), []
+        try:
+            found = self.allocator.expand([group.tree for group, _ in ended])
+        except Exception as error:  # raised in a waiting group, because the event loop would only log it
+            ended[0][1].set_exception(error)
+            return
+        for (group, branches), counts in zip(ended, found, strict=True):
+            self.schedule.enter(group)
+            branches.set_result(counts)
+
+    # -- the engine's nodes, and environment steps that begin while other actions are sampled --------------------------
+
+    def _open(self, node: int) -> int:
+        self._opened[node] = None
+        return node
+
+    def _close(self, node: int) -> None:
+        if node in self._opened:
+            del self._opened[node]
+            self.engine.close([node])
+
+    def _begin_of(self, branch: Branch) -> Begin | None:
+        """Returns the function that is called with the rollout's next action as soon as it is complete, or None."""
+        state, session = branch.tree.state, branch.session
+        if self.local:
+            return None if self.on_reply is None else partial(_reply, self.on_reply, state)
+        environment = environment_of(self.player.environment, state.task)
+        if session is None or not self.answers.threads or not getattr(environment, "waits", False):
+            return None
+        return lambda sample: self.answers.begin(session, self.player.chat.decode(sample.ids))
+
+
+def _reply(on_reply: OnReply, state: State, sample: Sample) -> None:
+    on_reply(state, sample.ids)
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:
+    """Waits until all ``tasks`` have ended. An error in one of them, or in the ``endless`` task, is raised at once."""
+    together: asyncio.Future[Any] = asyncio.gather(*tasks)
+    either: list[asyncio.Future[Any]] = [together, endless]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if endless.done():
+        endless.result()
+    together.result()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end in this thread. A signal such as Ctrl-C is raised at once, even during sampling."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.set_exception_handler(
+            lambda *_: None
+        )  # only the first error is raised; errors of other tasks would add nothing
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+        loop.close()

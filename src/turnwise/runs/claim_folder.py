@@ -1,0 +1,246 @@
+"""Locks the output folder of a run and decides whether the run starts there, resumes or is refused.
+
+A run with the same configuration resumes in the folder. A run with another configuration is refused. No saved file is
+lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from turnwise.config.schema import ConfigError
+from turnwise.errors import Stopped
+from turnwise.files import PART, no_room
+from turnwise.runs.config_file import RECORD, RESULT, differences, fault_of_result, read_record, write_record
+from turnwise.runs.config_hash import config_hash, recorded
+
+logger = logging.getLogger(__name__)
+
+_ENDED = ".ended_early"  # empty file that marks a folder whose run ended before its first checkpoint
+_REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # files and folders made at every start
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder that a run writes to, and whether its run has started and finished."""
+
+    path: Path
+    config_hash: str
+    resumed: bool  # whether a run of the same configuration was started in this folder before
+    finished: bool  # whether that run has a readable result
+
+
+@contextmanager
+def claim(cfg: DictConfig) -> Iterator[RunFolder]:
+    """Yields the run's folder, locked against other processes until the block ends.
+
+    The first claim writes the resolved configuration to the folder. With ``fresh=true``, the folder of an existing run
+    is first renamed to ``<folder>.old-<n>``. If Slurm requeued the job, the folder keeps its name and the run resumes.
+
+    If the block fails before the run's first checkpoint, the folder is emptied, so that a corrected command can use it.
+    If the folder has files worth keeping, it is not emptied but marked by a file. The same command then resumes there,
+    and a command with another configuration renames the folder. If the process is killed, the folder stays as it is.
+    In a distributed run, only the first rank locks the folder.
+
+    Raises:
+        ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another
+            process.
+        Stopped: the folder was removed during the run.
+    """
+    path = Path(cfg.paths.out)
+    if not is_first():
+        yield RunFolder(path, config_hash(cfg), (path / RECORD).exists(), not _anew(cfg) and _has_result(path))
+        return
+    with _writable(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with _only_one(path):
+        with _writable(path):
+            resumed = _taken(cfg, path)
+        finished = _has_result(path)
+        try:
+            yield RunFolder(path, config_hash(cfg), resumed, finished)
+            _refuse_removed(path)
+        except BaseException as error:
+            if not isinstance(error, Stopped):
+                _refuse_removed(path, error)
+            _give_back(path)
+            raise
+
+
+def _taken(cfg: DictConfig, path: Path) -> bool:
+    """Prepares the folder for this run, and returns whether this run had been started there before.
+
+    Raises:
+        ConfigError: the folder holds a run of another configuration, or files that cannot be used.
+    """
+    if _anew(cfg) and os.path.lexists(path / RECORD):
+        _put_aside(path)
+    elif (path / _ENDED).exists() and os.path.lexists(path / RECORD) and _differing(cfg, path):
+        aside = _put_aside(path)
+        logger.warning(
+            "%s: a run with another configuration ended here before its first checkpoint; the folder was renamed to %s",
+            path,
+            aside,
+        )
+    if (path / RESULT).exists() and not (path / RESULT).is_file():
+        raise ConfigError([f"{path / RESULT} is not a regular file, but the run's result belongs there; remove it"])
+    resumed = os.path.lexists(path / RECORD)
+    if resumed:
+        _refuse_another(cfg, path)
+        (path / _ENDED).unlink(missing_ok=True)
+    elif (path / "checkpoints").exists():
+        raise ConfigError(
+            [
+                f"{path} contains checkpoints but no {RECORD}, so nobody can tell which run wrote them; remove the "
+                "folder, or choose another name=..."
+            ]
+        )
+    else:
+        write_record(cfg, path)
+    for part in list(path.rglob(f".*{PART}")):
+        shutil.rmtree(part) if part.is_dir() else part.unlink()  # unfinished files left by a killed process
+    return resumed
+
+
+def _give_back(path: Path) -> None:
+    """Empties the folder of a run that ended without a checkpoint, unless the folder has files worth keeping.
+
+    Files worth keeping are all those that are not written again at every start. A folder with such files is not
+    emptied but gets the empty file ``.ended_early``.
+    """
+    with suppress(OSError):
+        if (path / RESULT).exists() or any((path / "checkpoints").glob("*.ckpt")):
+            return
+        kept = [
+            entry for entry in path.rglob("*") if not entry.is_dir() and entry.relative_to(path).parts[0] not in _REMADE
+        ]
+        if kept:
+            (path / _ENDED).touch()
+            return
+        for entry in path.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def _refuse_removed(path: Path, error: BaseException | None = None) -> None:
+    if not (path / RECORD).exists():
+        raise Stopped(
+            f"{path} was removed or replaced while the run wrote to it, so the run's files are lost; the same command "
+            "starts the run again from the beginning"
+        ) from error
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    """Converts file system errors in the ``with`` block to a ``ConfigError`` about ``path``, except for a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if no_room(error, path) is not None:
+            raise
+        raise ConfigError(
+            [f"paths.out={path}: cannot be written ({error.strerror or error}); set another paths.out= or name="]
+        ) from error
+
+
+def _anew(cfg: DictConfig) -> bool:
+    """Returns whether the run starts from the beginning, because its command contains ``fresh=true``.
+
+    A Slurm job that was requeued still resumes, although its command contains ``fresh=true``.
+    """
+    return bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
+
+
+def _has_result(path: Path) -> bool:
+    """Returns whether the folder has a readable ``result.json``.
+
+    If ``result.json`` is damaged, the run writes a new one from its other files.
+    """
+    fault = fault_of_result(path)
+    if fault and is_first():
+        logger.warning("%s is %s; the run writes this file again", path / RESULT, fault)
+    return fault is None
+
+
+def _differing(cfg: DictConfig, path: Path) -> list[str]:
+    return differences(read_record(path), recorded(cfg))
+
+
+def _refuse_another(cfg: DictConfig, path: Path) -> None:
+    differing = _differing(cfg, path)
+    if differing:
+        lines = "\n".join(f"  - {line}" for line in differing)
+        raise ConfigError(
+            [
+                f"{path} contains a run of another configuration:\n{lines}\n"
+                "Give this run a folder of its own (name=...), or rename the other run's folder (fresh=true)"
+            ]
+        )
+
+
+@contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    lock = path.with_name(f".{path.name}.lock")  # lies beside the folder, because the folder may be renamed
+    while True:
+        with _writable(path):
+            if lock.exists() and not lock.is_file():
+                raise OSError(errno.EINVAL, f"{lock.name} in the parent folder is not a regular file; remove this file")
+            stream = lock.open("w")
+        with stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it if the process is killed
+            except BlockingIOError:
+                raise ConfigError(
+                    [f"{path}: another process is running in this folder; wait for its end, or choose another name=..."]
+                ) from None
+            # The folder belongs to the process that locks the file of this name, and only this process removes the
+            # file. The previous owner may have removed the file after it was opened here, and another process may
+            # have created and locked a new file. Then this process tries again.
+            if not _stands_for(stream.fileno(), lock):
+                continue
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _stands_for(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _put_aside(path: Path) -> Path:
+    n = 1
+    while (aside := path.with_name(f"{path.name}.old-{n}")).exists():
+        n += 1
+    path.rename(aside)
+    path.mkdir()
+    return aside
+
+
+def is_first() -> bool:
+    """Returns whether this is the first or only process of its run. The launcher's environment variables tell this."""
+    return not rank().strip("0.")
+
+
+def rank() -> str:
+    """Returns the rank of this process from its launcher's environment variables; ``0`` for a single process.
+
+    If the launcher gives a node rank and a local rank, both are returned, separated by a dot.
+    """
+    for names in (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",)):
+        if names[-1] in os.environ:
+            return ".".join(os.environ.get(name, "0") for name in names)
+    return "0"

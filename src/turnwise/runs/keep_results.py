@@ -1,0 +1,113 @@
+"""Writes compressed copies of finished runs for the repository. Tables and figures can be computed from the copies.
+
+The copy of a run, called a kept run, is a folder with the same name as the run::
+
+    results/pivotrl/tab1/pivotrl/seed0/
+        result.json              unchanged
+        config.yaml              unchanged
+        metrics.jsonl.gz         every row
+        evaluation/*.jsonl.gz    every attempt without its text: task, split and success, or item and score
+        rollouts/train.jsonl.gz  only if the run recorded every group: the turns, with a checksum in place of each text
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from turnwise.algo.gates.prefixes import symbol
+from turnwise.errors import InputError
+from turnwise.files import atomic_write, read_yaml
+from turnwise.runs.json_lines import ZIPPED, checked_lines
+from turnwise.runs.result_file import read_result
+
+_OUTCOME = ("split", "task", "mode", "attempt", "subset", "success", "turns", "suite", "item", "score")
+
+
+def finished(folders: Iterable[Path]) -> Iterator[Path]:
+    """Yields the folders of finished runs in and below ``folders``, in the order of their paths.
+
+    Folders that ``fresh=true`` renamed (``.old-<n>``) are left out.
+    """
+    for folder in folders:
+        for result in sorted(folder.rglob("result.json")):
+            if ".old-" not in result.parent.name:
+                yield result.parent
+
+
+def keep(run: Path, place: Path) -> int:
+    """Writes a compressed copy of the run's folder ``run`` to the folder ``place``, and returns its size in bytes.
+
+    ``result.json`` is written last, so that an incomplete copy does not count as a run. Equal contents give equal
+    bytes, so that a second copy of the same run changes no file.
+
+    Raises:
+        ResultError: the result cannot be read.
+        InputError: the run's code was not committed, or its files are damaged.
+    """
+    commit = read_result(run).commit or ""
+    if not commit or commit.endswith("+"):
+        raise InputError(
+            f"{run}: the code of this run was not committed (result.json records {commit or 'no commit'}); commit the "
+            "code and repeat the run from a clean tree"
+        )
+    files = {"config.yaml": (run / "config.yaml").read_bytes()}
+    files["metrics.jsonl" + ZIPPED] = _zipped((run / "metrics.jsonl").read_bytes())
+    for path in sorted((run / "evaluation").glob("*.jsonl")):
+        files[f"evaluation/{path.name}{ZIPPED}"] = _zipped("".join(_outcomes(path)).encode())
+    if _recorded_all(run):
+        files["rollouts/train.jsonl" + ZIPPED] = _zipped("".join(_groups(run / "rollouts" / "train.jsonl")).encode())
+    files["result.json"] = (run / "result.json").read_bytes()
+    for name, data in files.items():
+        with atomic_write(place / name) as part:
+            part.write_bytes(data)
+    return sum(map(len, files.values()))
+
+
+def _recorded_all(run: Path) -> bool:
+    """Returns whether the run recorded every sampled group in ``rollouts/train.jsonl``.
+
+    Some tables are computed from the recorded groups.
+    """
+    try:
+        rollout = read_yaml(run / "config.yaml").get("rollout") or {}
+        return bool(rollout) and rollout.get("recorded", 0) >= rollout.get("states", 1)
+    except (AttributeError, TypeError) as error:
+        raise InputError(f"{run / 'config.yaml'}: the file is damaged ({error}); restore it from a copy") from error
+
+
+def _groups(path: Path) -> Iterator[str]:
+    """Yields each tree of rollouts in a file as a JSON line, with a checksum in place of every text.
+
+    Different actions or observations still have different checksums.
+    """
+    for place, row in checked_lines(path):
+        try:
+            turns = [
+                {name: turn[name] for name in ("parent", "tokens") if name in turn}
+                | {"text": _checksum(symbol(turn["text"])), "observation": _checksum(turn["observation"])}
+                for turn in row["turns"]
+            ]
+            state = {name: row["state"][name] for name in ("id", "task", "type", "turn") if name in row["state"]}
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise InputError(
+                f"{place}: this line is not a recorded tree of rollouts ({error!r}); repeat the run"
+            ) from error
+        kept = {name: row[name] for name in ("iteration", "rewards", "stopped", "looks") if name in row}
+        yield json.dumps({**kept, "state": state, "turns": turns}) + "\n"
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _outcomes(path: Path) -> Iterator[str]:
+    for _, row in checked_lines(path):
+        yield json.dumps({key: row[key] for key in _OUTCOME if key in row}) + "\n"
+
+
+def _zipped(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)

@@ -1,0 +1,135 @@
+"""Reads and writes ``status.json``, which holds the progress of a running run.
+
+The run's HTML page and ``report.py --watch`` show it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from turnwise.files import atomic_write
+
+NAME = "status.json"
+PHASES = {
+    "read": "reading the demonstrations",
+    "evaluate base": "measuring the policy before training",
+    "profile": "profiling the expert turns",
+    "record": "sampling the groups that all updates train on",
+    "train": "training",
+    "evaluate after": "measuring the policy after training",
+    "report": "writing the report",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state of a run at one moment. Times are in seconds; an unknown time is None.
+
+    Attributes:
+        state: ``running``, ``interrupted`` (a signal ended the process) or ``failed`` (an error ended it).
+        phase: a key of :data:`PHASES`.
+        done: number of finished steps of the phase.
+        total: number of all steps of the phase.
+        left: estimated time until the phase ends.
+        whole: estimated time until the run ends.
+        at_least: whether ``whole`` is a lower bound, because the time of some phases could not be estimated.
+        before: time that earlier starts of the run took.
+        began: when this start of the run began, as a Unix time.
+        written: when the status was written, as a Unix time.
+        command: the command that started the run.
+        why: first line of the error that ended the run; empty if no error did.
+    """
+
+    state: str = "running"
+    phase: str = ""
+    done: float = 0
+    total: float = 0
+    left: float | None = None
+    whole: float | None = None
+    at_least: bool = False
+    before: float = 0
+    began: float = 0
+    written: float = 0
+    command: str = ""
+    why: str = ""
+
+    @property
+    def running(self) -> bool:
+        return self.state == "running"
+
+
+def write_status(status: Status, folder: Path) -> None:
+    """Writes ``<folder>/status.json`` atomically.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with atomic_write(folder / NAME) as part:
+        part.write_text(json.dumps(asdict(status)) + "\n", encoding="utf-8")
+
+
+def read_status(folder: Path) -> Status | None:
+    """Returns the current status of a run, or None if it cannot be read.
+
+    If the file says that the run is running but no process holds the run's lock, the returned state is ``interrupted``.
+    """
+    try:
+        raw: Any = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))
+        status = Status(**{field.name: raw[field.name] for field in fields(Status)})
+        float(status.done), float(status.total), float(status.began), float(status.written)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return replace(status, state="interrupted") if status.running and not _held(folder) else status
+
+
+def _held(folder: Path) -> bool:
+    """Returns whether a process holds the lock of the run's folder (``runs.claim_folder.claim``)."""
+    try:
+        with folder.resolve().with_name(f".{folder.resolve().name}.lock").open() as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
+    except OSError:
+        pass
+    return False
+
+
+def spent(status: Status) -> float:
+    """Returns the time in seconds that the run had taken when this status was written."""
+    return status.before + max(0.0, status.written - status.began)
+
+
+def progress(status: Status) -> str:
+    """Returns the progress in words, such as ``training, iteration 12 of 60``."""
+    doing = PHASES.get(status.phase, status.phase or "starting")
+    if not status.total or status.phase == "report":
+        return doing
+    unit = "iteration " if status.phase == "train" else ""
+    return f"{doing}, {unit}{status.done:,.0f} of {status.total:,.0f}"
+
+
+def remaining(status: Status) -> str:
+    """Returns in words how much time the phase and the run still need, or an empty text if this is unknown."""
+    if status.left is None:
+        return ""
+    text = f"{about(status.left)} left"
+    if status.whole is None or status.whole <= 1.05 * status.left:
+        return text if not status.at_least else f"{text} of this phase"
+    whole = about(status.whole).replace("about", "more than") if status.at_least else about(status.whole)
+    return f"{text} of this phase, {whole} of the run"
+
+
+def about(seconds: float) -> str:
+    """Returns a rounded time in words, such as ``about 40 s``, ``about 8 min`` or ``about 2 h 10 min``."""
+    if seconds < 55:
+        return f"about {max(5, 5 * round(seconds / 5))} s"
+    minutes = max(1, round(seconds / 60))
+    if minutes < 90:
+        return f"about {minutes} min"
+    hours, rest = divmod(5 * round(minutes / 5), 60)
+    return f"about {hours} h {rest:02d} min" if rest else f"about {hours} h"

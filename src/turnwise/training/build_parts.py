@@ -1,0 +1,208 @@
+"""Builds the settings, the parts of the method, the base policy and the trainer of a run from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from lightning import Callback, Trainer
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig, OmegaConf
+
+from turnwise.algo.advantages.credit import Advantage
+from turnwise.algo.allocators.allocator import Allocator
+from turnwise.algo.gates.gate import Gate
+from turnwise.algo.losses.loss import Loss
+from turnwise.algo.rewards.reward import Reward
+from turnwise.config.part_conflicts import forking_parts
+from turnwise.config.schema import build
+from turnwise.config.settings import (
+    DataSettings,
+    EvaluationSettings,
+    PolicySettings,
+    PredictorSettings,
+    RolloutSettings,
+    UpdateSettings,
+)
+from turnwise.data.chat import ChatTokens
+from turnwise.data.dialect import Dialect
+from turnwise.data.steps import TurnInContext
+from turnwise.data.toolcalls.formats import Format
+from turnwise.envs.environment import check_forkable, check_ready
+from turnwise.models.hub import at_hand
+from turnwise.models.policy import load_policy
+from turnwise.models.shipped import weights_of
+from turnwise.rollouts.judge_scores import Judged
+from turnwise.rollouts.predictors.online import OnlinePredictor, load_predictor
+from turnwise.training.call_format import call_format, in_format
+from turnwise.training.checkpoint import WholeCheckpointIO
+from turnwise.training.distributed import environments
+from turnwise.training.exactness import check_backbone, check_policy
+from turnwise.training.user_file import dialect_for
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a run, grouped as in ``conf/train.yaml``, and its folders.
+
+    Attributes:
+        iterations: number of iterations of the whole run.
+        folder: the run's folder.
+        cache: the folder of files that runs share.
+        device: the device on which the policy is evaluated and profiled outside of Lightning's ``fit``.
+    """
+
+    data: DataSettings
+    rollout: RolloutSettings
+    update: UpdateSettings
+    policy: PolicySettings
+    eval: EvaluationSettings
+    predictor: PredictorSettings | None
+    seed: int
+    iterations: int
+    folder: Path
+    cache: Path
+    device: torch.device
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> Settings:
+        """Returns the settings of a configuration.
+
+        Raises:
+            ConfigError: a value is not valid.
+        """
+        groups: dict[str, Any] = {
+            name: build(cfg, name) for name in ("data", "rollout", "update", "policy", "eval", "predictor")
+        }
+        cuda = cfg.trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
+        return cls(
+            **groups,
+            seed=int(cfg.seed),
+            iterations=int(cfg.trainer.max_epochs),
+            folder=Path(cfg.paths.out),
+            cache=Path(cfg.paths.cache),
+            device=torch.device("cuda" if cuda else "cpu"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BasePolicy:
+    """The policy before training. ``source`` is the folder or the Hugging Face id of its weights."""
+
+    source: str
+    model: Any
+    tokenizer: Any
+    chat: ChatTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a method. A part that the method does not use is None.
+
+    Attributes:
+        env: the environment, or a mixture of several.
+        states: the rule that chooses the states at which rollouts start.
+        format: the format of tool calls in replies and demonstrations.
+        dialect: the way in which the chat template renders the dialogues of ``data.file``.
+        judged: the reward with the judge's score added (see :meth:`asking`).
+        callbacks: the callbacks that the configuration adds to the trainer.
+    """
+
+    env: Any
+    states: Any
+    reward: Reward | None
+    judge: Any
+    advantage: Advantage | None
+    loss: Loss
+    format: Format
+    dialect: Dialect | None
+    allocator: Allocator | None
+    gate: Gate | None
+    predictor: OnlinePredictor | None
+    callbacks: tuple[Callback, ...]
+    judged: Judged | None = None
+
+    def asking(self, steps: Mapping[str, TurnInContext], chat: ChatTokens) -> Parts:
+        """Returns a copy of the parts in which ``judged`` is the reward with the judge's score added.
+
+        ``steps`` maps state ids to demonstrated turns. Without a judge or a reward, the parts are returned unchanged.
+        """
+        if self.judge is None or self.reward is None:
+            return self
+        return replace(self, judged=Judged(self.reward, self.judge, steps, chat.written, self.format))
+
+
+def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
+    """Builds the parts of the method, and loads the policy and the predictor.
+
+    Checks that need no weights are made before weights are read.
+
+    Raises:
+        InputError: the configuration of a part is not valid, or a model cannot be used.
+    """
+    settings = Settings.of(cfg)
+    built: dict[str, Any] = {name: build(cfg, name) for name in ("states", "reward", "judge", "advantage", "loss")}
+    callbacks = tuple(build(cfg, f"callbacks.{name}") for name, node in (cfg.callbacks or {}).items() if node)
+    check_ready(env := build(cfg, "env"))
+    resolved: Any = OmegaConf.to_container(cfg, resolve=True)
+    check_forkable(env, forking_parts(resolved))
+    chosen: Format | None = OmegaConf.select(cfg, "reward.format")
+    form = call_format(chosen, env, from_file=bool(settings.data.file))
+
+    policy = base_policy(settings)
+    dialect = dialect_for(settings.data, built["states"].source, policy.chat, chosen or settings.data.format)
+    form = dialect.format if dialect else form
+    reward = built["reward"] = in_format(built["reward"], form)
+    predictor = _predictor(settings, policy.tokenizer)
+    known = {"value": predictor.values, "reward": predictor.success(reward)} if predictor and reward else {}
+    built |= {name: build(cfg, name, **known) for name in ("allocator", "gate")}
+    parts = Parts(**built, env=env, format=form, dialect=dialect, predictor=predictor, callbacks=callbacks)
+    return settings, parts, policy
+
+
+def base_policy(settings: Settings) -> BasePolicy:
+    """Loads the policy of ``settings.policy``, and checks that packed trees give the log-probs of its own forward pass.
+
+    Raises:
+        InputError: there is no such model, or the log-probs differ.
+    """
+    policy, longest = settings.policy, settings.rollout.max_length
+    source = at_hand(weights_of(policy.model), "policy.model")
+    adapter = (policy.lora.r, policy.lora.alpha, policy.lora.dropout)
+    model, tokenizer = load_policy(source, policy.dtype, *adapter, settings.seed, policy.start, longest)
+    check_policy(model, f"policy.model={policy.model}", settings.cache)
+    return BasePolicy(source, model, tokenizer, ChatTokens(tokenizer, thinking=settings.data.thinking))
+
+
+def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:
+    if (chosen := settings.predictor) is None:
+        return None
+    source = at_hand(weights_of(chosen.model), "predictor.model")
+    found = load_predictor(chosen, source, tokenizer, settings.seed, settings.device)
+    check_backbone(found.critic.backbone, f"predictor.model={chosen.model}", settings.cache)
+    return found
+
+
+def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], loggers: Sequence[Logger]) -> Trainer:
+    """Returns Lightning's ``Trainer``. One epoch is one iteration.
+
+    The trainer's validation evaluates the policy every ``eval.every`` iterations.
+    """
+    every = settings.eval.every
+    trainer: Trainer = instantiate(
+        cfg.trainer,
+        callbacks=callbacks,
+        logger=[*loggers] or False,
+        plugins=[WholeCheckpointIO(), *environments()],
+        use_distributed_sampler=False,  # the collection decides what each process trains on
+        default_root_dir=str(settings.folder),
+        check_val_every_n_epoch=every or None,
+        limit_val_batches=1 if every else 0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    return trainer

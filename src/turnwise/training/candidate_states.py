@@ -1,0 +1,248 @@
+"""Provides the states at which a run may sample or train: expert turns, or the first states of tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnwise.algo.states.expert_turns import expert_turns
+from turnwise.algo.states.lazy import LazyStates, chosen, lengths_of
+from turnwise.algo.states.task_starts import task_starts
+from turnwise.config.settings import DataSettings, RolloutSettings
+from turnwise.data.chat import ChatTokens
+from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.dialect import Dialect
+from turnwise.data.steps import TurnInContext, steps_of
+from turnwise.data.trajectories import BadTrajectory, each_trajectory
+from turnwise.envs.environment import environments_of
+from turnwise.envs.expert_files import expert_file
+from turnwise.errors import InputError
+from turnwise.training.held_out_dialogues import HeldOut, called_tools
+from turnwise.training.user_file import OwnFile
+from turnwise.types import State, Task
+
+Report = Callable[[int, int], None]
+
+_NEAR = 64  # number of trajectories whose states are cached, because neighbouring states are requested together
+
+
+class Experts(NamedTuple):
+    """The expert trajectories of a run, and the trajectories that were left out (``problems``) with the reasons.
+
+    ``own`` is the reader of the user's file. It is None if the environment's experts wrote the trajectories.
+    """
+
+    demonstrations: Demonstrations
+    problems: tuple[BadTrajectory, ...]
+    own: OwnFile | None
+
+
+def read_experts(
+    data: DataSettings,
+    environment: Any,
+    chat: ChatTokens,
+    folder: Path,
+    seed: int,
+    progress: Report | None = None,
+    dialect: Dialect | None = None,
+) -> Experts:
+    """Reads the run's expert trajectories.
+
+    If ``data.file`` is not set, the environment's experts generate a file of trajectories, unless it exists already.
+
+    Args:
+        folder: the cache folder, which all runs share. During the run, a temporary file in this folder contains the
+            demonstrations.
+        dialect: the way in which the chat template renders the dialogues of ``data.file``.
+
+    Raises:
+        DataError: there is no usable trajectory, or ``data.strict`` is set and a trajectory is unusable.
+    """
+    demonstrations = Demonstrations(chat, folder)
+    if data.file is not None and dialect is not None:
+        own = OwnFile(demonstrations, dialect, data, environments_of(environment))
+        return Experts(demonstrations, each_trajectory(own, data.file, strict=data.strict), own)
+    path = expert_file(environment, data.trajectories, folder, data.good, seed, progress=progress)
+    return Experts(demonstrations, each_trajectory(demonstrations.add, path, strict=data.strict), None)
+
+
+class Turns(LazyStates):
+    """A sequence of states, one for every assistant turn of every trajectory (PivotRL Eq. 3).
+
+    The states are built when they are needed. All states of a trajectory are built together.
+    """
+
+    def __init__(self, demonstrations: Demonstrations) -> None:
+        self.demonstrations = demonstrations
+        self._near = lru_cache(maxsize=_NEAR)(self._of)
+
+    def _of(self, number: int) -> list[State]:
+        trajectory, spines = self.demonstrations[number]
+        return expert_turns(trajectory, spines, self.demonstrations.chat.decode)
+
+    def __len__(self) -> int:
+        return self.demonstrations.turns
+
+    def at(self, place: int) -> State:
+        number = self.demonstrations.of_turn(place)
+        return self._near(number)[place - self.demonstrations.starts[number]]
+
+    def ids(self) -> Iterator[str]:
+        starts = self.demonstrations.starts
+        for number, name in enumerate(self.demonstrations.names):
+            for turn in range(starts[number + 1] - starts[number]):
+                yield f"{name}#t{turn}"
+
+    def place(self, state_id: str) -> int | None:
+        name, _, turn = state_id.rpartition("#t")
+        number = self.demonstrations.number(name)
+        if number is None or not turn.isdecimal():
+            return None
+        begin, end = self.demonstrations.starts[number : number + 2]
+        return begin + int(turn) if int(turn) < end - begin else None
+
+    def of(self, numbers: Iterable[int]) -> Sequence[State]:
+        """Returns the states of the trajectories with these numbers, or ``self`` if these are all trajectories."""
+        starts, wanted = self.demonstrations.starts, sorted(numbers)
+        if len(wanted) == len(self.demonstrations):
+            return self
+        return chosen(self, (place for number in wanted for place in range(starts[number], starts[number + 1])))
+
+    def groups(self) -> NDArray[np.int64]:
+        starts = np.array(self.demonstrations.starts, np.int64)
+        return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+
+    def lengths(self) -> NDArray[np.uint32]:
+        return np.array(self.demonstrations.histories, np.uint32)
+
+    def ends(self) -> NDArray[np.uint32]:
+        return np.array(self.demonstrations.ends, np.uint32)
+
+
+class Steps(Mapping[str, TurnInContext]):
+    """A mapping from state id to the demonstrated turn in its context, which a judge reads."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self._near = lru_cache(maxsize=_NEAR)(self._of)
+
+    def _of(self, number: int) -> list[TurnInContext]:
+        return steps_of(self.turns.demonstrations[number].trajectory)
+
+    def __getitem__(self, state_id: str) -> TurnInContext:
+        place = self.turns.place(state_id)
+        if place is None:
+            raise KeyError(state_id)
+        number = self.turns.demonstrations.of_turn(place)
+        return self._near(number)[place - self.turns.demonstrations.starts[number]]
+
+    def __iter__(self) -> Iterator[str]:
+        return self.turns.ids()
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+
+def hold_out(
+    own: OwnFile,
+    turns: Turns,
+    steps: Steps,
+    most: int,
+    rollout: RolloutSettings,
+    sampled: bool,
+    log: Callable[[str], None],
+) -> tuple[Sequence[State], HeldOut | None]:
+    """Splits a user's file into the states to train on and the held-out dialogues for evaluation.
+
+    Args:
+        own: the reader of the user's file.
+        turns: the states of all demonstrated turns.
+        steps: map from state id to the demonstrated turn.
+        most: greatest number of held-out dialogues that are evaluated. None of the held-out dialogues is trained on.
+        rollout: the settings of rollouts.
+        sampled: whether the run learns from sampled replies. The user is then told if a demonstrated reply is longer
+            than a sampled reply may be.
+        log: is called with lines for the user.
+
+    Raises:
+        InputError: the run learns from sampled replies, and rollouts may have more than one turn.
+    """
+    if sampled and rollout.turns != 1:
+        raise InputError(
+            f"rollout.turns={'null' if rollout.turns is None else rollout.turns}: {own.dialogues} trajectories of "
+            f"{own.data.file} are dialogues without an environment, so no reply gets an answer: set rollout.turns=1"
+        )
+    numbers = own.held_out()
+    kept = turns.of(set(range(len(turns.demonstrations))).difference(numbers))
+    for line in own.lines():
+        log(line)
+    if not numbers:
+        log(f"no dialogue is held out (data.held_out={own.data.held_out:g}), so the run is not evaluated on dialogues")
+        return kept, None
+    states = list(playable(turns.of(numbers[:most]), rollout, log))
+    measured = {state.trajectory for state in states}
+    log(
+        f"{len(numbers)} dialogues are held out; the run is evaluated on {len(states)} replies of {len(measured)} of "
+        "them"
+    )
+    room, lengths = rollout.sampling.max_tokens, [len(state.expert_ids) for state in states]
+    if sampled and (long := sum(length > room for length in lengths)):
+        log(
+            f"{long} of these demonstrated replies are longer than the {room} tokens that the policy may write: raise "
+            f"rollout.sampling.max_tokens to {max(lengths)} or more"
+        )
+    said = json.dumps([[state.id, state.ids, state.expert] for state in states])
+    digest = hashlib.sha256(f"{said}{own.dialect}{own.data}".encode()).hexdigest()[:16]
+    return kept, HeldOut(states, lambda name: called_tools(steps[name]), digest)
+
+
+def playable(states: Sequence[State], rollout: RolloutSettings, log: Callable[[str], None]) -> Sequence[State]:
+    """Returns the states whose history leaves room for an action within ``rollout.max_length``.
+
+    The other states are left out because servers would refuse them.
+
+    Raises:
+        InputError: no state is left.
+    """
+    limit = rollout.max_length - rollout.sampling.max_tokens
+    what = f"states have a history of more than {limit} tokens (rollout.max_length minus rollout.sampling.max_tokens"
+    return _within(limit, states, lengths_of(states), what, log)
+
+
+def trainable(states: LazyStates, rollout: RolloutSettings, log: Callable[[str], None]) -> Sequence[State]:
+    """Returns the states whose demonstrated turn ends within ``rollout.max_length``, for runs without sampling.
+
+    Raises:
+        InputError: no state is left.
+    """
+    what = f"demonstrated turns end after more than {rollout.max_length} tokens (rollout.max_length"
+    return _within(rollout.max_length, states, states.ends(), what, log)
+
+
+def _within(
+    limit: int, states: Sequence[State], lengths: NDArray[np.uint32], what: str, log: Callable[[str], None]
+) -> Sequence[State]:
+    """Returns the states whose entry in ``lengths`` is at most ``limit``.
+
+    The number of the other states is logged. ``what`` describes them in the log line.
+    """
+    if not len(states) or lengths.max() <= limit:
+        return states
+    (places,) = np.nonzero(lengths <= limit)
+    why = f"{len(states) - len(places)} of {len(states)} {what}; the longest has {lengths.max()})"
+    if not len(places):
+        raise InputError(f"rollout.max_length: no state is left, because {why}; raise rollout.max_length")
+    log(f"left out: {why}")
+    return chosen(states, places.tolist())
+
+
+def starts_of(environment: Any, count: int, seed: int, opening: Callable[[Task], list[int]]) -> list[State]:
+    """Returns the first state of each of ``count`` train tasks. ``opening`` gives the token ids of this state."""
+    return task_starts(environment.tasks("train", count, seed), opening)

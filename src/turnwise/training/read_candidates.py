@@ -1,0 +1,107 @@
+"""Reads the states at which a run may sample or train, and the demonstrations from which these states come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from turnwise.algo.states.lazy import LazyStates
+from turnwise.data.chat import ChatTokens
+from turnwise.data.demonstrations import Demonstrations
+from turnwise.data.steps import TurnInContext
+from turnwise.data.trajectories import BadTrajectory
+from turnwise.envs.environment import environments_of, prepare
+from turnwise.evaluation.suites import Opening, openings
+from turnwise.training.build_parts import Parts, Settings
+from turnwise.training.call_format import check_readable
+from turnwise.training.candidate_states import Steps, Turns, hold_out, playable, read_experts, starts_of, trainable
+from turnwise.training.held_out_dialogues import HeldOut
+from turnwise.training.progress import Phases
+from turnwise.types import Message, State
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The states at which a run may sample or train, and the data that belong to them.
+
+    Attributes:
+        states: the first states of train tasks, or the states of expert turns.
+        opening: function that returns a task's first messages and their token ids.
+        demonstrations: the expert trajectories; None if the states are the first states of tasks.
+        problems: the trajectories that were left out, with the reasons.
+        steps: map from state id to the demonstrated turn.
+        own: name of the user's file if none of its trajectories belongs to the environment, else None.
+        held_out: dialogues of the user's file that are used for evaluation and never trained on.
+        plays: whether the evaluation includes tasks of the environment.
+    """
+
+    states: Sequence[State]
+    opening: Opening
+    demonstrations: Demonstrations | None = None
+    problems: Sequence[BadTrajectory] = ()
+    steps: Mapping[str, TurnInContext] = field(default_factory=dict)
+    own: str | None = None
+    held_out: HeldOut | None = None
+    plays: bool = True
+
+    @property
+    def headline(self) -> str | None:
+        """Returns the name of the user's file if the headline result is about its dialogues.
+
+        The result is None if the headline result is about tasks of the environment.
+        """
+        return self.own if self.held_out or not self.plays else None
+
+    def messages(self, state: State) -> Sequence[Message]:
+        """Returns the history before a state's action as chat messages."""
+        found = self.demonstrations and self.demonstrations.named(state.trajectory or "")
+        if not found:
+            return self.opening(state.task)[0]
+        return found.messages[: found.acts[state.turn]]
+
+    def fitting(self, settings: Settings, parts: Parts, phases: Phases) -> Sequence[State]:
+        """Returns the states whose sequences fit into ``rollout.max_length``, and logs how many do not fit.
+
+        Raises:
+            InputError: no state fits.
+        """
+        if parts.allocator is not None:
+            return playable(self.states, settings.rollout, phases.log)
+        if isinstance(self.states, LazyStates):
+            return trainable(self.states, settings.rollout, phases.log)
+        return self.states
+
+
+def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
+    """Reads the candidate states: the first states of train tasks, or all expert turns.
+
+    If a user's file has dialogues without an environment, some of them are held out for evaluation.
+
+    Raises:
+        InputError: there is no usable state, or the reward or the evaluation cannot use the demonstrations.
+    """
+    rule, data, opening = parts.states, settings.data, openings(parts.env, chat)
+    if rule.source == "tasks":
+        if any(hasattr(part, "prepare") for part in environments_of(parts.env).values()):
+            with phases.phase("read", rule.count) as advance:
+                prepare(parts.env, parts.env.tasks("train", rule.count, settings.seed), advance)
+        return Candidates(starts_of(parts.env, rule.count, settings.seed, lambda task: opening(task)[1]), opening)
+    with phases.phase("read", data.trajectories) as advance:
+        experts = read_experts(
+            data, parts.env, chat, settings.cache, settings.seed, lambda done, total: advance(1), parts.dialect
+        )
+    turns = Turns(experts.demonstrations)
+    steps, own = Steps(turns), experts.own
+    check_readable(parts.reward, turns)
+    for problem in experts.problems:
+        phases.log(f"left out: {problem}")
+    read = (opening, experts.demonstrations, experts.problems, steps)
+    if own is None or not own.dialogues:
+        return Candidates(turns, *read)
+    states, held_out = hold_out(
+        own, turns, steps, settings.eval.tasks, settings.rollout, parts.allocator is not None, phases.log
+    )
+    name = Path(own.data.file or "").name if own.only_dialogues else None
+    plays = settings.eval.environment or (settings.eval.environment is None and not name)
+    return Candidates(states, *read, name, held_out, plays)

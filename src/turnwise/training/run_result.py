@@ -1,0 +1,261 @@
+"""Computes a run's result from the evaluations before and after training. Rates are percentages (0 to 100)."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
+from turnwise.evaluation.suites import Evaluation, repeat_rate
+from turnwise.experiments.arguments import typed
+from turnwise.runs.config_hash import config_hash
+from turnwise.training.held_out_result import held_out_headline, held_out_metrics, held_out_result
+from turnwise.training.read_candidates import Candidates
+
+OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that decide what a run computes
+LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
+
+
+def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
+    """Compares success before and after training on the tasks of both evaluations. The 95 % interval is paired."""
+    return _compared(base.success(mode, split), after.success(mode, split))
+
+
+def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
+    """Compares success before and after training, by subset and as their unweighted mean. Empty without subsets."""
+    sides = base.by_subset(mode), after.by_subset(mode)
+    both = {name: sides[0][name].keys() & sides[1][name].keys() for name in sides[0] if name in sides[1]}
+    before, since = (
+        {name: {task: side[name][task] for task in sorted(tasks)} for name, tasks in both.items() if tasks}
+        for side in sides
+    )
+    if not before:
+        return {}
+    means = [_points(float(np.mean([_mean(tasks) for tasks in side.values()]))) for side in (before, since)]
+    mean = {
+        "base": means[0],
+        "after": means[1],
+        "delta": round(means[1] - means[0], 2),
+        "delta_ci95": _interval(paired_mean_difference(before, since)),
+        "tasks": sum(map(len, before.values())),
+    }
+    return {"by_subset": {name: _compared(before[name], since[name]) for name in before}, "subset_mean": mean}
+
+
+def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]]) -> dict[str, Any]:
+    tasks = sorted(before.keys() & since.keys())
+    if not tasks:
+        return {}
+    before, since = {t: before[t] for t in tasks}, {t: since[t] for t in tasks}
+    change = paired_difference(before, since)
+    return {
+        "base": _points(_mean(before)),
+        "after": _points(_mean(since)),
+        "delta": round(_points(_mean(since)) - _points(_mean(before)), 2),
+        "delta_ci95": _interval(change),
+        "tasks": len(tasks),
+    }
+
+
+def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    """Compares success before and after training, for sampled and for greedy attempts. The headline is the comparison
+    of sampled attempts, or that of greedy attempts if there are no sampled ones.
+    """
+    modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
+    modes = {mode: found for mode, found in modes.items() if found}
+    headline = next(iter(modes), "sampled")
+    splits = sorted({episode.split for episode in base.episodes})
+    return {
+        **modes.get(headline, {}),
+        "decoding": headline,
+        "by_split": {split: comparison(base, after, headline, split) for split in splits},
+        **by_subset(base, after, headline),
+        **modes,
+        "pass_at_k": _pass_at_k(base, after),
+    }
+
+
+def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
+    """Returns the entries ``in_domain`` and, if held-out dialogues were evaluated, ``held_out`` of ``result.json``.
+
+    Args:
+        base, after: the evaluations before and after training.
+        dialogues: whether the headline is about the replies in held-out dialogues. Tasks of the environment, if any
+            were evaluated, are then the entry ``environment``.
+    """
+    found = held_out_result(base, after)
+    held_out = {"held_out": found} if found else {}
+    if not dialogues:
+        return {"in_domain": in_domain(base, after), **held_out}
+    beside = {"environment": in_domain(base, after)} if base.episodes else {}
+    return {"in_domain": held_out_headline(base, after) if found else {}, **beside, **held_out}
+
+
+def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    """Compares each suite's score before and after training, and returns the mean change with its interval."""
+    before, since = _both(base.skills(), after.skills())
+    if not before:
+        return {}
+    change = paired_mean_difference(before, since)
+    per_suite = {suite: paired_difference(before[suite], since[suite]) for suite in before}
+    return {
+        "base": {suite: _points(_mean(items)) for suite, items in before.items()},
+        "after": {suite: _points(_mean(items)) for suite, items in since.items()},
+        "mean_change": _points(change.mean),
+        "mean_change_ci95": _interval(change),
+        "change_ci95": {suite: found for suite, e in per_suite.items() if (found := _interval(e))},
+        "items": {suite: len(items) for suite, items in before.items()},
+    }
+
+
+Scores = dict[str, dict[str, list[float]]]
+
+
+def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
+    """Returns the scores of those items that both sides contain. A side lacks an item if its environment failed."""
+    common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
+    sides = [
+        {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)
+    ]
+    return sides[0], sides[1]
+
+
+def result_of(
+    cfg: DictConfig,
+    environment: str,
+    candidates: Candidates,
+    base: Evaluation,
+    after: Evaluation,
+    entries: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns the content of ``result.json``.
+
+    Args:
+        environment: name of the environment. If the headline is about a user's file, the file's name replaces it.
+        base, after: the evaluations before and after training.
+        entries: further entries, such as costs, verdicts and warnings.
+    """
+    file = candidates.headline
+    return {
+        "method": cfg.method,
+        "env": file or environment,
+        "scale": cfg.scale,
+        "seed": int(cfg.seed),
+        "name": cfg.name,
+        **domains(base, after, file is not None),
+        "ood": out_of_domain(base, after),
+        "bad_trajectories": len(candidates.problems),
+        **entries,
+        "config_hash": config_hash(cfg),
+        **provenance(),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Returns the command, commit, versions of libraries, machine and time of this run."""
+    return {
+        "command": command(),
+        "commit": commit(),
+        "versions": {name: _version(name) for name in LIBRARIES},
+        "machine": machine(),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def command(resumes: bool = False) -> str:
+    """Returns this process's command line as typed. With ``resumes``, it lacks ``fresh=`` and so resumes the run."""
+    given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
+    return shlex.join(["python", sys.argv[0], *given])
+
+
+@cache
+def commit() -> str:
+    """Returns the checkout's commit, followed by ``+`` if code or configuration has changes that are not committed.
+
+    The text is empty outside a checkout. Later calls return the value of the first call.
+    """
+    here = Path(__file__).resolve().parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--", *OF_A_RUN], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def machine() -> str:
+    """Returns the name of the processor and the number of cores."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [
+            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        ]
+        name = f"{models[0]}, {len(models)} cores" if models else name
+    return name
+
+
+def summary(evaluation: Evaluation) -> dict[str, float]:
+    """Returns the metrics ``eval/...`` of one evaluation."""
+    metrics: dict[str, float] = {}
+    for mode in ("sampled", "greedy"):
+        for split in sorted({episode.split for episode in evaluation.episodes}):
+            if scores := evaluation.success(mode, split):
+                suffix = "" if mode == "sampled" else "_greedy"
+                metrics[f"eval/{split}/success{suffix}"] = _points(_mean(scores))
+    subsets = evaluation.by_subset("sampled") or evaluation.by_subset("greedy")
+    metrics |= {f"eval/success/{name}": _points(_mean(scores)) for name, scores in subsets.items()}
+    said = [[m["content"] for m in e.messages if m["role"] == "assistant"] for e in evaluation.episodes]
+    if said:
+        metrics["eval/repeat_rate"] = round(sum(map(repeat_rate, said)) / len(said), 4)
+    for suite, items in evaluation.skills().items():
+        metrics[f"eval/ood/{suite}"] = _points(_mean(items))
+    return metrics | held_out_metrics(evaluation)
+
+
+def _pass_at_k(base: Evaluation, after: Evaluation) -> dict[str, Any]:
+    before, since = base.success("sampled"), after.success("sampled")
+    if not before or not since:
+        return {}
+    fewest = min(len(scores) for side in (before, since) for scores in side.values())
+
+    def at(side: Mapping[str, list[float]], k: int) -> float:
+        return _points(pass_at_k([len(s) for s in side.values()], [int(sum(s)) for s in side.values()], k))
+
+    ks = [k for k in (1, 2, 4, 8, 16, 32) if k <= fewest]
+    return {str(k): {"base": at(before, k), "after": at(since, k)} for k in ks}
+
+
+def _mean(scores: Mapping[str, list[float]]) -> float:
+    return float(np.mean([np.mean(values) for values in scores.values()]))
+
+
+def _points(share: float) -> float:
+    return round(100 * float(share), 2)
+
+
+def _interval(estimate: Estimate) -> list[float] | None:
+    """Returns the confidence interval of ``estimate`` in percentage points, or None if there were too few tasks."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return [_points(estimate.low), _points(estimate.high)]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

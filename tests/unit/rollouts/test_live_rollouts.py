@@ -1,0 +1,293 @@
+"""Rollouts as coroutines: the shipped policy in the household, in rounds and freely, and an engine whose answers are timed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from turnwise.algo.allocators.treepo import TreePO
+from turnwise.algo.allocators.uniform import Uniform
+from turnwise.algo.gates.divergence import Divergence
+from turnwise.algo.gates.gate import Gate
+from turnwise.algo.gates.never import Never
+from turnwise.algo.rewards.outcome import Outcome
+from turnwise.algo.states.task_starts import task_starts
+from turnwise.data.chat import ChatTokens
+from turnwise.engines.engine import Sample, Sampling
+from turnwise.engines.tree_engine import TreeEngine
+from turnwise.envs.household import HouseholdEnv
+from turnwise.errors import InputError
+from turnwise.evaluation.suites import openings
+from turnwise.models.policy import load_policy
+from turnwise.models.shipped import tiny_path
+from turnwise.rollouts.player import Player
+from turnwise.types import RolloutTree, State
+
+HORIZON = 5
+
+
+@pytest.fixture(scope="module")
+def policy() -> Any:
+    return load_policy(tiny_path())
+
+
+@pytest.fixture(scope="module")
+def player(policy: Any) -> Player:
+    model, tokenizer = policy
+    chat = ChatTokens(tokenizer)
+    engine = TreeEngine(chat.stop_ids)
+    engine.load_weights(model, 3)
+    return Player(engine, HouseholdEnv(horizon=HORIZON), chat, Sampling(max_tokens=16))
+
+
+@pytest.fixture(scope="module")
+def states(player: Player) -> list[State]:
+    opening = openings(player.environment, player.chat)
+    return task_starts(player.environment.tasks("train", 4, seed=5), lambda task: opening(task)[1])
+
+
+def rollouts(tree: RolloutTree) -> list[list[tuple[list[int], str]]]:
+    """What each rollout wrote and was answered, in an order that does not depend on who was first."""
+    paths = [[tree.turns[i] for i in tree.path(leaf)] for leaf in tree.leaves()]
+    return sorted([(turn.action_ids, turn.observation) for turn in path] for path in paths)
+
+
+@pytest.mark.parametrize("allocator", [Uniform(5), TreePO(roots=3, branches=1)])
+def test_both_schedules_draw_the_same_rollouts(
+    policy: Any, player: Player, states: list[State], allocator: Any
+) -> None:
+    """But where the last digits of a log-prob decide, which is at most one action in a thousand and rarely one here."""
+    freely = TreeEngine(player.chat.stop_ids, schedule="free")  # type: ignore[attr-defined]
+    freely.load_weights(policy[0], 3)
+    rounds = player.play(states, allocator, Never(), "k")
+    free = replace(player, engine=freely).play(states, allocator, Never(), "k")
+    pairs = [
+        pair
+        for one, other in zip(rounds, free, strict=True)
+        for pair in zip(rollouts(one), rollouts(other), strict=True)
+    ]
+    assert len(pairs) >= 20
+    assert sum(one != other for one, other in pairs) <= 1
+
+
+@dataclass
+class Timed:
+    """A served engine whose actions are empty, each after a pause that its seed names."""
+
+    ids: list[int]
+    pause: Callable[[int], float]
+    version: int = 0
+    schedule: str = "free"
+    served: bool = True
+    nodes: set[int] = field(default_factory=set)
+    cut: int = 0
+
+    def open(self, ids: Any, near: Any = None) -> int:
+        self.nodes.add(node := len(self.nodes) + 1000)
+        return node
+
+    def fork(self, node: int) -> int:
+        return self.open(())
+
+    def extend(self, node: int, ids: Any) -> None:
+        assert node in self.nodes
+
+    def close(self, nodes: Any) -> None:
+        self.nodes -= set(nodes)
+
+    async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
+        try:
+            await asyncio.sleep(self.pause(seed))
+        except asyncio.CancelledError:
+            self.cut += 1
+            raise
+        return Sample(list(self.ids), [-1.0] * len(self.ids))
+
+
+def timed(player: Player, pause: Callable[[int], float]) -> tuple[Player, Timed]:
+    return player.using(player.sampling, None), Timed(list(player.engine.end_ids), pause)  # type: ignore[attr-defined]
+
+
+@dataclass
+class Recorded(Gate):
+    """A gate that never stops a group, and what it was shown: the step, and how far each rollout was."""
+
+    shown: list[tuple[str, int, list[int]]] = field(default_factory=list)
+
+    def __call__(self, tree: RolloutTree, step: int) -> bool:
+        answered = [sum(bool(tree.turns[i].observation_ids) for i in tree.path(leaf)) for leaf in tree.leaves()]
+        self.shown.append((tree.state.id, step, answered))
+        return False
+
+
+def test_a_gate_is_told_each_step_once_when_all_have_reached_it(player: Player, states: list[State]) -> None:
+    base, engine = timed(player, lambda seed: random.Random(seed).random() * 0.01)
+    gate = Recorded()
+    replace(base, engine=engine).play(states, Uniform(6), gate, "k")
+    for state in states:
+        steps = [step for name, step, _ in gate.shown if name == state.id]
+        assert steps == list(range(1, HORIZON))  # all end at the horizon
+    assert all(min(answered) >= step for _, step, answered in gate.shown)
+    assert any(max(answered) > step for _, step, answered in gate.shown)  # some were further
+
+
+def test_a_gate_cancels_what_is_being_decoded(player: Player, states: list[State]) -> None:
+    """All rollouts act alike, so a gate stops each group at its first step; those ahead are decoding their second action."""
+    base, engine = timed(player, lambda seed: 0.002 + random.Random(seed).random() * 0.03)
+    acting = replace(base, engine=engine)
+    trees = acting.play(states, Uniform(6), Divergence(k=1, threshold=0.5), "k")
+    assert all(tree.stopped for tree in trees)
+    assert acting.tally.cancelled == engine.cut > 0
+    assert not engine.nodes
+    assert acting.tally.turns == sum(len(tree.turns) for tree in trees)
+
+
+class Speaking(Timed):
+    """Its actions are one of two, by their seeds, under both schedules."""
+
+    def sample(self, nodes: Any, sampling: Sampling, seeds: Any, told: Any = None) -> list[Sample]:
+        return [self.said(seed) for seed in seeds]
+
+    async def request(self, node: int, sampling: Sampling, seed: int) -> Sample:
+        await super().request(node, sampling, seed)
+        return self.said(seed)
+
+    def said(self, seed: int) -> Sample:
+        ids = [5, 6][random.Random(seed).random() < 0.1 :][:1] + self.ids
+        return Sample(ids, [-1.0] * len(ids))
+
+
+def test_a_gate_spares_what_it_spares_under_rounds_and_more(player: Player, states: list[State]) -> None:
+    """Rollouts that are early wait at the gate's step, and those of a group that is stopped in any case need not come there."""
+    base, timing = timed(player, lambda seed: random.Random(seed).random() * 0.01)
+    gate = Divergence(k=2, threshold=0.2)
+    rounds, free = (
+        replace(base, engine=Speaking(timing.ids, timing.pause, schedule=schedule)).play(states, Uniform(6), gate, "k")
+        for schedule in ("rounds", "free")
+    )
+    assert [tree.stopped for tree in free] == [tree.stopped for tree in rounds]
+    assert {tree.stopped for tree in rounds} == {False, True}
+    for one, other in zip(rounds, free, strict=True):
+        if one.stopped:
+            assert len(other.turns) <= len(one.turns)
+            assert max(len(other.path(leaf)) for leaf in other.leaves()) == 2
+        else:
+            assert other.looks == one.looks
+    assert sum(len(tree.turns) for tree in free) < sum(len(tree.turns) for tree in rounds)
+
+
+class Broken(HouseholdEnv):
+    """The episodes of one task need something that the user has not installed."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(horizon=HORIZON)
+        self.task = task
+
+    def reset(self, task: Any) -> Any:
+        return Refusing() if task.id == self.task else super().reset(task)
+
+
+class Refusing:
+    def fork(self) -> Refusing:
+        return self
+
+    def step(self, action: str) -> None:
+        raise InputError("no such shop")
+
+
+class Slow(HouseholdEnv):
+    """Steps wait for another process, some longer than others."""
+
+    waits = True
+
+    def reset(self, task: Any) -> Any:
+        return SlowSession(super().reset(task))
+
+
+class SlowSession:
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def fork(self) -> SlowSession:
+        return SlowSession(self.session.fork())
+
+    def step(self, action: str) -> Any:
+        time.sleep(random.random() * 0.02)
+        return self.session.step(action)
+
+
+def test_a_stopped_group_whose_rollouts_wait_for_their_environment_has_rewards(
+    player: Player, states: list[State]
+) -> None:
+    base, engine = timed(player, lambda seed: random.Random(seed).random() * 0.01)
+    acting = replace(base, engine=engine, environment=Slow(horizon=HORIZON), environment_threads=8)
+    trees = acting.play(states, Uniform(6), Divergence(k=1, threshold=0.5), "k")
+    assert all(tree.stopped for tree in trees)
+    for tree in trees:
+        assert len(Outcome()(tree)["total"]) == len(tree.leaves())
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "free"])
+def test_an_allocator_that_fails_ends_everything(
+    policy: Any, player: Player, states: list[State], schedule: Any
+) -> None:
+    class Failing(TreePO):
+        def expand(self, trees: Any) -> Any:
+            raise ZeroDivisionError("no value")
+
+    engine = TreeEngine(player.chat.stop_ids, schedule=schedule)  # type: ignore[attr-defined]
+    engine.load_weights(policy[0], 0)
+    with pytest.raises(ZeroDivisionError, match="no value"):
+        replace(player, engine=engine).play(states, Failing(roots=2), Never(), "k")
+
+
+def test_branches_do_not_depend_on_who_was_first(player: Player, states: list[State]) -> None:
+    """The seeds that the engine is asked with are the same, whatever the pauses."""
+    seeds: list[set[int]] = []
+    for factor in (3, 7):
+        asked: set[int] = set()
+
+        def pause(seed: int, factor: int = factor, asked: set[int] = asked) -> float:
+            asked.add(seed)
+            return random.Random(seed * factor).random() * 0.01
+
+        base, engine = timed(player, pause)
+        replace(base, engine=engine).play(states, TreePO(roots=3, branches=2), Never(), "k")
+        seeds.append(asked)
+    assert seeds[0] == seeds[1] and len(seeds[0]) > 4 * 3 * HORIZON
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "free"])
+def test_an_error_of_the_user_ends_everything_at_once(
+    policy: Any, player: Player, states: list[State], schedule: Any
+) -> None:
+    engine = TreeEngine(player.chat.stop_ids, schedule=schedule)  # type: ignore[attr-defined]
+    engine.load_weights(policy[0], 0)
+    acting = replace(player, engine=engine, environment=Broken(states[1].task.id))
+    with pytest.raises(InputError, match="no such shop"):
+        acting.play(states, Uniform(3), Never(), "k")
+
+
+def test_an_interrupt_while_the_engine_samples_is_raised_at_once(player: Player, states: list[State]) -> None:
+    class Interrupted(Timed):
+        schedule = "rounds"
+
+        def sample(self, *args: Any) -> Any:
+            raise KeyboardInterrupt
+
+    base, engine = timed(player, lambda seed: 0.0)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        replace(base, engine=Interrupted(engine.ids, engine.pause, schedule="rounds")).play(
+            states, Uniform(3), Never(), "k"
+        )
+    assert time.monotonic() - began < 30

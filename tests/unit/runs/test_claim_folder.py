@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from turnwise.config.schema import ConfigError, compose_config
+from turnwise.errors import InputError
+from turnwise.runs.claim_folder import claim
+from turnwise.runs.config_file import differences
+from turnwise.runs.config_hash import config_hash
+
+CONF = Path(__file__).parents[3] / "conf"
+RESULT = '{"method": "sft", "env": "household", "scale": "tiny", "seed": 0, "in_domain": {}}'
+
+
+def config(out: Path, **changes: object) -> DictConfig:
+    tree = {
+        "name": "a",
+        "seed": 0,
+        "fresh": False,
+        "paths": {"out": str(out)},
+        "loss": {"clip_high": 0.2},
+        "judge": None,
+        "logger": {"wandb": {"project": "x"}},
+        "trainer": {"max_epochs": 4, "log_every_n_steps": 1},
+    }
+    cfg = OmegaConf.create(tree)
+    for key, value in changes.items():
+        OmegaConf.update(cfg, key.replace("__", "."), value)
+    return cfg
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_first_run_records_itself_and_the_same_one_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)) as first:
+        assert (first.resumed, first.finished) == (False, False)
+        (out / "checkpoint").write_text("kept")
+    with claim(config(out)) as second:
+        assert (second.resumed, second.finished) == (True, False)
+        assert (out / "checkpoint").read_text() == "kept"
+        (out / "result.json").write_text(RESULT)
+    with claim(config(out)) as third:
+        assert third.finished
+    assert first.config_hash == second.config_hash == config_hash(config(out))
+
+
+def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)):
+        pass
+    recorded = (out / "config.yaml").read_text()
+    with pytest.raises(ConfigError) as caught, claim(config(out, loss__clip_high=0.3, trainer__max_epochs=8)):
+        pass
+    text = str(caught.value)
+    assert f"{out} contains a run of another configuration" in text
+    assert "loss.clip_high: 0.2 in the other run, 0.3 in this run" in text
+    assert "trainer.max_epochs: 4 in the other run, 8 in this run" in text
+    assert "name=" in text
+    assert "fresh=true" in text
+    assert (out / "config.yaml").read_text() == recorded
+
+
+def test_a_part_that_came_or_went_is_a_difference(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)):
+        pass
+    with (
+        pytest.raises(ConfigError, match=r"judge\.model: not set in the other run, m in this run"),
+        claim(config(out, judge={"model": "m"})),
+    ):
+        pass
+    assert differences({"a": {"b": 1}, "c": None}, {"a": {}, "c": {}}) == [
+        "a.b: 1 in the other run, not set in this run"
+    ]
+
+
+def test_names_paths_and_loggers_are_no_other_configuration(tmp_path: Path) -> None:
+    shown = {"name": "b", "logger__wandb__project": "y", "trainer__log_every_n_steps": 9, "fresh": True}
+    assert config_hash(config(tmp_path / "elsewhere", **shown)) == config_hash(config(tmp_path))
+    for change in ({"seed": 1}, {"loss__clip_high": 0.3}, {"trainer__max_epochs": 5}):
+        assert config_hash(config(tmp_path, **change)) != config_hash(config(tmp_path))
+
+
+def test_a_run_that_is_looked_at_more_often_is_no_other_one(tmp_path: Path) -> None:
+    never, often = (config(tmp_path / "run", eval={"every": every, "tasks": 4}) for every in (0, 5))
+    assert config_hash(never) == config_hash(often)
+    assert config_hash(never) != config_hash(config(tmp_path / "run", eval={"every": 0, "tasks": 8}))
+    with claim(never):
+        pass
+    with claim(often) as folder:
+        assert folder.resumed
+
+
+def test_fresh_puts_the_old_run_aside_and_loses_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for n in range(3):
+        with claim(config(out, fresh=n > 0, seed=n)) as folder:
+            assert not folder.resumed
+            (out / "mark").write_text(str(n))
+    assert {path.parent.name: path.read_text() for path in tmp_path.glob("*/mark")} == {
+        "run": "2",
+        "run.old-1": "0",
+        "run.old-2": "1",
+    }
+
+
+def test_a_requeued_job_goes_on_though_its_command_says_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    for restarts, resumed in ((None, False), ("0", False), ("1", True), ("2", True)):
+        if restarts is not None:
+            monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        with claim(config(out, fresh=True)) as folder:
+            assert folder.resumed == resumed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.old-1"]
+
+
+def test_a_run_refused_before_it_left_anything_gives_its_folder_back(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match="no such file"), claim(config(out, seed=1)):
+        raise InputError("no such file")
+    with claim(config(out, seed=2)) as folder:
+        assert not folder.resumed
+        (out / "metrics.jsonl").write_text("kept")
+    with pytest.raises(InputError), claim(config(out, seed=2)):
+        raise InputError("no such file")
+    assert (out / "metrics.jsonl").read_text() == "kept"
+    assert (out / "config.yaml").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "result.json", "../.run.lock"])
+def test_a_pipe_in_the_place_of_a_file_is_named_and_nobody_waits_for_it(tmp_path: Path, name: str) -> None:
+    (out := tmp_path / "run").mkdir()
+    os.mkfifo(out / name)
+    with pytest.raises(ConfigError, match=Path(name).name), claim(config(out)):
+        pass
+
+
+def test_checkpoints_of_nobody_knows_which_run_are_not_resumed(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ConfigError, match=r"checkpoints .*config.yaml.*remove"), claim(config(tmp_path)):
+        pass
+    assert not (tmp_path / "config.yaml").exists()
+
+
+def test_what_a_killed_start_was_writing_is_cleared_away(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with claim(config(out)):
+        (out / "checkpoints").mkdir()
+        (out / "checkpoints" / ".last.ckpt.123.part").write_text("half")
+        (out / "checkpoints" / ".last.ckpt.part").mkdir()  # of a checkpoint in shards
+        (out / "checkpoints" / ".last.ckpt.part" / "__0_0.distcp").write_text("half")
+        (out / "checkpoints" / "last.ckpt").write_text("whole")
+    with claim(config(out)):
+        assert [path.name for path in (out / "checkpoints").iterdir()] == ["last.ckpt"]
+
+
+def test_two_processes_do_not_share_a_folder_but_a_killed_one_lets_go(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    program = (
+        "import sys, time\nfrom omegaconf import OmegaConf\nfrom turnwise.runs.claim_folder import claim\n"
+        "with claim(OmegaConf.create({'fresh': False, 'paths': {'out': sys.argv[1]}})):\n"
+        "    print('held', flush=True)\n    time.sleep(60)\n"
+    )
+    cfg = OmegaConf.create({"fresh": False, "paths": {"out": str(out)}})
+    other = subprocess.Popen([sys.executable, "-c", program, str(out)], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match="another process is running"), claim(cfg):
+            pass
+    finally:
+        other.kill()
+        other.wait()
+    with claim(cfg) as folder:
+        assert folder.resumed
+
+
+def _take_turns(out: Path, turns: int) -> None:
+    cfg = OmegaConf.create({"fresh": False, "paths": {"out": str(out)}})
+    deadline = time.monotonic() + 60
+    while turns:
+        try:
+            with claim(cfg):
+                (out / "mine").touch(exist_ok=False)
+                (out / "mine").unlink()
+                turns -= 1
+        except ConfigError:
+            assert time.monotonic() < deadline
+
+
+def test_of_many_processes_one_at_a_time_has_the_folder(tmp_path: Path) -> None:
+    """They claim and let go as fast as they can; who has the folder makes a file that nobody else may find there."""
+    processes = multiprocessing.get_context("fork")
+    racers = [processes.Process(target=_take_turns, args=(tmp_path / "run", 25)) for _ in range(6)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert [racer.exitcode for racer in racers] == [0] * 6
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_other_ranks_share_the_first_ones_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = config(tmp_path / "run")
+    with claim(cfg):
+        monkeypatch.setitem(os.environ, "LOCAL_RANK", "1")
+        with claim(cfg) as folder:
+            assert folder.path == tmp_path / "run"
+
+
+def test_a_younger_key_at_its_first_value_makes_no_other_run(tmp_path: Path) -> None:
+    before = config(tmp_path / "a")
+    same, other = (config(tmp_path / "a", rollout__staleness=value) for value in (0, 1))
+    assert config_hash(before) == config_hash(same) != config_hash(other)
+    with claim(before):
+        pass
+    with claim(same) as folder:
+        assert folder.resumed
+    with pytest.raises(ConfigError, match=r"rollout\.staleness: not set in the other run, 1 in this run"), claim(other):
+        pass
+
+
+def test_keys_younger_than_the_first_runs_have_their_first_values_in_the_shipped_configuration() -> None:
+    cfg = compose_config(["method=pivotrl"], CONF)
+    before = cfg.copy()
+    with open_dict(before):
+        del before.rollout.staleness
+        for key in [key for key in before.states if str(key).startswith("refresh")]:
+            del before.states[key]
+    assert len(before.states) == 4
+    assert config_hash(cfg) == config_hash(before)
+    assert config_hash(cfg) != config_hash(compose_config(["method=pivotrl", "states.refresh=0.5"], CONF))

@@ -1,0 +1,159 @@
+"""What a run that has no result yet says of itself, and what is read of it."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from turnwise.console import Terminal
+from turnwise.errors import InputError
+from turnwise.reports.html_pages import write_report
+from turnwise.reports.watch import folders_of, newest_metrics, watch
+from turnwise.runs.status_file import NAME, Status, about, progress, read_status, remaining, write_status
+
+RUNNING = Status(
+    phase="train", done=12, total=60, left=480, whole=660, began=1000.0, written=1090.0, command="python x.py"
+)
+
+
+@pytest.fixture
+def unfinished(run_folder: Path, tmp_path: Path) -> Path:
+    """A run that is in the middle of its training; its process lives where somebody holds the lock."""
+    folder = tmp_path / "pivotrl" / "seed0"
+    shutil.copytree(run_folder, folder, ignore=shutil.ignore_patterns("result.json", "*.html", "profile.parquet"))
+    write_status(RUNNING, folder)
+    return folder
+
+
+def held(folder: Path) -> Any:
+    lock = folder.with_name(f".{folder.name}.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def test_a_run_counts_as_running_while_its_process_holds_the_folder(unfinished: Path) -> None:
+    with held(unfinished):
+        assert read_status(unfinished) == RUNNING
+    found = read_status(unfinished)
+    assert found is not None and found.state == "interrupted" and found.command == "python x.py"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"done": "many"}', '{"done": null}', "\x00" * 40])
+def test_a_damaged_status_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    assert read_status(tmp_path) is None
+    assert read_status(tmp_path / "absent") is None
+
+
+def test_times_are_as_coarse_as_estimates() -> None:
+    assert [about(s) for s in (1, 12, 52, 58, 480, 5_000, 7_790, 7_200)] == [
+        "about 5 s", "about 10 s", "about 50 s", "about 1 min", "about 8 min", "about 83 min", "about 2 h 10 min", "about 2 h",
+    ]  # fmt: skip
+    assert "12 of 60" in progress(RUNNING)
+    assert "about 8 min" in remaining(RUNNING) and "about 11 min" in remaining(RUNNING)
+    assert remaining(Status(phase="train", total=60)) == ""
+
+
+@pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
+def test_the_page_of_a_run_without_a_result(unfinished: Path, state: str) -> None:
+    if state == "failed":
+        write_status(replace(RUNNING, state="failed", left=None, whole=None, why="no <room>"), unfinished)
+    lock = held(unfinished) if state == "running" else None
+    page = write_report(unfinished).read_text()
+    if lock:
+        lock.close()
+    assert f'class="verdict {state}"' in page
+    assert "12 of 60" in page and "python x.py" in page
+    assert (
+        ("about 8 min" in page)
+        == ('http-equiv="refresh"' in page)
+        == ("location.reload" in page)
+        == (state == "running")
+    )
+    assert ("no &lt;room&gt;" in page) == (state == "failed")
+    assert "53.6 %" in page  # of the last evaluation of the seen split: 35 + 32 * 0.58
+
+
+def test_a_result_is_stronger_than_a_status(run_folder: Path, tmp_path: Path) -> None:
+    plain, other = tmp_path / "a" / "seed0", tmp_path / "b" / "seed0"
+    for folder in (plain, other):
+        shutil.copytree(run_folder, folder, ignore=shutil.ignore_patterns("*.html"))
+    write_status(RUNNING, other)
+    assert write_report(plain).read_text() == write_report(other).read_text()
+
+
+def test_a_watch_follows_a_run_to_its_end(unfinished: Path) -> None:
+    said = io.StringIO()
+    lock = held(unfinished)
+    seen: list[str] = []
+
+    def later(_: float) -> None:
+        seen.append(said.getvalue())
+        if len(seen) == 1:
+            write_status(Status(phase="train", done=13, total=60, command="python x.py"), unfinished)
+        else:
+            lock.close()
+
+    assert not watch([unfinished], Terminal(file=said, width=200), sleep=later)
+    assert "12 of 60" in seen[0] and "13 of 60" not in seen[0] and "13 of 60" in seen[1]
+    assert "python x.py" in said.getvalue().splitlines()[-1]
+
+
+def test_a_watch_of_a_finished_run_says_its_verdict(run_folder: Path) -> None:
+    said = io.StringIO()
+    assert watch([run_folder], Terminal(file=said, width=200, force_terminal=True))
+    assert "33.9 %" in said.getvalue()
+
+
+def test_a_watch_shows_the_held_out_replies_of_a_run_on_dialogues(run_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "own" / "seed0"
+    shutil.copytree(run_folder, folder)
+    (folder / "metrics.jsonl").write_text(
+        json.dumps({"iteration": 0, "phase": "eval", "eval/held_out/functional": 37.5})
+    )
+    result = json.loads((folder / "result.json").read_text())
+    change = {"base": 10.0, "after": 20.0, "delta": 10.0, "delta_ci95": [1.0, 19.0]}
+    result["in_domain"] = change | {"tasks": 40, "decoding": "sampled"}
+    nll = {"base": 2.0, "after": 1.0, "delta": -1.0, "delta_ci95": None}
+    result["held_out"] = {"dialogues": 8, "replies": 40, "nll": nll, "functional": change, "strict": change}
+    (folder / "result.json").write_text(json.dumps(result))
+    said = io.StringIO()
+    assert watch([folder], Terminal(file=said, width=250, force_terminal=True))
+    assert "37.5" in said.getvalue() and "40 replies of 8 dialogues" in said.getvalue()
+
+
+def test_the_newest_metrics_are_those_of_whole_lines(unfinished: Path) -> None:
+    with (unfinished / "metrics.jsonl").open("a") as stream:
+        stream.write(
+            json.dumps({"iteration": 40, "phase": "train", "train/reward_mean": 0.5}) + '\n{"train/reward_mean": 0.'
+        )
+    assert newest_metrics(unfinished)["train/reward_mean"] == 0.5
+    assert newest_metrics(unfinished / "absent") == {}
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(InputError, match=str(path)):
+            folders_of([path])
+
+
+def test_a_run_without_a_result_is_named_by_its_file_or_its_environment(unfinished: Path) -> None:
+    config = {
+        "method": "sft",
+        "seed": 3,
+        "env": {"_target_": "turnwise.envs.household.HouseholdEnv"},
+        "states": {"_target_": "turnwise.algo.states.expert_turns.ExpertTurns"},
+        "data": {"file": None},
+    }
+    for file, domain in ((None, "household"), ("data/bookings.jsonl", "bookings.jsonl")):
+        config["data"] = {"file": file}
+        (unfinished / "config.yaml").write_text(yaml.safe_dump(config))
+        assert f"<h1>sft on {domain}, seed 3 (unfinished)</h1>" in write_report(unfinished).read_text()
