@@ -46,8 +46,8 @@ from turnwise.planning.plan import plan
 from turnwise.planning.simulation import resting, simulated, simulated_table
 from turnwise.planning.tables import notes, plan_tables
 from turnwise.reports.arguments import read_words
+from turnwise.reports.entries import read_entry
 from turnwise.reports.power import power_json, power_table
-from turnwise.reports.summary import read_entry
 from turnwise.reports.svg import standalone
 from turnwise.reports.tables import to_rich
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from turnwise.console import until_stopped
 from turnwise.errors import InputError
-from turnwise.reports.push import Parcel, parcel, push, token
+from turnwise.reports.push_to_hub import Parcel, parcel, push, token
 from turnwise.text import plain
 
 

@@ -53,7 +53,7 @@ from turnwise.errors import InputError
 from turnwise.experiments.table import read_sweep
 from turnwise.judges.client import ChatClient, ChatFault
 from turnwise.judges.prompt import AnswerError, read_score
-from turnwise.reports.gates.recorded import read_recorded
+from turnwise.reports.gates.recorded_groups import read_recorded
 from turnwise.reports.gates.released import FEATURES, read_features
 from turnwise.reports.read_run import read_run
 from turnwise.runs.json_lines import each_line

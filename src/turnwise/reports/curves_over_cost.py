@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from turnwise.reports.reach import Curve
+from turnwise.reports.cost_to_reach import Curve
 from turnwise.reports.svg import GRID, INK, NARROW, SERIES, Drawing, Figure, canvas, label, to_svg
 
 COSTS = {"cpu": "CPU seconds, profiles included", "turns": "turns played, profiles included"}
@@ -45,7 +45,7 @@ def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
 
     Args:
         seeds: for each seed (at least one), its points (cost, success).
-        cost: name of the field of the cost to use, such as a field of :class:`turnwise.reports.reach.Cost`.
+        cost: name of the field of the cost to use, such as a field of :class:`turnwise.reports.cost_to_reach.Cost`.
     """
     lines = [[(0.0, points[0][1]), *((getattr(spent, cost), success) for spent, success in points)] for points in seeds]
     end = min(line[-1][0] for line in lines)

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from turnwise.errors import InputError
-from turnwise.reports.compare import Estimate, FinishedRuns, Interval, RunRow
-from turnwise.reports.labels import ACCEPTED, SUCCESS
+from turnwise.reports.find_runs import Estimate, FinishedRuns, Interval, RunRow
+from turnwise.reports.metric_labels import ACCEPTED, SUCCESS
 from turnwise.reports.sentences import all_on_dialogues
 from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
 

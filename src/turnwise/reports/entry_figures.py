@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from turnwise.reports.compare import Interval
+from turnwise.reports.claim_verdict import recorded
+from turnwise.reports.cost_to_reach import curves
 from turnwise.reports.curves_over_cost import reach_figure
 from turnwise.reports.curves_over_updates import during_figure
-from turnwise.reports.dots import Side, Spot, dots
-from turnwise.reports.labels import words
-from turnwise.reports.reach import curves
+from turnwise.reports.dot_plots import Side, Spot, dots
+from turnwise.reports.entries import Entry
+from turnwise.reports.find_runs import Interval
+from turnwise.reports.metric_labels import words
 from turnwise.reports.run_metrics import is_change
 from turnwise.reports.sentences import all_on_dialogues, signed
-from turnwise.reports.summary import Entry
 from turnwise.reports.svg import SERIES, Figure
 from turnwise.reports.tables import estimate_text, plain
-from turnwise.reports.verdict import recorded
 
 
 def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from turnwise.reports.claim_verdict import Decision
+from turnwise.reports.entries import Entry
 from turnwise.reports.preconditions import Finding
-from turnwise.reports.summary import Entry
-from turnwise.reports.verdict import Decision
 
 
 def as_json(entry: Entry) -> dict[str, Any]:

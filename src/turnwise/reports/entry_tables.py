@@ -9,17 +9,17 @@ from typing import Any
 
 from turnwise.experiments.jobs import job_of
 from turnwise.files import parse_yaml
-from turnwise.reports.compare import Interval
-from turnwise.reports.gates.of_sweep import COMMAND
-from turnwise.reports.gates.shown import tier_table
-from turnwise.reports.labels import words
+from turnwise.reports.claim_verdict import VERDICTS, Decision, Runs, recorded
+from turnwise.reports.cost_to_reach import reach_table
+from turnwise.reports.entries import Changed, Entry, untrained
+from turnwise.reports.find_runs import Interval
+from turnwise.reports.gates.report_tables import tier_table
+from turnwise.reports.gates.sweep_groups import COMMAND
+from turnwise.reports.metric_labels import words
 from turnwise.reports.power import planned
-from turnwise.reports.reach import reach_table
 from turnwise.reports.run_metrics import is_change
 from turnwise.reports.sentences import all_on_dialogues, signed
-from turnwise.reports.summary import Changed, Entry, untrained
 from turnwise.reports.tables import Table, estimate_text, plain
-from turnwise.reports.verdict import VERDICTS, Decision, Runs, recorded
 
 INTERVAL_NOTE = (
     "All intervals are 95 % intervals. There is a Student's t interval over seeds and, if the runs hold the outcomes of single "

@@ -17,16 +17,17 @@ from markupsafe import Markup
 
 from turnwise.files import atomic_write
 from turnwise.reports import sentences
-from turnwise.reports.boxes import Runs, box, tally, with_verdicts
-from turnwise.reports.compare import FinishedRuns, Interval, RunRow
-from turnwise.reports.figures import comparison, run_figures
-from turnwise.reports.newest import so_far
+from turnwise.reports.find_runs import FinishedRuns, Interval, RunRow
+from turnwise.reports.html_tables import Runs, box, tally, with_verdicts
+from turnwise.reports.latest_numbers import so_far
+from turnwise.reports.overlaid_training_curves import overlays
 from turnwise.reports.read_run import ReportedRun, read_run
+from turnwise.reports.result_rows import domain_rows, reply_rows
+from turnwise.reports.run_figures import comparison, run_figures
 from turnwise.reports.same_tasks import task_notes
 from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
-from turnwise.reports.training_curves import overlays
-from turnwise.reports.views import domain_rows, pair_views, reply_rows, tree_views
+from turnwise.reports.tree_views import pair_views, tree_views
 from turnwise.runs.status_file import Status, progress, remaining
 
 BROWSER = "rollouts.html"  # name of the page that turnwise.reports.rollout_browser writes

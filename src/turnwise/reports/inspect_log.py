@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnwise.errors import InputError
-from turnwise.reports.card import base_of
-from turnwise.reports.portable import cleaner
+from turnwise.reports.model_card import base_of
+from turnwise.reports.remove_secrets import cleaner
 from turnwise.runs.config_file import read_record
 from turnwise.runs.json_lines import checked_lines
 from turnwise.runs.result_file import ResultError, read_result

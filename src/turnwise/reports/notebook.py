@@ -14,15 +14,15 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.experiments.arguments import ask
 from turnwise.experiments.table import find_sweep, sweep_names
-from turnwise.reports.compare import Interval
-from turnwise.reports.labels import words
+from turnwise.reports.claim_verdict import Paired
+from turnwise.reports.entries import Entry, read_entry
+from turnwise.reports.find_runs import Interval
+from turnwise.reports.metric_labels import words
 from turnwise.reports.read_run import ReportedRun, read_run
 from turnwise.reports.sentences import signed
-from turnwise.reports.summary import Entry, read_entry
 from turnwise.reports.svg import SERIES, Figure, canvas, label, standalone, to_svg, whole_iterations
 from turnwise.reports.tables import Table, to_markdown
-from turnwise.reports.verdict import Paired
-from turnwise.reports.views import Branch, ShownTurn, TreeView
+from turnwise.reports.tree_views import Branch, ShownTurn, TreeView
 from turnwise.runs.keep_results import finished
 
 
@@ -68,7 +68,7 @@ def paper_entries(
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
     """Returns an entry for every table and figure of a paper. An entry holds the existing runs and the decisions on the
-    paper's claims (:func:`turnwise.reports.summary.read_entry`).
+    paper's claims (:func:`turnwise.reports.entries.read_entry`).
 
     Args:
         places: folders that contain runs. The runs of a row are read from the first folder that has a run of the row.

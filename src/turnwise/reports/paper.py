@@ -1,10 +1,10 @@
 """Reads a paper's numbers from a sweep file, and compares the difference between two rows in the paper with the
-difference in our runs, by its sign.
+difference in our runs, by its sign. Tables show both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -12,9 +12,18 @@ from typing import Literal
 
 from turnwise.experiments.jobs import preset
 from turnwise.experiments.table import Sweep, read_sweep
-from turnwise.reports.compare import Estimate, Interval, RunRow
+from turnwise.reports.find_runs import Estimate, Interval, RunRow
+from turnwise.reports.metric_labels import words
+from turnwise.reports.sentences import all_on_dialogues
+from turnwise.reports.tables import Table, estimate_text, is_change_metric, metric_cell
 
 Direction = Literal["holds", "opposite", "open", "-"]
+
+DIRECTIONS = (
+    "Each difference is between two runs with the same seed. `holds`: our difference has the paper's sign, and its "
+    "95 % interval excludes zero; `opposite`: it has the other sign, and the interval excludes zero; `open`: the "
+    "interval includes zero, or there is only one seed."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +103,41 @@ def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: 
         paper = {name: c[second] - c[first] for name, c in columns.items() if first in c and second in c}
         found.append(Pair(first, second, ours, paper))
     return found
+
+
+def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) -> list[Table]:
+    """Returns two tables for each metric of a sweep file. The first shows our numbers for the rows and the paper's
+    numbers. The second shows the difference between the two rows of each pair, in our runs and in the paper, and says
+    whether both differences have the same sign.
+    """
+    ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
+    dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())
+    tables: list[Table] = []
+    for metric, columns in paper.columns.items() if ours else ():
+        beside = [
+            ["ours", *(metric_cell(ours[key], metric, interval) if key in ours else "not run" for key in paper.rows)]
+        ]
+        form = "{:+.2f}" if is_change_metric(metric) else "{:.2f}"
+        for name, numbers in columns.items():
+            beside.append([f"paper, {name}", *(form.format(numbers[k]) if k in numbers else "-" for k in paper.rows)])
+        said = words(metric, dialogues)
+        tables.append(Table(f"{paper.title}: {said}", ["", *paper.rows.values()], beside))
+        compared = pairs(paper, metric, ours, interval)
+        if not compared:
+            continue
+        differences = [f"{paper.rows[pair.second]} - {paper.rows[pair.first]}" for pair in compared]
+        directions = [["ours", *(estimate_text(pair.ours) for pair in compared)]]
+        for name in columns:
+            theirs = [f"{p.paper[name]:+.2f} {p.direction(name)}" if name in p.paper else "-" for p in compared]
+            directions.append([f"paper, {name}", *theirs])
+        title = f"{paper.title}: does the direction hold? ({said})"
+        table = Table(title, ["difference", *differences], directions)
+        # Many pairs are easier to read as rows than as columns.
+        tables.append(_transposed(table) if len(compared) > len(columns) + 1 else table)
+        tables[-1].notes = [DIRECTIONS]
+    return tables
+
+
+def _transposed(table: Table) -> Table:
+    first, *rest = zip(table.headers, *table.rows, strict=True)
+    return Table(table.title, list(first), [list(row) for row in rest], table.notes)

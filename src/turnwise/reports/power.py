@@ -7,8 +7,8 @@ from math import ceil
 from typing import Any
 
 from turnwise.evaluation.stats import seeds_for, tasks_factor
+from turnwise.reports.claim_verdict import Decision
 from turnwise.reports.tables import Table, plain
-from turnwise.reports.verdict import Decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from turnwise.errors import InputError
 from turnwise.experiments.claims import Precondition
 from turnwise.experiments.jobs import Asked, job_of, of_pilots
 from turnwise.experiments.table import find_sweep
-from turnwise.reports.gates.of_sweep import recorded_groups
+from turnwise.reports.claim_verdict import Decision, recorded
+from turnwise.reports.gates.sweep_groups import recorded_groups
 from turnwise.reports.run_metrics import finished_runs
-from turnwise.reports.verdict import Decision, recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from turnwise.reports.html_pages import BROWSER, environment, script, write_page
 from turnwise.reports.read_run import line_counts, spaced_trees
-from turnwise.reports.views import clip, goal
+from turnwise.reports.tree_views import clip, goal
 from turnwise.runs.result_file import ResultError, read_result
 
 CHARACTERS = 64_000_000  # largest total size in bytes of the trees on the page, before compression

@@ -16,7 +16,7 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Job
 from turnwise.files import written
-from turnwise.reports.compare import read_metric
+from turnwise.reports.find_runs import read_metric
 from turnwise.runs.json_lines import checked_rows, text_file
 from turnwise.runs.result_file import Result, ResultError, read_result
 

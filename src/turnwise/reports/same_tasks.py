@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.reports.compare import FinishedRuns, RunRow
+from turnwise.reports.find_runs import FinishedRuns, RunRow
 
 TASKS = (
     "env.",

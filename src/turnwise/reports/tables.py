@@ -9,9 +9,7 @@ from math import floor, log10
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
-from turnwise.reports.compare import Estimate, FinishedRuns, Interval, RunRow
-from turnwise.reports.labels import words
-from turnwise.reports.paper import PaperTable, pairs
+from turnwise.reports.find_runs import Estimate, FinishedRuns, Interval, RunRow
 from turnwise.reports.same_tasks import task_notes
 from turnwise.reports.sentences import all_on_dialogues, count, duration, scale_sentence, signed
 from turnwise.reports.sentences import interval as bounds_text
@@ -20,11 +18,6 @@ from turnwise.runs.result_file import Result
 INTERVALS = (
     "`+-` is half the 95 % Student's t interval over seeds. Square brackets are the 95 % interval of a single seed "
     "over its tasks (paired bootstrap). Turns and time are means over seeds."
-)
-DIRECTIONS = (
-    "Each difference is between two runs with the same seed. `holds`: our difference has the paper's sign, and its "
-    "95 % interval excludes zero; `opposite`: it has the other sign, and the interval excludes zero; `open`: the "
-    "interval includes zero, or there is only one seed."
 )
 
 
@@ -53,10 +46,10 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
             [
                 labels.get(row.name, row.name),
                 ", ".join(map(str, row.seeds)),
-                _cell(row, "in_domain.base", interval),
-                _cell(row, "in_domain.after", interval),
-                _cell(row, "in_domain.delta", interval, "in_domain", "delta_ci95"),
-                _cell(row, "ood.mean_change", interval, "ood", "mean_change_ci95"),
+                metric_cell(row, "in_domain.base", interval),
+                metric_cell(row, "in_domain.after", interval),
+                metric_cell(row, "in_domain.delta", interval, "in_domain", "delta_ci95"),
+                metric_cell(row, "ood.mean_change", interval, "ood", "mean_change_ci95"),
                 count(_mean(list(row.values("rollout_turns").values()))),
                 duration(_mean(seconds) or 0) if seconds else "-",
             ]
@@ -71,42 +64,6 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
     table.notes = [f"{over}{scale_sentence(rows[0].first)}", INTERVALS]
     table.notes += [f"Hash of the configuration of each row's first seed: {hashes}."] if hashes else []
     return table
-
-
-def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) -> list[Table]:
-    """Returns two tables for each metric of a sweep file. The first shows our numbers for the rows and the paper's
-    numbers. The second shows the difference between the two rows of each pair, in our runs and in the paper, and says
-    whether both differences have the same sign.
-    """
-    ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
-    dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())
-    tables: list[Table] = []
-    for metric, columns in paper.columns.items() if ours else ():
-        beside = [["ours", *(_cell(ours[key], metric, interval) if key in ours else "not run" for key in paper.rows)]]
-        form = "{:+.2f}" if _is_change(metric) else "{:.2f}"
-        for name, numbers in columns.items():
-            beside.append([f"paper, {name}", *(form.format(numbers[k]) if k in numbers else "-" for k in paper.rows)])
-        said = words(metric, dialogues)
-        tables.append(Table(f"{paper.title}: {said}", ["", *paper.rows.values()], beside))
-        compared = pairs(paper, metric, ours, interval)
-        if not compared:
-            continue
-        differences = [f"{paper.rows[pair.second]} - {paper.rows[pair.first]}" for pair in compared]
-        directions = [["ours", *(estimate_text(pair.ours) for pair in compared)]]
-        for name in columns:
-            theirs = [f"{p.paper[name]:+.2f} {p.direction(name)}" if name in p.paper else "-" for p in compared]
-            directions.append([f"paper, {name}", *theirs])
-        title = f"{paper.title}: does the direction hold? ({said})"
-        table = Table(title, ["difference", *differences], directions)
-        # Many pairs are easier to read as rows than as columns.
-        tables.append(_transposed(table) if len(compared) > len(columns) + 1 else table)
-        tables[-1].notes = [DIRECTIONS]
-    return tables
-
-
-def _transposed(table: Table) -> Table:
-    first, *rest = zip(table.headers, *table.rows, strict=True)
-    return Table(table.title, list(first), [list(row) for row in rest], table.notes)
 
 
 def footer(collection: FinishedRuns, command: str, machine: str | None) -> list[str]:
@@ -183,19 +140,23 @@ def to_rich(table: Table) -> RichTable:
     return rich
 
 
-def _cell(row: RunRow, metric: str, interval: Interval, part: str = "", bounds: str = "") -> str:
+def metric_cell(row: RunRow, metric: str, interval: Interval, part: str = "", bounds: str = "") -> str:
+    """Returns the mean of a metric over the seeds of a row as text, with its interval. For a single seed, the interval is
+    the one that the result holds as ``bounds`` of its ``part``.
+    """
     values = list(row.values(metric).values())
     if not values:
         return "-"
     if metric.endswith(".base") and len(set(values)) == 1:
         values = values[:1]  # the base policy has the same value for all seeds
-    show = signed if _is_change(metric) else lambda value: f"{value:.1f}"
+    show = signed if is_change_metric(metric) else lambda value: f"{value:.1f}"
     if len(values) == 1 and bounds and (own := getattr(getattr(row.first, part), bounds)) is not None:
         return f"{show(values[0])} {bounds_text(own)}"
     return estimate_text(interval(values), show)
 
 
-def _is_change(metric: str) -> bool:
+def is_change_metric(metric: str) -> bool:
+    """Returns whether a metric is a change, which is shown with its sign."""
     return metric.rsplit(".", 1)[-1] in {"delta", "mean_change"}
 
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.schema import build
 from turnwise.errors import InputError
-from turnwise.reports.publish import ROLLOUT_COLUMNS, logged_in, rollout_rows
+from turnwise.reports.publish_wandb import ROLLOUT_COLUMNS, logged_in, rollout_rows
 from turnwise.runs.result_file import ResultError, read_result
 from turnwise.training.trackio_logger import Trackio
 

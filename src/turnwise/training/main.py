@@ -15,7 +15,7 @@ from lightning import Callback
 from omegaconf import DictConfig
 
 from turnwise.console import Terminal
-from turnwise.reports.terminal import print_summary
+from turnwise.reports.terminal_summary import print_summary
 from turnwise.reports.write_pages import write_pages
 from turnwise.rollouts.player import Player
 from turnwise.runs.result_file import read_result, write_result

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnwise.reports.cost_to_reach import Cost, Curve
 from turnwise.reports.curves_over_cost import COSTS, LETTERS, apart, band, reach_figure
 from turnwise.reports.markdown import write_section
-from turnwise.reports.reach import Cost, Curve
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -13,11 +13,11 @@ import pytest
 
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import ask
-from turnwise.reports.dots import Side, Spot, dots
+from turnwise.reports.dot_plots import Side, Spot, dots
+from turnwise.reports.entries import Entry, read_entry
 from turnwise.reports.entry_figures import entry_figures, run_folders
 from turnwise.reports.entry_tables import entry_tables
-from turnwise.reports.labels import words
-from turnwise.reports.summary import Entry, read_entry
+from turnwise.reports.metric_labels import words
 from turnwise.reports.svg import standalone
 
 ROOT = Path(__file__).resolve().parents[3]

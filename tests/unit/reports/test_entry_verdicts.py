@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.reports.test_verdict import SWEEP, save
+from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import ask
+from turnwise.reports.claim_verdict import Decision, entry_verdict
+from turnwise.reports.entries import counted, read_entry
 from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
 from turnwise.reports.run_metrics import Measured
-from turnwise.reports.summary import counted, read_entry
 from turnwise.reports.tables import to_markdown
-from turnwise.reports.verdict import Decision, entry_verdict
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.reports.chromium import Page
 
 from turnwise.evaluation.stats import mean_interval
-from turnwise.reports.compare import collect
+from turnwise.reports.find_runs import collect
 from turnwise.reports.html_pages import comparison_page, write_page, write_report
 from turnwise.reports.tables import run_table
 from turnwise.runs.status_file import Status

@@ -14,7 +14,7 @@ from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.reports.notebook import changes, curves, drawn, judged, paper_entries, runs_under, shown, tree_lines
 from turnwise.reports.read_run import read_run
 from turnwise.reports.tables import Table
-from turnwise.reports.views import tree_views
+from turnwise.reports.tree_views import tree_views
 
 ROOT = Path(__file__).parents[3]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.reports.test_verdict import SWEEP, save
+from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import ask
 from turnwise.experiments.jobs import job_of, jobs
+from turnwise.reports.entries import Entry, counted, read_entry
 from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import entry_tables, summary_table
-from turnwise.reports.summary import Entry, counted, read_entry
 from turnwise.reports.tables import to_markdown
 
 WITH = """

@@ -20,7 +20,7 @@ from turnwise.reports.sentences import (
     verdict,
     verifier_sentence,
 )
-from turnwise.reports.terminal import print_summary, summary_lines
+from turnwise.reports.terminal_summary import print_summary, summary_lines
 from turnwise.runs.result_file import Comparison, Result, write_result
 
 

@@ -23,7 +23,7 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.evaluation.suites import openings
 from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
-from turnwise.reports.gates.recorded import read_recorded
+from turnwise.reports.gates.recorded_groups import read_recorded
 from turnwise.rollouts.collect import Collector, Experience
 from turnwise.rollouts.player import Player
 from turnwise.training.group_metrics import reward_metrics

@@ -13,10 +13,10 @@ from tests.unit.runs.test_keep_results import SWEEP, groups, save
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import ask
 from turnwise.experiments.jobs import played
+from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables
-from turnwise.reports.gates.of_sweep import asked_of
 from turnwise.reports.gates.report import Settings, gate_report
-from turnwise.reports.summary import read_entry
+from turnwise.reports.gates.sweep_groups import asked_of
 from turnwise.reports.tables import to_markdown
 from turnwise.runs.keep_results import keep
 

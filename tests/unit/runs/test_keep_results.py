@@ -12,9 +12,9 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import ask
+from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.run_metrics import Measured
-from turnwise.reports.summary import read_entry
 from turnwise.reports.tables import to_markdown
 from turnwise.runs.json_lines import text_lines
 from turnwise.runs.keep_results import finished, keep

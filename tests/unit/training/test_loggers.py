@@ -13,7 +13,7 @@ import pytest
 import wandb
 from omegaconf import DictConfig
 from tests.unit.reports.conftest import write_run
-from tests.unit.reports.test_publish import records
+from tests.unit.reports.test_publish_wandb import records
 from tests.unit.training.wandb_service import serving
 
 from turnwise.config.schema import compose_config

@@ -14,13 +14,8 @@ from turnwise.errors import InputError
 from turnwise.files import written
 from turnwise.reports.gates import tuning
 from turnwise.reports.gates.groups import Buffer
-from turnwise.reports.gates.looks import looks_table
-from turnwise.reports.gates.paper_numbers import compare
-from turnwise.reports.gates.recorded import read_recorded
-from turnwise.reports.gates.released import FEATURES, is_released, read_features
-from turnwise.reports.gates.sections import Sections, whole
-from turnwise.reports.gates.table12 import arms_table
-from turnwise.reports.gates.tables import (
+from turnwise.reports.gates.measured_savings import read_arms, recordings
+from turnwise.reports.gates.offline_tables import (
     THRESHOLDS,
     labels_table,
     peak_row,
@@ -29,8 +24,13 @@ from turnwise.reports.gates.tables import (
     thresholds_table,
     types_table,
 )
-from turnwise.reports.gates.tier1 import read_arms, recordings
-from turnwise.reports.gates.tiers import read_tier1, read_tier3, replayed
+from turnwise.reports.gates.paper_numbers import compare
+from turnwise.reports.gates.recorded_groups import read_recorded
+from turnwise.reports.gates.released import FEATURES, is_released, read_features
+from turnwise.reports.gates.released_savings import read_tier1, read_tier3, replayed
+from turnwise.reports.gates.sections import Sections, whole
+from turnwise.reports.gates.table12 import arms_table
+from turnwise.reports.gates.values_during_sampling import looks_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
     folder with the authors' released results.
 
     ``gated`` is a path of the same kind, to runs that differ from those of ``data`` only in having a gate. The saving
-    of the gate is measured by comparing both (``turnwise.reports.gates.tier1``).
+    of the gate is measured by comparing both (``turnwise.reports.gates.measured_savings``).
 
     Raises:
         InputError: ``data`` does not exist or cannot be used.

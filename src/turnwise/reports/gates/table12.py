@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION
-from turnwise.reports.gates.counted import Row, counts
+from turnwise.reports.gates.cut_counts import Row, counts
 from turnwise.reports.gates.groups import Buffer
 from turnwise.reports.gates.resample import intervals
 

@@ -10,8 +10,8 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.files import KeptValues
+from turnwise.reports.gates import offline_tables
 from turnwise.reports.gates import report as module
-from turnwise.reports.gates import tables
 from turnwise.reports.gates.report import Settings, gate_report, gate_sections
 from turnwise.reports.gates.sections import KeptSections, Sections
 
@@ -29,8 +29,8 @@ def test_a_section_is_computed_once_and_only_if_it_is_read(data: Path, monkeypat
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, name=name, real=real: computed.append(name) or real(*a))
     ranked: list[object] = []
-    rows = tables.rank_rows
-    monkeypatch.setattr(tables, "rank_rows", lambda *a: ranked.append(a) or rows(*a))
+    rows = offline_tables.rank_rows
+    monkeypatch.setattr(offline_tables, "rank_rows", lambda *a: ranked.append(a) or rows(*a))
     report = gate_sections(data, SETTINGS)
     assert report["groups"] == 2 and report["peak"]["k"] == 2 and not computed
     assert list(report["t7"]) == ["2"] and not ranked

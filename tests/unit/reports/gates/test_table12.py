@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from tests.unit.reports.gates.test_tables import ROWS
+from tests.unit.reports.gates.test_offline_tables import ROWS
 
 from turnwise.reports.gates.groups import Buffer
 from turnwise.reports.gates.table12 import arms_table, kept_norm

@@ -1,0 +1,261 @@
+"""Decides whether a paper's claim holds in our runs, at the 95 % level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from turnwise.experiments.claims import Comparison
+from turnwise.reports.find_runs import Estimate, Interval
+from turnwise.reports.gates.cut_counts import Bounded, difference
+from turnwise.reports.run_metrics import Measured, Outcomes, is_change
+
+Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
+Z95 = 1.959964  # 97.5 % quantile of the standard normal distribution
+DIGITS = 9  # number of decimals to which the ends of an interval are rounded, so that rounding errors decide nothing
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Runs = Mapping[int, Measured]  # seed -> run, for the runs of one row
+Paired = Callable[[Outcomes, Outcomes], Estimate]
+"""The type of a function that takes the outcomes (before, after) and returns the mean change over suites, such as
+``turnwise.evaluation.stats.paired_mean_difference``. The change is a fraction, not a percentage.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A claim of a paper, and the verdict of our runs on it. The claim says that the metric of one row or number
+    (``claim.above``) exceeds the metric of another (``claim.below``). ``difference`` is above - below in the unit of
+    the metric, and ``low`` and ``high`` are the ends of its interval. The margin of the claim is not subtracted from
+    them.
+
+    The verdict ``untestable`` means that a precondition of the claim is false at this scale, so that the runs neither
+    support nor refute the claim.
+    """
+
+    claim: Comparison
+    metric: str
+    verdict: Verdict
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seeds: tuple[int, ...] = ()
+    tasks: int = 0
+    why: str = ""
+    cannot: bool = False  # whether the claim cannot be run at this scale
+    sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> seeds whose runs have the metric
+    one_seed: bool = False  # whether a single seed of trained rows was compared, so that other seeds might differ
+    by_seed: tuple[float, ...] = ()  # above - below for each seed, in the order of ``seeds``
+    task_error: float | None = (
+        None  # standard error of the difference as a mean over tasks, computed from the width of the bootstrap interval
+    )
+    effect: float | None = None  # size of the advantage that power analysis wants to detect (``reports.power``)
+    beside: Decision | None = None  # the decision on the same claim for the other decoding mode (greedy or sampled)
+
+
+def decide(
+    claim: Comparison,
+    metric: str,
+    rows: Mapping[str, Runs],
+    over_seeds: Interval,
+    over_tasks: Paired,
+    untrained: Collection[str] = (),
+    least: float | None = None,
+) -> Decision:
+    """Decides a claim from finished runs. ``least`` is the smallest difference that counts as an advantage
+    (:func:`settled`).
+
+    Two intervals are used: Student's t over seeds, for the variation between seeds, and a paired bootstrap over tasks,
+    for the variation between tasks. The interval over tasks needs runs that recorded outcomes of single tasks. The
+    decision uses the smaller of the two lower ends and the larger of the two upper ends. With a single seed, there is
+    only the interval over tasks. In that case ``one_seed`` is set, unless all rows of the claim are ``untrained``,
+    which means that their policy is only evaluated.
+
+    Raises:
+        Damaged: a file of a run cannot be read.
+    """
+    absent = [row for row in claim.rows if not rows.get(row)]
+    if absent:
+        return Decision(claim, metric, "not_run", why=f"no finished run of {', '.join(absent)}")
+    flipped = not isinstance(claim.above, str)  # the claim says that a fixed number exceeds the metric of a row
+    first, second = (claim.below, claim.above) if flipped else (claim.above, claim.below)
+    above, below = rows[str(first)], rows[second] if isinstance(second, str) else None
+    seeds, differences = _differences(above, below, second, metric)
+    sides = {row: tuple(s for s in sorted(rows[row]) if rows[row][s].value(metric) is not None) for row in claim.rows}
+    found = Decision(claim, metric, "not_run", seeds=seeds, sides=sides)
+    if not differences:
+        return replace(found, why=f"the runs have no common seed with {metric}")
+    found = replace(found, one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained))
+    estimates = [over_seeds(differences)]
+    if (single := _over_tasks(above, below, second, metric, seeds, over_tasks)) is not None:
+        estimates.append(single)
+    lows = [e.low for e in estimates if e.low is not None]
+    highs = [e.high for e in estimates if e.high is not None]
+    tasks = int(getattr(single, "n", 0)) if single is not None else 0
+    mean = sum(differences) / len(differences) * (-1 if flipped else 1)
+    signed = tuple(-one if flipped else one for one in differences)
+    width = None if single is None or single.low is None or single.high is None else single.high - single.low
+    found = replace(
+        found, difference=mean, tasks=tasks, by_seed=signed, task_error=None if width is None else width / (2 * Z95)
+    )
+    if not lows or not highs:
+        return replace(found, verdict="undecided", why="only one seed, and outcomes of single tasks are not recorded")
+    ends = (-max(highs), -min(lows)) if flipped else (min(lows), max(highs))
+    low, high = (round(end, DIGITS) + 0.0 for end in ends)
+    verdict = settled(low, high, claim.margin, least)
+    why = f"no advantage of {least:g} or more" if verdict == "fails" and high >= claim.margin else ""
+    return replace(found, verdict=verdict, low=low, high=high, why=why)
+
+
+def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
+    """Returns the verdict on the claim that a difference exceeds ``margin``, given the interval of the difference.
+
+    If the margin is 0 and ``least`` is given, the claim fails as soon as the whole interval lies below ``least``, the
+    smallest difference that counts as an advantage.
+    """
+    if low > margin:
+        return "holds"
+    bar = least if least is not None and margin == 0 else margin
+    return "fails" if high < bar else "undecided"
+
+
+def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
+    """Returns the verdict of an entry, which is a table or figure of a paper. The entry fails if a claim fails, and
+    holds if every claim that can be tested at this scale holds.
+
+    Three kinds of claims do not count: our own claims, claims whose rows cannot be run at this scale, and untestable
+    claims. If an entry has no other claims, it is untestable or not run. It is undecided if a claim could be run but
+    was not.
+    """
+    counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
+    verdicts = {decision.verdict for decision in counted}
+    if "untestable" in verdicts and verdicts <= {"untestable", "not_run"}:
+        return "untestable"
+    verdicts -= {"untestable"}
+    if verdicts <= {"not_run"}:
+        return "not_run"
+    if "fails" in verdicts:
+        return "fails"
+    return "holds" if verdicts == {"holds"} else "undecided"
+
+
+def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
+    """Returns whether the verdict of an entry depends on claims that were decided with a single seed."""
+    verdict = entry_verdict(decisions)
+    counted = [one for one in decisions if one.verdict == verdict and not one.cannot and not one.claim.ours]
+    if verdict == "fails":
+        return all(one.one_seed for one in counted)
+    return verdict == "holds" and any(one.one_seed for one in counted)
+
+
+def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
+    """Decides a claim from the JSON of ``scripts/gate_report.py``. The metric is a path in the JSON, in which ``{}`` is
+    replaced by the name of the row.
+
+    The interval of a difference is computed from the intervals of the two numbers, under the assumption that the two
+    numbers come from different groups of rollouts (``difference``). For differences on the same groups, the report has
+    separate metrics: ``over_base``, ``over_tau``, ``over_d``, ``below_oracle`` and ``over_random``. If a number has no
+    interval, the claim is undecided.
+    """
+    if report is None:
+        return Decision(claim, metric, "not_run", why="no groups are recorded")
+    ends = [_interval(side, metric, report) for side in (claim.above, claim.below)]
+    if any(end is None for end in ends):
+        return Decision(claim, metric, "not_run", why=f"the recorded groups have no {metric}")
+    above, below = (end for end in ends if end is not None)
+    if (interval := difference(above, below)) is None:
+        return Decision(claim, metric, "undecided", above[0] - below[0], why="there is no interval")
+    low, high = (round(end, DIGITS) + 0.0 for end in interval)
+    return Decision(claim, metric, settled(low, high, claim.margin), above[0] - below[0], low, high)
+
+
+def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Bounded | None:
+    if not isinstance(side, str):
+        return side, side, side
+    return recorded(report, metric.replace("{}", side))
+
+
+def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
+    """Returns the number at a path of the gate report, and the two ends of its 95 % interval, which are None if the
+    report has no interval for it. Returns None if there is no number at this path.
+    """
+    *heads, last = path.split("/")
+    node: Any = report
+    for head in heads:
+        node = node.get(head) if isinstance(node, Mapping) else None
+    value = node.get(last) if isinstance(node, Mapping) else None
+    if not isinstance(value, int | float):
+        return None
+    bounds = node.get(f"{last}_ci95", node.get("ci95") if last == "saved_pct" else None)
+    return (float(value), None, None) if not bounds else (float(value), float(bounds[0]), float(bounds[1]))
+
+
+def _differences(
+    above: Runs, below: Runs | None, number: str | float, metric: str
+) -> tuple[tuple[int, ...], list[float]]:
+    seeds, differences = [], []
+    for seed in sorted(above if below is None else above.keys() & below.keys()):
+        first = above[seed].value(metric)
+        second = float(number) if below is None else below[seed].value(metric)
+        if first is not None and second is not None:
+            seeds.append(seed)
+            differences.append(first - second)
+    return tuple(seeds), differences
+
+
+def _over_tasks(
+    above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int], paired: Paired
+) -> Estimate | None:
+    """Returns the mean difference between the two sides of a claim over tasks, in percentage points, with its interval.
+    The attempts of all seeds at a task are pooled. Returns None if the runs recorded no outcomes of single tasks that
+    can be compared.
+    """
+    if below is None and not is_change(metric):
+        return None
+    if below is not None and is_change(metric) and not _same_base(above, below, metric, seeds):
+        return None
+    after = _merged(above, seeds, metric, "after")
+    before = _merged(above if below is None else below, seeds, metric, "base" if below is None else "after")
+    if after is None or before is None or set(after) != set(before):
+        return None
+    common = {suite: after[suite].keys() & before[suite].keys() for suite in after}
+    if not all(common.values()):
+        return None
+    kept = [
+        {s: {task: side[s][task] for task in sorted(common[s])} for s in sorted(common)} for side in (before, after)
+    ]
+    found = paired(kept[0], kept[1])
+    shift = float(number) if below is None else 0.0
+    return _Points(
+        100 * found.mean - shift,
+        None if found.low is None else 100 * found.low - shift,
+        None if found.high is None else 100 * found.high - shift,
+        sum(map(len, common.values())),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
+    """Returns whether both rows had equal outcomes before training. This is the case if their runs started from the
+    same policy and were evaluated on the same tasks.
+    """
+    return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
+
+
+def _merged(runs: Runs, seeds: Sequence[int], metric: str, when: str) -> dict[str, dict[str, list[float]]] | None:
+    merged: dict[str, dict[str, list[float]]] = {}
+    for seed in seeds:
+        found = runs[seed].outcomes(metric, when)
+        if found is None:
+            return None
+        for suite, tasks in found.items():
+            for task, scores in tasks.items():
+                merged.setdefault(suite, {}).setdefault(task, []).extend(scores)
+    return merged

@@ -1,0 +1,247 @@
+"""Evaluates the claims of sweep files on the existing runs. An entry is a table or figure of a paper. Each entry gets a
+verdict, and the verdicts are counted for each paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from turnwise.errors import InputError
+from turnwise.experiments.jobs import Asked, Job, job_of, origin, picked, played
+from turnwise.reports.claim_verdict import (
+    VERDICTS,
+    Decision,
+    Paired,
+    Runs,
+    Verdict,
+    decide,
+    decide_gate,
+    entry_verdict,
+    rests_on_one_seed,
+)
+from turnwise.reports.find_runs import Interval
+from turnwise.reports.gates.sweep_groups import Groups, recorded_groups
+from turnwise.reports.preconditions import Finding, find_preconditions, tested
+from turnwise.reports.run_metrics import Damaged, Measured, finished_runs, other_decoding
+from turnwise.runs.result_file import Result, read_result
+
+HashOf = Callable[[Job], str]
+"""The type of a function that returns the configuration hash that a run would have if it were started now. The function
+raises InputError if the configuration of the run cannot be composed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A finished run whose configuration differs from the current configuration of its row in the sweep file. ``kept``
+    is the hash of the run's configuration. ``now`` is the hash of the row's configuration, or the reason why there is
+    none.
+    """
+
+    row: str
+    seed: int
+    folder: Path
+    kept: str
+    now: str
+
+
+@dataclass(slots=True)
+class Entry:
+    """A table or figure of a paper, the existing runs of its rows, and the decisions on its claims.
+
+    ``kept`` maps each folder of ``places`` (see :func:`read_entry`), except the first one, to the rows whose runs were
+    read from this folder.
+    """
+
+    asked: Asked
+    rows: dict[str, Runs]
+    decisions: list[Decision]
+    notes: list[str] = field(default_factory=list)
+    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if metrics are paths in it
+    groups: Groups | None = None  # the runs from which ``gates`` was computed, if they belong to the sweep
+    changed: Sequence[Changed] = ()
+    findings: Sequence[Finding] = ()
+
+    @property
+    def results(self) -> list[Result]:
+        """The result of every run from which the numbers of the entry are computed."""
+        return [
+            *(run.result for runs in self.rows.values() for run in runs.values()),
+            *(self.groups.results if self.groups else ()),
+        ]
+
+    def by_seed(self, row: str, metric: str) -> dict[int, float]:
+        """Returns seed -> value of a metric for the runs of a row.
+
+        A number that was measured on an untrained policy does not depend on the seed of training. If such a number is
+        equal for all seeds, it counts as a single measurement, and only the first seed is returned.
+        """
+        runs = self.rows[row]
+        found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
+        unmoved = metric.endswith(".base") or row in untrained(self.asked, [row])
+        return {min(found): found[min(found)]} if unmoved and len(set(found.values())) == 1 else found
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of the entry, or None if the entry has no claims (for example, because it is a table of
+        settings).
+        """
+        return entry_verdict(self.decisions) if self.asked.sweep.directions else None
+
+    @property
+    def one_seed(self) -> bool:
+        """Whether the verdict depends on claims that were decided with a single seed."""
+        return bool(self.asked.sweep.directions) and rests_on_one_seed(self.decisions)
+
+
+def read_entry(
+    asked: Asked,
+    places: Sequence[Path],
+    over_seeds: Interval,
+    over_tasks: Paired,
+    gates: Mapping[str, Any] | None,
+    hash_of: HashOf | None = None,
+) -> Entry:
+    """Returns the entry for a sweep: its rows with their runs, and the decisions on its claims.
+
+    Args:
+        asked: the sweep, its scale, and the overrides of every row.
+        places: folders that contain runs. The runs of a row are read from the first folder that has a run of the row.
+        gates: output of ``scripts/gate_report.py``, for entries whose metrics are paths in it. None: the output is
+            computed from the groups that the runs of the sweep recorded.
+        hash_of: function that returns the hash of the current configuration of a row. It is used to find runs that were
+            made with another configuration. If it is None, configurations are not compared.
+    """
+    sweep = asked.sweep
+    notes: list[str] = []
+    groups: Groups | None = None
+    if sweep.gate_report and gates is None:
+        try:
+            groups = recorded_groups(asked, places)
+        except InputError as error:
+            notes.append(f"left out: {error}")
+        gates = groups.report if groups else None
+    rows: dict[str, Runs] = {}
+    cannot: dict[str, str] = {}
+    found_at: dict[str, Path] = {}
+    for row in picked(asked):
+        runs: dict[int, Measured] = {}
+        wanted = [] if sweep.gate_report else [job_of(asked, row, seed) for seed in asked.seeds or sweep.seeds]
+        if wanted and wanted[0].cannot:
+            cannot[row] = wanted[0].cannot
+        for place in places:
+            if runs := finished_runs(wanted, place, notes):
+                cannot.pop(row, None)  # the row has runs, so that the reason why it cannot be run does not matter
+                found_at[row] = place
+                break
+        rows[row] = runs
+    findings = find_preconditions(asked, places, notes)
+    while True:
+        try:
+            decisions = [
+                tested(one, findings) for one in _decisions(asked, rows, cannot, over_seeds, over_tasks, gates)
+            ]
+            break
+        except Damaged as error:  # a file with outcomes of single tasks is read only if a claim needs it
+            notes.append(f"left out: {error}")
+            rows = {
+                row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
+                for row, runs in rows.items()
+            }
+    kept: dict[str, list[str]] = {}
+    arms = zip(groups.arms, groups.places) if groups else ()
+    for name, place in (*found_at.items(), *((arm.name, place) for arm, place in arms)):
+        if place != places[0] and (groups or rows[name]):
+            kept.setdefault(str(place), []).append(name)
+    entry = Entry(asked, rows, decisions, notes, kept, gates if sweep.gate_report else None, groups, findings=findings)
+    if hash_of is not None:
+        entry.changed = _changed(_read(entry), hash_of)
+    return entry
+
+
+def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
+    """Returns those of ``rows`` whose runs only evaluate a policy and train nothing. If a row refers to a row of
+    another sweep, the row of that sweep decides.
+    """
+    owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
+    # A row that starts from the policy of another row does not count as untrained, because that policy differs between
+    # seeds.
+    return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
+
+
+def _decisions(
+    asked: Asked,
+    rows: Mapping[str, Runs],
+    cannot: Mapping[str, str],
+    over_seeds: Interval,
+    over_tasks: Paired,
+    gates: Mapping[str, Any] | None,
+) -> list[Decision]:
+    sweep = asked.sweep
+    base = untrained(asked, rows)
+    decisions = []
+    for metric in dict.fromkeys([*sweep.directions, *sweep.also]):
+        for claim in sweep.claims(metric):
+            if not set(claim.rows) <= rows.keys():
+                continue  # the user did not request all rows of this claim
+            if claim.at not in (None, asked.scale):
+                scale = f"a claim only for scale={claim.at}"
+                decisions.append(Decision(claim, metric, "not_run", why=scale, cannot=True))
+                continue
+            if sweep.gate_report:
+                decisions.append(decide_gate(claim, metric, gates))
+                continue
+            least = sweep.least_advantage(claim, metric)
+            found = decide(claim, metric, rows, over_seeds, over_tasks, base, least)
+            if (other := other_decoding(metric)) and found.low is not None:
+                beside = decide(claim, other, rows, over_seeds, over_tasks, base, least)
+                found = replace(found, beside=beside if beside.low is not None else None)
+            found = replace(found, effect=least or sweep.paper_difference(claim, metric))
+            why = next((cannot[row] for row in claim.rows if row in cannot), None)
+            if found.verdict == "not_run" and why:
+                found = replace(found, why=why, cannot=True)
+            decisions.append(found)
+    return decisions
+
+
+def _read(entry: Entry) -> Iterable[tuple[Job, Path, Result]]:
+    """Yields (row and seed, folder, result) for every run from which the numbers of the entry are computed."""
+    asked = entry.asked
+    for row, runs in entry.rows.items():
+        for seed, run in runs.items():
+            yield job_of(asked, row, seed), run.folder, run.result
+    if entry.groups:
+        source = played(asked)
+        for row in picked(source):
+            for seed in source.sweep.seeds:
+                job = job_of(source, row, seed)
+                for place in dict.fromkeys(entry.groups.places):
+                    folder = place / job.name / f"seed{seed}"
+                    if place / job.name in entry.groups.arms and (folder / "result.json").exists():
+                        yield job, folder, read_result(folder)
+
+
+def _changed(runs: Iterable[tuple[Job, Path, Result]], hash_of: HashOf) -> list[Changed]:
+    changed = []
+    for job, folder, result in runs:
+        try:
+            now = hash_of(job)
+        except InputError as error:
+            now = str(error).splitlines()[0]
+        if now != result.config_hash:
+            changed.append(Changed(job.row, job.seed, folder, result.config_hash, now))
+    return changed
+
+
+def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
+    """Returns paper -> verdict -> number of entries. Entries without claims are not counted."""
+    table: dict[str, dict[str, int]] = {}
+    for entry in entries:
+        if entry.verdict:
+            counts = table.setdefault(entry.asked.sweep.paper, dict.fromkeys(VERDICTS, 0))
+            counts[entry.verdict] += 1
+    return table

@@ -1,0 +1,196 @@
+"""Finds finished runs on disk, groups the runs of one name into a row with one run per seed, and reads metrics of the
+runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from turnwise.errors import InputError
+from turnwise.files import read_yaml
+from turnwise.runs.config_hash import recorded
+from turnwise.runs.result_file import Result, ResultError, read_result
+
+
+class Estimate(Protocol):
+    """A mean over seeds with its confidence interval. With a single seed there is no interval."""
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+
+
+Interval = Callable[[Sequence[float]], Estimate]
+"""The type of a function that computes an estimate from one value per seed, such as
+``turnwise.evaluation.stats.mean_interval``.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """The runs of one configuration, which differ only in the seed."""
+
+    name: str
+    results: dict[int, Result]  # seed -> result
+    config: Mapping[str, object] = field(default_factory=dict)  # settings of the first seed, by dotted key
+    folders: Mapping[int, Path] = field(default_factory=dict)  # seed -> folder of the run
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted(self.results)
+
+    @property
+    def first(self) -> Result:
+        return self.results[self.seeds[0]]
+
+    def values(self, metric: str) -> dict[int, float]:
+        """Returns seed -> number at the dotted path ``metric`` of ``result.json``. Seeds without the number are left
+        out.
+        """
+        found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+
+@dataclass(slots=True)
+class FinishedRuns:
+    """All finished runs under some folders. ``sections`` maps (environment, scale) to rows of runs; ``notes`` says
+    which runs were left out and why.
+    """
+
+    sections: dict[tuple[str, str], list[RunRow]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)  # folders of the finished runs
+
+
+def collect(paths: Iterable[Path | str]) -> FinishedRuns:
+    """Finds every finished run under ``paths``, and groups runs with the same name and different seeds into rows. A
+    path is the folder of a run or contains folders of runs.
+
+    Raises:
+        InputError: a path is not a folder, or there is no finished run.
+    """
+    roots = [Path(path) for path in paths]
+    if missing := [path for path in roots if not path.is_dir()]:
+        raise InputError(
+            f"{missing[0]}: this folder does not exist; give folders of runs, or folders that contain them, e.g. outputs/pivotrl"
+        )
+    collection, configs, places = FinishedRuns(), {}, {}
+    newest: dict[tuple[str, str, str, int], float] = {}
+    found: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
+    folders = {
+        config.parent for path in roots for name in ("config.yaml", "result.json") for config in path.rglob(name)
+    }
+    for folder in sorted(folder for folder in folders if ".old-" not in folder.name):
+        if not (folder / "result.json").exists():
+            collection.notes.append(f"{folder}: this run is not finished and is left out.")
+            continue
+        try:
+            result = read_result(folder)
+        except ResultError as error:
+            collection.notes.append(f"left out: {error}")
+            continue
+        config = _config(folder / "config.yaml")
+        name = result.name or str(config.get("name") or result.method)
+        collection.folders.append(folder)
+        key, written = (result.env, result.scale, name, result.seed), (folder / "result.json").stat().st_mtime
+        if key in newest:
+            collection.notes.append(f"{name}, seed {result.seed}: there is more than one run; the newest is used.")
+            if written < newest[key]:
+                continue
+        newest[key] = written
+        found.setdefault(key[:2], {}).setdefault(name, {})[result.seed] = result
+        configs[key], places[key] = _decides(config), folder
+    if not found:
+        said = "\n".join(collection.notes)
+        raise InputError(f"no finished run under {', '.join(map(str, roots))}; finish one with python train.py\n{said}")
+    for section, rows in sorted(found.items()):
+        collection.sections[section] = [
+            RunRow(
+                name,
+                results,
+                configs[*section, name, min(results)],
+                {seed: places[*section, name, seed] for seed in results},
+            )
+            for name, results in sorted(rows.items())
+        ]
+        for row in collection.sections[section]:
+            collection.notes += _drift(row, [configs[*section, row.name, seed] for seed in row.seeds])
+    return collection
+
+
+def read_metric(result: Result, metric: str) -> float | None:
+    """Returns a number of a result by its dotted path, such as ``in_domain.after`` or ``ood.after.algebra``.
+
+    The path ``seconds`` without the name of a phase gives the sum over all phases of the run. The paths ``ood.base``
+    and ``ood.after`` without the name of an out-of-domain suite give the mean over all suites.
+
+    Raises:
+        InputError: ``metric`` is not the path of a number in ``result.json``.
+    """
+    node: Any = result
+    for part in metric.split("."):
+        if not isinstance(node, Mapping) and not hasattr(node, part):
+            raise InputError(
+                f"metric {metric!r}: result.json has no entry {part!r}; turnwise/runs/result_file.py lists the entries"
+            )
+        node = node.get(part) if isinstance(node, Mapping) else getattr(node, part)
+        if node is None:
+            return None
+    if isinstance(node, Mapping):
+        numbers = [float(value) for value in node.values()]
+        return (sum(numbers) / (1 if metric == "seconds" else len(numbers))) if numbers else None
+    if not isinstance(node, int | float):
+        raise InputError(f"metric {metric!r}: this entry of result.json is not a number")
+    return float(node)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = read_yaml(path)
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _decides(config: dict[str, Any]) -> dict[str, object]:
+    try:
+        return recorded(OmegaConf.create(config))
+    except OmegaConfBaseException:
+        return {}
+
+
+def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
+    """Returns a list with a note if the runs of a row differ in settings other than the seed, so that their mean would
+    mix configurations. Otherwise the list is empty.
+    """
+    keys = sorted({key for config in configs for key in config} - {"seed"})
+    odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
+    return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}, so their mean mixes settings."] if odd else []
+
+
+def folders_of(paths: Sequence[Path | str]) -> list[Path]:
+    """Returns the run folders at or below ``paths``.
+
+    Raises:
+        InputError: a path is not a folder, or there is no run.
+    """
+    found = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise InputError(
+                f"{path}: this folder does not exist; give the folder of a run, e.g. outputs/pivotrl/seed0"
+            )
+        runs = {file.parent for name in ("config.yaml", "result.json") for file in path.rglob(name)}
+        found += sorted(run for run in runs if ".old-" not in run.name)
+    if not found:
+        raise InputError(f"no run under {', '.join(map(str, paths))}; give a folder that contains config.yaml")
+    return found

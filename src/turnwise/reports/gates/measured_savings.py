@@ -1,0 +1,136 @@
+"""Measures tier 1 of Selective Rollout: how much a gate saves. The same groups are sampled twice with the same random
+draws, once without the gate and once with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnwise.errors import InputError
+from turnwise.reports.gates.cut_counts import counts
+from turnwise.reports.gates.groups import TOLERANCE
+from turnwise.reports.gates.recorded_groups import paths_of
+from turnwise.reports.gates.resample import intervals
+from turnwise.runs.json_lines import checked_lines
+
+Played = Mapping[str, Any]
+"""A recorded rollout tree, as in ``rollouts/train.jsonl`` (docs/metrics.md)."""
+
+
+def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str, Any]:
+    """Returns how much a gate saved. It compares the groups that the runs without and with the gate (the two arms) both
+    recorded in their first iteration, in which their policies are equal.
+
+    The arm without the gate shows how each group ends. A cut is correct if all rewards of the group in that arm are
+    equal. Groups that have fewer than two rollouts with a reward in that arm are left out. Percentages are from 0 to
+    100. Intervals have a level of 95 %. The intervals of savings come from a bootstrap over groups; the intervals of
+    precision and recall are Wilson's.
+
+    Args:
+        without, gated: files of recorded rollouts, run folders, or folders of the runs of several seeds.
+
+    Returns:
+        A mapping with ``saved_pct``, the saved turns in percent, and its interval ``ci95``; if tokens are recorded,
+        ``tokens_saved_pct`` and ``tokens_ci95``; and ``cut``, ``tp``, ``fp``, ``precision`` and ``recall``.
+        ``first_steps_pct`` is the percentage of groups whose actions and observations are equal in both arms up to the
+        step of the gate's decision. ``matched_pct`` is about the groups that the gate did not cut: the percentage of
+        them whose actions and observations are equal in both arms up to the end.
+
+    Raises:
+        InputError: an arm has no groups, or the arms have no group in common.
+    """
+    arms = [_groups(path) for path in (without, gated)]
+    shared = [key for key in arms[0] if key in arms[1]]
+    if not shared:
+        raise InputError(
+            f"{gated}: no group of iteration 0 is also in {without}; run both arms with the same seed and states, and "
+            "record all groups with rollout.recorded"
+        )
+    pairs = [(arms[0][key], arms[1][key]) for key in shared]
+    ended = [(free, cut, rewards) for free, cut in pairs if len(rewards := _rewards(free)) > 1]
+    left_out = len(pairs) - len(ended)
+    cuts = np.array([bool(cut["stopped"]) for _, cut, _ in ended])
+    uniform = np.array([float(np.std(rewards)) <= TOLERANCE for _, _, rewards in ended])
+    found: dict[str, Any] = {"unit": "turns", "measured": True, "groups": len(ended), "left_out": left_out}
+    turns = _column(ended, lambda turn: 1.0)
+    found |= _saved(turns, resamples, seed, "saved_pct", "ci95") | {"baseline": turns[0].sum(), "gated": turns[1].sum()}
+    if all("tokens" in turn for group in ended for arm in group[:2] for turn in arm["turns"]):
+        tokens = _column(ended, lambda turn: float(turn["tokens"]))
+        found |= _saved(tokens, resamples, seed, "tokens_saved_pct", "tokens_ci95")
+        found |= {"tokens_baseline": tokens[0].sum(), "tokens_gated": tokens[1].sum()}
+    first = [_same(free, cut, max((look["step"] for look in cut["looks"]), default=0)) for free, cut, _ in ended]
+    whole = [_same(free, cut, None) for free, cut, _ in ended if not cut["stopped"]]
+    found["first_steps_pct"] = 100 * float(np.mean(first))
+    found["matched_pct"] = 100 * float(np.mean(whole)) if whole else None
+    return found | counts(cuts, uniform)
+
+
+def _groups(path: Path) -> dict[tuple[str, str], Played]:
+    """Returns (name of the file, id of the state) -> recorded rollout tree, for the trees of iteration 0."""
+    files = recordings(path)
+    found: dict[tuple[str, str], Played] = {
+        (str(file.relative_to(path)) if path.is_dir() else "", str(row["state"]["id"])): row
+        for file in files
+        for _, row in checked_lines(file)
+        if row.get("iteration") == 0
+    }
+    if not found:
+        raise InputError(
+            f"{path}: there is no recorded group of iteration 0; give the folder that a run of train.py wrote"
+        )
+    return found
+
+
+def recordings(path: Path) -> list[Path]:
+    """Returns the files of recorded rollouts at ``path``, which is a file, the folder of a run, or a folder with a run
+    for each seed.
+
+    Old runs that ``fresh=true`` renamed are left out. If some seeds are finished, unfinished seeds are left out too.
+    """
+    if not path.is_dir():
+        return [path]
+    if found := _files(path / "rollouts") or sorted(path.glob("*.jsonl")):
+        return found
+    seeds = [seed for seed in sorted(path.glob("seed*")) if ".old-" not in seed.name]
+    finished = [seed for seed in seeds if (seed / "result.json").is_file()]
+    return [file for seed in finished or seeds for file in _files(seed / "rollouts")]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jsonl")) or sorted(folder.glob("*.jsonl.gz"))
+
+
+def _rewards(row: Played) -> list[float]:
+    return [reward for reward in row["rewards"].get("total", ()) if reward is not None]
+
+
+def _column(groups: Sequence[tuple[Played, Played, Any]], cost: Callable[[Played], float]) -> list[np.ndarray]:
+    """Returns one array (N,) for each arm, with the cost of each group as the sum of ``cost`` over its turns."""
+    return [np.array([sum(map(cost, group[arm]["turns"])) for group in groups]) for arm in (0, 1)]
+
+
+def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, bounds: str) -> dict[str, Any]:
+    (interval,) = intervals(saved_between, columns, resamples, seed)
+    return {name: float(saved_between(*columns)[0]), bounds: interval}
+
+
+def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Returns the saving in percent from the costs without the gate (``before``) and with the gate (``after``): two
+    inputs (..., N) -> (..., 1).
+    """
+    return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
+
+
+def _same(free: Played, gated: Played, steps: int | None) -> bool:
+    """Returns whether every rollout of a group has the same actions and observations in both arms, in its first
+    ``steps`` turns. If ``steps`` is None, all turns are compared.
+    """
+    sides = []
+    for turns in (free["turns"], gated["turns"]):
+        paths = sorted(paths_of(turns))  # sorted by the index of the first turn, the order in which rollouts began
+        sides.append([[(turns[i]["text"], turns[i]["observation"]) for i in path[:steps]] for path in paths])
+    return bool(sides[0] == sides[1])

@@ -1,0 +1,93 @@
+"""Prepares tables for an HTML page. The column of verdicts becomes the second column, and each seed becomes a link to
+the report of its run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from turnwise.reports.claim_verdict import VERDICTS
+from turnwise.reports.tables import Table
+
+Runs = Mapping[str, Mapping[int, Path]]
+"""Label of a row -> seed -> folder of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    text: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table. The page shows its ``text``, and before the text the verdict ``word`` if the word is not
+    empty. If the cell has ``links``, the page shows them instead of the text.
+    """
+
+    text: str
+    word: str = ""
+    links: Sequence[Link] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A table in the form that a page shows."""
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str]
+
+
+def box(table: Table, runs: Runs, page: Path | None) -> Box:
+    """Returns a table in the form that a page shows. The verdict column becomes the second column, and seeds link to
+    their runs. ``page`` is the path of the page, to which the links are relative. If it is None, there are no links.
+    """
+    order = list(range(len(table.headers)))
+    if "verdict" in table.headers:
+        order.insert(1, order.pop(table.headers.index("verdict")))
+    headers = [table.headers[i] for i in order]
+    rows = [[_cell(headers[at], row[i], row[0], runs, page) for at, i in enumerate(order)] for row in table.rows]
+    return Box(table.title, headers, rows, table.notes)
+
+
+def _cell(header: str, text: str, row: str, runs: Runs, page: Path | None) -> Cell:
+    word = next((word for word in VERDICTS if header == "verdict" and text.startswith(word)), "")
+    if word:
+        return Cell(text.removeprefix(word).lstrip(",: "), word)
+    found = runs.get(row, {}) if header == "seeds" and page is not None else {}
+    if page is None or not found or text != ", ".join(map(str, sorted(found))):
+        return Cell(text)
+    return Cell(text, links=[Link(str(seed), _href(found[seed], page)) for seed in sorted(found)])
+
+
+def _href(folder: Path, page: Path) -> str:
+    """Returns the relative link from the page to a run's ``report.html``, or to its ``result.json`` if it has no
+    report.
+    """
+    target = next((folder / name for name in ("report.html", "result.json") if (folder / name).exists()), folder)
+    return quote(Path(os.path.relpath(target.resolve(), page.resolve().parent)).as_posix())
+
+
+def tally(table: Table | None) -> list[tuple[str, int]]:
+    """Counts the verdicts in a table of claims, and returns pairs (verdict, number of the paper's claims with this
+    verdict). Claims that this project added are not counted. If ``table`` is None, the list is empty.
+    """
+    if table is None:
+        return []
+    said = [row[table.headers.index("verdict")] for row in table.rows]
+    counts = Counter(
+        next((word for word in VERDICTS if text.startswith(word)), "") for text in said if ", our claim" not in text
+    )
+    return [(word, counts[word]) for word in VERDICTS if counts[word]]
+
+
+def with_verdicts(tables: Sequence[Table]) -> Table | None:
+    """Returns the first table that has a column of verdicts, or None."""
+    return next((table for table in tables if "verdict" in table.headers), None)

@@ -1,0 +1,55 @@
+"""Compares the held-out success of methods seed by seed, at each value of a numeric setting of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from turnwise.reports.curves_over_setting import Seeds, by_value
+from turnwise.reports.find_runs import FinishedRuns, Interval
+from turnwise.reports.tables import Table, estimate_text
+
+
+def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[Table]:
+    """Returns, for each environment and scale, a table of the differences in held-out success between two methods. A
+    row of the table has the difference at every value of the setting ``key``, and the mean difference over all values.
+
+    The mean over all values is computed for each seed first, and its confidence interval comes from these means. The
+    reason is that runs with the same seed share data and random draws, so only different seeds are independent. For a
+    method that does not have the setting, the same result is used at every value.
+
+    Args:
+        key: the dotted name of a setting in ``config.yaml``.
+
+    Raises:
+        InputError: a method has two rows with the same value of the setting.
+    """
+    tables = []
+    for (env, scale), rows in collection.sections.items():
+        swept, level = by_value(rows, key)
+        values = sorted({value for found in swept.values() for value in found})
+        if len(values) < 2:
+            continue
+        found = {**swept, **{name: dict.fromkeys(values, seeds) for name, seeds in level.items()}}
+        table = Table(
+            f"{env}, scale {scale}: points ahead",
+            ["", *(f"{key} {value:g}" for value in values), "all"],
+            [
+                [f"{a} over {b}", *_row([(found[a].get(v, {}), found[b].get(v, {})) for v in values], interval)]
+                for a, b in combinations(found, 2)
+            ],
+            [
+                "Each difference is between two runs with the same seed. In the column `all`, the differences of each "
+                "seed are averaged first, and the interval is over seeds. `+-` is explained above."
+            ],
+        )
+        tables.append(table)
+    return tables
+
+
+def _row(pairs: Sequence[tuple[Seeds, Seeds]], interval: Interval) -> list[str]:
+    differing = [{seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())} for a, b in pairs]
+    everywhere = set.intersection(*(set(found) for found in differing))
+    means = [sum(found[seed] for found in differing) / len(differing) for seed in sorted(everywhere)]
+    every = [*(list(found.values()) for found in differing), means]
+    return [estimate_text(interval(values) if values else None) for values in every]

@@ -1,0 +1,207 @@
+"""The offline tables against counts by hand and against scipy's own statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from turnwise.algo.gates.signals import DISTANCE, TERMINATION
+from turnwise.reports.gates.groups import Buffer, label_of
+from turnwise.reports.gates.offline_tables import (
+    labels_table,
+    peak_row,
+    rank_rows,
+    regime_row,
+    signals_table,
+    thresholds_table,
+    types_table,
+)
+from turnwise.reports.gates.rank_correlation import rank_statistics
+from turnwise.reports.gates.resample import intervals
+
+Make = Callable[..., Buffer]
+ROWS = [
+    ("all_fail", 0.00, 20),
+    ("all_succeed", 0.05, 0),  # over by step 5
+    ("mixed", 0.10, 20),
+    ("all_fail", 0.30, 20),
+    ("mixed", 0.50, 10),
+]
+
+
+def test_a_threshold_by_hand(make_buffer: Make) -> None:
+    row = thresholds_table(make_buffer(ROWS), 5, [0.12, 0.05], 50, 0)["0.12"]
+    assert (row["cut"], row["tp"], row["fp"]) == (3, 2, 1)
+    assert (row["precision"], row["recall"]) == pytest.approx((2 / 3, 2 / 3))
+    # (T - K) / T = 1/2 of five groups
+    assert (row["safe"], row["raw"]) == pytest.approx((20.0, 30.0))
+    assert row["raw_ci95"][0] <= 30 <= row["raw_ci95"][1]
+    assert thresholds_table(make_buffer(ROWS), 5, [0.05], 50, 0)["0.05"]["cut"] == 1  # below, not at
+
+
+def test_nothing_cut_has_no_precision(make_buffer: Make) -> None:
+    row = thresholds_table(make_buffer(ROWS), 5, [0.0], 50, 0)["0.00"]
+    assert (row["cut"], row["precision"], row["precision_ci95"], row["recall"], row["raw"]) == (0, None, None, 0, 0)
+
+
+def test_the_peak_is_the_greatest_rank_correlation_of_either_sign(make_buffer: Make) -> None:
+    """Against scipy's own."""
+    rows = [
+        (label, *((i * 7 + 3 * k) % 11 / 11 - (label == "mixed") * 0.2 * k for k in range(3)), 4, 3, 2)
+        for i, label in enumerate(["mixed", "all_fail", "mixed", "all_succeed", "mixed", "all_fail"] * 4)
+    ]
+    buffer = make_buffer(rows, steps=(5, 6, 7))
+    rho = {k: stats.spearmanr(buffer.values(k, DISTANCE), buffer.variances).statistic for k in buffer.steps}
+    best = max(rho, key=lambda k: abs(rho[k]))
+    assert rho[best] < 0 and abs(rho[best]) > sorted(map(abs, rho.values()))[1] + 0.01
+    peak = peak_row(buffer)
+    assert peak["k"] == best and peak["rho"] == pytest.approx(-rho[best])
+    one = peak_row(buffer, "unique_prefix_ratio")  # the buffer's other signals are d
+    assert one == peak
+
+
+def test_a_peak_that_is_not_defined_is_none(make_buffer: Make) -> None:
+    assert peak_row(make_buffer([("all_fail", 0.1, 20)] * 3)) == {"rho": None, "k": None}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=4, max_size=30))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_rank_statistics_against_scipy(pairs: list[tuple[int, int]]) -> None:
+    values, variances = np.array(pairs, dtype=float).T
+    rho, auroc = rank_statistics(values, variances)
+    mixed = variances > 0
+    if 0 < mixed.sum() < len(mixed):
+        u = stats.mannwhitneyu(values[mixed], values[~mixed]).statistic
+        assert auroc == pytest.approx(u / (mixed.sum() * (~mixed).sum()))
+    else:
+        assert math.isnan(auroc)
+    if np.ptp(values) > 0 and np.ptp(variances) > 0:
+        assert rho == pytest.approx(stats.spearmanr(values, variances).statistic)
+    else:
+        assert math.isnan(rho)
+
+
+def test_a_constant_signal_has_no_correlation(make_buffer: Make) -> None:
+    row = signals_table(make_buffer([("mixed", 0.2, 20), ("all_fail", 0.2, 20)]), 20, 0)["5"]
+    assert row["prefix_edit_distance_mean"]["rho"] is None and row["prefix_edit_distance_mean"]["p"] is None
+    assert row["prefix_edit_distance_mean"]["auroc"] == 0.5
+
+
+def test_types_take_the_strongest_correlation(make_buffer: Make) -> None:
+    rows = [("all_fail", 0.1, 0.5, 20, 4, "a"), ("mixed", 0.2, 0.1, 20, 4, "a"), ("mixed", 0.3, 0.2, 20, 4, "a")]
+    rows += [("mixed", 0.3, 0.2, 20, 4, "b")]
+    table = types_table(make_buffer(rows, (5, 9)), 5, 20, 0)
+    assert (table["a"]["n"], table["a"]["n_zv"], table["a"]["auroc"]) == (3, 1, 1.0)
+    # all of kind a's signals rank alike at either step, once upwards, once downwards: |rho| ties, the first is taken
+    assert (table["a"]["best"]["k"], table["a"]["best"]["auroc"]) == (5, 1.0)
+    assert table["b"] == {"n": 1, "n_zv": 0, "auroc": None, "auroc_ci95": None, "best": None}
+    assert table["median"] == {"auroc": 1.0, "best_auroc": 1.0}
+
+
+def test_labels_have_medians(make_buffer: Make) -> None:
+    table = labels_table(make_buffer(ROWS), 5, 20, 0)
+    assert (table["all_fail"]["n"], table["all_fail"]["median_d"], table["all_fail"]["median_tau"]) == (2, 0.15, 0)
+    assert table["all_succeed"]["median_tau"] == 1
+    nothing = dict.fromkeys(["median_d", "median_tau", "median_d_ci95", "median_tau_ci95"])
+    assert labels_table(make_buffer(ROWS[:1]), 5, 20, 0)["mixed"] == {"n": 0, "k": 5, **nothing}
+
+
+def _spread(rows: int) -> list[tuple[object, ...]]:
+    """Groups of two kinds, half of them mixed, whose distances and endings rise and fall without a pattern."""
+    rng = np.random.default_rng(7)
+    return [
+        ("mixed" if i % 2 else "all_fail", float(rng.beta(2 + i % 2, 3)), int(rng.integers(0, 21)), "ab"[i // 2 % 2])
+        for i in range(rows)
+    ]
+
+
+def test_intervals_of_types_and_labels_against_scipys_bootstrap(make_buffer: Make) -> None:
+    buffer = make_buffer([(label, d, tail, kind) for label, d, tail, kind in _spread(120)])
+    types, labels = types_table(buffer, 5, 6000, 0), labels_table(buffer, 5, 6000, 0)
+    given = {"paired": True, "vectorized": False, "method": "percentile", "n_resamples": 2000}
+
+    def auroc(values: np.ndarray, mixed: np.ndarray) -> float:
+        return float(
+            stats.mannwhitneyu(values[mixed > 0], values[mixed == 0]).statistic / (mixed.sum() * (1 - mixed).sum())
+        )
+
+    for kind in "ab":
+        part = [group for group in buffer.groups if group.kind == kind]
+        values = np.array([group.signals[5][DISTANCE] for group in part])
+        mixed = np.array([float(group.label == "mixed") for group in part])
+        theirs = stats.bootstrap((values, mixed), auroc, rng=np.random.default_rng(1), **given).confidence_interval
+        assert types[kind]["auroc_ci95"] == pytest.approx([theirs.low, theirs.high], abs=0.02)
+    for label, row in labels.items():
+        for signal, name in ((DISTANCE, "median_d"), (TERMINATION, "median_tau")):
+            column = np.array([group.signals[5][signal] for group in buffer.groups if group.label == label])
+            if not len(column):
+                assert row[f"{name}_ci95"] is None
+                continue
+            theirs = stats.bootstrap((column,), np.median, rng=np.random.default_rng(2), **given).confidence_interval
+            assert row[f"{name}_ci95"] == pytest.approx([theirs.low, theirs.high], abs=0.03)
+
+
+def test_a_kind_with_few_groups_of_a_class_has_no_interval(make_buffer: Make) -> None:
+    rows = [("all_fail", 0.1, 20, "a")] * 2 + [("mixed", 0.2, 20, "a")] * 9
+    assert types_table(make_buffer(rows), 5, 20, 0)["a"]["auroc_ci95"] is None
+    rows += [("all_fail", 0.3, 20, "a")]
+    assert types_table(make_buffer(rows), 5, 20, 0)["a"]["auroc_ci95"] is not None
+
+
+def test_a_signal_beside_the_termination_fraction(make_buffer: Make) -> None:
+    buffer = make_buffer([row[:3] for row in _spread(60)])
+    table = signals_table(buffer, 400, 0)["5"]
+    d, tau = table[DISTANCE], table[TERMINATION]
+    assert d["over_tau"] == pytest.approx(d["rho"] - tau["rho"])
+    assert d["over_tau_ci95"][0] < d["over_tau"] < d["over_tau_ci95"][1]
+    assert (tau["over_tau"], tau["over_tau_ci95"]) == (0, [0, 0])
+
+
+def test_what_the_method_presupposes_by_hand(make_buffer: Make) -> None:
+    found = regime_row(make_buffer(ROWS), 5, 0.12, 50, 0)
+    names = ["zero_variance_pct", "below_pct", "live_pct", "oracle_pct"]
+    # three of five end alike; of the three below 0.12 one is over; 40 of the 200 turns stand before groups that end alike
+    assert [found[name] for name in names] == pytest.approx([60, 60, 40, 20])
+    assert all(found[f"{name}_ci95"][0] <= found[name] <= found[f"{name}_ci95"][1] for name in names)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "label"),
+    [([0, 0], "all_fail"), ([1, 1], "all_succeed"), ([0, 1], "mixed"), ([0.1 + 0.2, 0.3], "all_succeed")],
+)
+def test_labels_of_rewards(rewards: list[float], label: str) -> None:
+    assert label_of(rewards) == label
+
+
+@given(st.integers(0, 10_000), st.integers(2, 40), st.booleans())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_bootstrap_of_all_signals_is_that_of_each_by_scipys_ranks(seed: int, n: int, holes: bool) -> None:
+    rng = np.random.default_rng(seed)
+    columns = {"d": rng.integers(0, 5, n) / 4, "other": rng.random(n)}
+    if holes:
+        columns["other"][rng.integers(n)] = np.nan  # a gate did not measure this group
+    variances = np.where(rng.random(n) < 0.5, 0.0, rng.integers(0, 4, n) / 16)
+
+    def statistic(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
+        ranks, of_variance = stats.rankdata(values, axis=-1), stats.rankdata(variances, axis=-1)
+        a, b = (column - column.mean(-1, keepdims=True) for column in (ranks, of_variance))
+        mixed = np.sqrt(variances) > 1e-6
+        ones = mixed.sum(-1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rho = (a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+            auroc = ((ranks * mixed).sum(-1) - ones * (ones + 1) / 2) / (ones * (n - ones))
+        return np.stack([rho, auroc], -1)
+
+    rows = rank_rows(columns, variances, 40, seed, ("over_d", "auroc", "d"))
+    for name, values in columns.items():
+        alone = intervals(statistic, [values, variances], 40, seed)
+        assert [rows[name]["rho_ci95"], rows[name]["auroc_ci95"]] == alone  # to the last bit
+        p = stats.spearmanr(values, variances).pvalue if rows[name]["rho"] is not None else math.nan
+        assert rows[name]["p"] == (None if math.isnan(p) else p)
+    assert rows["d"]["over_d_ci95"] in (None, [0.0, 0.0])

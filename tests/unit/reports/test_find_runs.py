@@ -1,0 +1,230 @@
+"""Runs across seeds, read off their folders, and whether the paper's direction holds."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from turnwise.errors import InputError
+from turnwise.evaluation.stats import mean_interval
+from turnwise.reports.find_runs import collect, read_metric
+from turnwise.reports.paper import pairs, paper_tables, read_paper
+from turnwise.reports.tables import estimate_text, run_table, to_markdown
+from turnwise.runs.result_file import Result
+
+SWEEP = {
+    "paper": "P",
+    "entry": "Table 1",
+    "title": "Table 1",
+    "columns": {"tau2": "in_domain.after", "swe": "in_domain.after"},
+    "rows": {
+        "base": {"label": "Base", "overrides": "method=sft trainer.max_epochs=0", "numbers": {"tau2": 44.35}},
+        "sft": {"label": "SFT", "overrides": "method=sft", "numbers": {"tau2": 58.44, "swe": 37.4}},
+        "full": {"label": "Full | ours", "overrides": "method=pivotrl", "numbers": {"tau2": 63.81}},
+    },
+}
+AFTER = {"base": (30.0, 31.0, 32.0), "sft": (34.0, 40.0, 31.0), "full": (50.0, 52.0, 57.0)}
+
+
+@pytest.fixture
+def runs(tmp_path, make):
+    """Three rows of three seeds, as results alone."""
+    for name, scores in AFTER.items():
+        for seed, after in enumerate(scores):
+            save(tmp_path, make, f"t/{name}", seed, after)
+    return tmp_path
+
+
+def save(root, make, name, seed, after, folder=None, **config):
+    path = root / (folder or f"{name}/seed{seed}")
+    path.mkdir(parents=True)
+    raw = make.result(seed=seed, name=name)
+    raw["in_domain"] = {"base": 30.0, "after": after, "delta_ci95": [after - 36.0, after - 25.0], "tasks": 192}
+    (path / "result.json").write_text(json.dumps(raw))
+    (path / "config.yaml").write_text(yaml.safe_dump({"seed": seed, "paths": {"out": str(path)}} | config))
+    return path
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    path = tmp_path / "t.yaml"  # so the runs of its rows are named t/<row>
+    path.write_text(yaml.safe_dump(SWEEP, sort_keys=False))
+    return path
+
+
+def test_seeds_of_one_name_make_a_row(runs):
+    collection = collect([runs])
+    (section,) = collection.sections
+    assert section == ("household", "tiny")
+    rows = {row.name: row for row in collection.sections[section]}
+    assert list(rows) == ["t/base", "t/full", "t/sft"]
+    assert rows["t/full"].values("in_domain.after") == {0: 50.0, 1: 52.0, 2: 57.0}
+    assert collection.notes == []
+    assert len(collection.folders) == 9
+
+
+def test_the_table_by_hand(runs):
+    collection = collect([runs / "t" / "full", runs / "t" / "base" / "seed0"])
+    ((env, scale), rows), *_ = collection.sections.items()
+    table = run_table(env, scale, rows, mean_interval, {"t/full": "Full"})
+    # 50, 52, 57: mean 53, standard deviation 3.6056, t(0.975, 2) = 4.3027: half width 8.957
+    assert table.rows[1] == [
+        "Full",
+        "0, 1, 2",
+        "30.0",
+        "53.0 +- 9.0",
+        "+23.0 +- 9.0",
+        "-0.5 +- 0.0",
+        "20,480",
+        "7 min 37 s",
+    ]
+    assert table.rows[0] == [
+        "t/base",
+        "0",
+        "30.0",
+        "30.0",
+        "0.0 [-6.0, +5.0]",
+        "-0.5 [-1.6, +0.7]",
+        "20,480",
+        "7 min 37 s",
+    ]
+    text = to_markdown([table], ["Written by `x`."])
+    assert "| Full | 0, 1, 2 | 30.0 | 53.0 +- 9.0 |" in text
+    assert "| --- | ---: |" in text
+    assert "over 192 tasks a run" in text
+    assert "not reach a paper's scores" in text
+    assert text.endswith("Written by `x`.\n")
+
+
+def test_direction_by_hand(runs, sweep):
+    table = read_paper(sweep)
+    rows = {table.row_of(row.name): row for row in collect([runs]).sections["household", "tiny"]}
+    found = {(p.first, p.second): p for p in pairs(table, "in_domain.after", rows, mean_interval)}
+    assert list(found) == [("base", "sft"), ("base", "full"), ("sft", "full")]
+    # full - base: 20, 21, 25: mean 22, t half width 4.3027 * 2.6458 / sqrt(3) = 6.57, clear of zero
+    assert found["base", "full"].ours.mean == pytest.approx(22)
+    assert found["base", "full"].direction("tau2") == "holds"
+    # sft - base: 4, 9, -1: mean 4, half width 12.4
+    assert found["base", "sft"].direction("tau2") == "open"
+    assert found["base", "full"].direction("swe") == "-"
+    assert found["sft", "full"].paper == {"tau2": pytest.approx(5.37)}
+    flipped = replace(table, columns={"in_domain.after": {"tau2": {"base": 50.0, "full": 40.0}}})
+    (pair,) = [
+        p for p in pairs(flipped, "in_domain.after", rows, mean_interval) if (p.first, p.second) == ("base", "full")
+    ]
+    assert pair.direction("tau2") == "opposite"
+
+
+def test_tables_beside_the_paper(runs, sweep):
+    beside, directions = paper_tables(read_paper(sweep), collect([runs]).sections["household", "tiny"], mean_interval)
+    assert beside.headers == ["", "Base", "SFT", "Full | ours"]
+    assert beside.rows == [
+        ["ours", "31.0 +- 2.5", "35.0 +- 11.4", "53.0 +- 9.0"],
+        ["paper, tau2", "44.35", "58.44", "63.81"],
+        ["paper, swe", "-", "37.40", "-"],
+    ]
+    assert directions.rows[1][2] == "+19.46 holds"
+    assert "Full \\| ours" in to_markdown([beside])
+
+
+def test_a_row_not_run_is_said(runs, sweep):
+    rows = collect([runs / "t" / "full"]).sections["household", "tiny"]
+    (beside,) = paper_tables(read_paper(sweep), rows, mean_interval)
+    assert beside.rows[0] == ["ours", "not run", "not run", "53.0 +- 9.0"]
+
+
+def test_runs_of_other_sweeps_are_no_rows(sweep):
+    table = read_paper(sweep)
+    assert [table.row_of(name) for name in ("t/full", "t/full/loss.kl=0", "other/full", "t/fuller", "full")] == [
+        "full", "full", None, None, None
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_averaged_is_noted(runs, make):
+    save(runs, make, "t/full", 3, 55.0, loss={"kl": 0.5})
+    newer = save(runs, make, "t/sft", 0, 44.0, folder="again")
+    os.utime(newer / "result.json", (2e9, 2e9))
+    (runs / "half").mkdir()
+    (runs / "half" / "config.yaml").write_text("seed: 0")
+    torn = save(runs, make, "t/torn", 0, 44.0)
+    (torn / "result.json").write_text("{")
+    save(runs, make, "t/full", 0, 1.0, folder="t/full/seed0.old-1")
+    collection = collect([runs])
+    rows = {row.name: row for row in collection.sections["household", "tiny"]}
+    assert rows["t/sft"].values("in_domain.after")[0] == 44.0
+    assert rows["t/full"].values("in_domain.after")[0] == 50.0
+    notes = "\n".join(collection.notes)
+    for words in (
+        "t/full: its seeds differ in loss.kl",
+        "t/sft, seed 0: there is more than one run; the newest is used",
+        "half: this run is not finished",
+        "result.json: the file is not JSON",
+    ):
+        assert words in notes
+    assert len(collection.notes) == 4
+
+
+def test_scales_are_never_mixed(runs, make):
+    raw = make.result(seed=0, scale="paper", name="t/full")
+    (runs / "big").mkdir()
+    (runs / "big" / "result.json").write_text(json.dumps(raw))
+    assert list(collect([runs]).sections) == [("household", "paper"), ("household", "tiny")]
+
+
+def test_metrics_by_path(make):
+    result = Result.model_validate(make.result())
+    assert read_metric(result, "in_domain.by_split.seen.base") == 35.4
+    assert read_metric(result, "ood.after.algebra") == 39.0
+    assert read_metric(result, "ood.base") == pytest.approx(54.5625)
+    assert read_metric(result, "seconds") == pytest.approx(457.4)
+    assert read_metric(result, "ood.after.nothing") is None
+    for wrong in ("in_domain.afterr", "method", "in_domain"):
+        with pytest.raises(InputError, match=wrong):
+            read_metric(result, wrong)
+
+
+def test_bad_folders_and_sweeps_say_what_to_do(tmp_path):
+    with pytest.raises(InputError, match="nowhere: this folder does not exist"):
+        collect([tmp_path / "nowhere"])
+    with pytest.raises(InputError, match="no finished run under"):
+        collect([tmp_path])
+    with pytest.raises(InputError, match="conf/sweep"):
+        read_paper(tmp_path / "none.yaml")
+    path = tmp_path / "bad.yaml"
+    for text, words in (
+        ("a: [", "not YAML"),
+        ("[a]", "it needs the keys paper, entry, title and rows"),
+        (
+            "{paper: P, entry: E, title: T, columns: {c: m}, rows: {a: {numbers: {c: high}}}}",
+            r"rows.a.numbers.c: .*number",
+        ),
+        ("{paper: P, entry: E, title: T, rows: {a: {}}, colums: {}}", "colums"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=words):
+            read_paper(path)
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "show", "told"),
+    [
+        (33.9, 0.0, "{:.1f}", "33.9 +- 0.0"),
+        (55.23, 6.44, "{:.1f}", "55.2 +- 6.4"),
+        (55.23, 0.382, "{:.1f}", "55.2 +- 0.38"),
+        (0.0179, 0.0031, "{:.3g}", "0.0179 +- 0.0031"),
+        (-0.0329, 0.0124, "{:.3g}", "-0.0329 +- 0.0124"),
+        (0.00112, 0.000127, "{:.3g}", "0.00112 +- 0.00013"),
+        (0.000031, 0.0000042, "{:.3g}", "3.1e-05 +- 4.2e-06"),
+        (36864.0, 0.0, "{:.1f}", "36864.0 +- 0.0"),
+        (0.5, 1e-16, "{:.3g}", "0.5 +- 0.0"),  # what a sum leaves behind the last digit
+        (2.0, 0.0996, "{:.3g}", "2 +- 0.100"),
+    ],
+)
+def test_half_an_interval_has_the_digits_that_it_needs(mean, half, show, told):
+    estimate = SimpleNamespace(mean=mean, low=mean - half, high=mean + half)
+    assert estimate_text(estimate, show.format) == told
