@@ -47,10 +47,10 @@ from turnwise.algo.gates.divergence import Divergence
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.never import Never
 from turnwise.engines.engine import Sampling
-from turnwise.planning.pace import Pace
-from turnwise.planning.schedules import Played, Schedule, Site, play
+from turnwise.planning.decoding_pace import Pace
+from turnwise.planning.simulated_rollouts import Group
+from turnwise.planning.simulated_schedules import Played, Schedule, Site, play
 from turnwise.planning.simulation import bound
-from turnwise.planning.workload import Group
 from turnwise.rollouts.player import Player, Tally
 
 DISTINCT = (

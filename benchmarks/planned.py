@@ -7,7 +7,7 @@ from turnwise.config.settings import LoraSettings
 from turnwise.planning.activations import activation_bytes
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.memory import CHUNK, DRAWN_LOGIT, TRAINED_LOGIT
-from turnwise.planning.shape import Shape, shape_of
+from turnwise.planning.parameter_counts import Shape, shape_of
 from turnwise.rollouts.pack import Update
 
 

@@ -27,7 +27,7 @@ from rich.table import Table
 from turnwise.sandbox.detect import open_sandbox
 from turnwise.sandbox.folder_value import File, tree_of
 from turnwise.sandbox.sandbox import Limits, PythonState, Sandbox
-from turnwise.sandbox.watch import descendants
+from turnwise.sandbox.watch_command import descendants
 from turnwise.training.run_result import machine
 
 TARGETS = {"shell_ms": 15.0, "python_ms": 3.0}

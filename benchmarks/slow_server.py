@@ -19,8 +19,8 @@ from typing import Any
 
 from aiohttp import web
 
-from turnwise.planning.decoding import Decoding, Request
-from turnwise.planning.pace import Pace
+from turnwise.planning.decoding_pace import Pace
+from turnwise.planning.simulated_engine import Decoding, Request
 
 END = 2
 ALIKE = 21  # first token of a history whose rollouts all take the same actions

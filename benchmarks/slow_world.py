@@ -16,7 +16,7 @@ from typing import Any
 
 from slow_server import ALIKE
 from turnwise.envs.environment import Step
-from turnwise.planning.workload import Group
+from turnwise.planning.simulated_rollouts import Group
 from turnwise.types import Message, RolloutTree, State, Task
 
 PARTS = 256  # number of values of a thought

@@ -23,7 +23,7 @@ from lightning import Callback
 from torch import Tensor
 
 from turnwise.algo.losses.loss import Counts, Loss, LossInputs, Mean
-from turnwise.algo.states.rule import Profile
+from turnwise.algo.states.state_rule import Profile
 from turnwise.config.schema import compose_config
 from turnwise.console import Terminal
 from turnwise.errors import InputError

@@ -39,12 +39,12 @@ from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import ask
 from turnwise.experiments.jobs import jobs, played
 from turnwise.files import atomic_write
-from turnwise.planning.assumptions import Given, parsed
-from turnwise.planning.busy import busy
+from turnwise.planning.busy_figure import busy
 from turnwise.planning.gpus import GPUS, Gpu
 from turnwise.planning.plan import plan
+from turnwise.planning.plan_tables import notes, plan_tables
 from turnwise.planning.simulation import resting, simulated, simulated_table
-from turnwise.planning.tables import notes, plan_tables
+from turnwise.planning.simulation_assumptions import Given, parsed
 from turnwise.reports.arguments import read_words
 from turnwise.reports.entries import read_entry
 from turnwise.reports.power import power_json, power_table

@@ -18,7 +18,7 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed; `make bfcl`
 from turnwise.envs.bfcl.apis import Apis, owners
 from turnwise.envs.bfcl.package import SUBSETS, api_class, entries
 from turnwise.envs.bfcl.public import PublicTasks
-from turnwise.envs.dialogues.score import ANSWERS, EMPTY, STATE, Reference, check
+from turnwise.envs.dialogues.multi_turn_check import ANSWERS, EMPTY, STATE, Reference, check
 from turnwise.types import Task, ToolCall
 
 MUTANTS = int(os.environ.get("TURNWISE_BFCL_MUTANTS", "7"))

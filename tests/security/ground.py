@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnwise.sandbox.bubblewrap import NOBODY
-from turnwise.sandbox.calls import calls
 from turnwise.sandbox.folder_value import Tree, tree_of
 from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, Sandbox
+from turnwise.sandbox.system_calls import calls
 
 LIMITS = Limits(seconds=15, memory_mib=160, processes=16, file_mib=2, folder_mib=4, files=200, output_kib=16)
 KIT = """

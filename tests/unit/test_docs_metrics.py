@@ -25,7 +25,7 @@ from turnwise.algo.losses.nll import Nll
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.pivots import summarise
 from turnwise.algo.states.refresh import Refresh
-from turnwise.algo.states.rule import Profile
+from turnwise.algo.states.state_rule import Profile
 from turnwise.config.schema import compose_config
 from turnwise.config.settings import RolloutSettings, UpdateSettings
 from turnwise.engines.engine import Sampling

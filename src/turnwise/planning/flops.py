@@ -7,7 +7,7 @@ FLOPs of the matrix products.
 
 from __future__ import annotations
 
-from turnwise.planning.shape import Shape
+from turnwise.planning.parameter_counts import Shape
 
 
 def attention(shape: Shape, tokens: float, context: float) -> float:

@@ -12,7 +12,7 @@ from turnwise.evaluation.suites import CHUNK as EPISODES
 from turnwise.planning import flops
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.memory import at_a_time, gpus_of
-from turnwise.planning.shape import Shape
+from turnwise.planning.parameter_counts import Shape
 from turnwise.planning.tokens import Around, Tokens, collections
 from turnwise.training.profile_states import SHARD
 

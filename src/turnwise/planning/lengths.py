@@ -26,7 +26,7 @@ from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
 from turnwise.models.shipped import WORLDS, tiny_path
 from turnwise.planning.architectures import Architecture
-from turnwise.planning.nested import settings_of
+from turnwise.planning.environment_settings import settings_of
 from turnwise.types import Trajectory
 
 SAMPLE = 16  # number of demonstrations whose lengths are averaged

@@ -14,7 +14,7 @@ from turnwise.engines.kv_store import GROW
 from turnwise.evaluation.suites import CHUNK as EPISODES
 from turnwise.planning.activations import activation_bytes
 from turnwise.planning.architectures import Architecture
-from turnwise.planning.shape import Shape
+from turnwise.planning.parameter_counts import Shape
 from turnwise.planning.tokens import Around, Tokens
 
 CHUNK = 1024  # number of positions whose logits the update holds in memory at once (tensors.selected_logprobs)

@@ -18,8 +18,8 @@ from turnwise.planning.gpus import Gpu
 from turnwise.planning.hours import Work, work
 from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
 from turnwise.planning.memory import Memory, gpus_of, memory
-from turnwise.planning.missing import missing
-from turnwise.planning.shape import Shape, shape_of
+from turnwise.planning.missing_inputs import missing
+from turnwise.planning.parameter_counts import Shape, shape_of
 from turnwise.planning.tokens import Around, Tokens, around, collections, iteration
 
 

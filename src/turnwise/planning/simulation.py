@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from turnwise.errors import InputError
-from turnwise.planning.assumptions import Assumptions, Given, assumptions
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.plan import RunPlan
-from turnwise.planning.schedules import Played, Schedule, Site, play
-from turnwise.planning.workload import Group
+from turnwise.planning.simulated_rollouts import Group
+from turnwise.planning.simulated_schedules import Played, Schedule, Site, play
+from turnwise.planning.simulation_assumptions import Assumptions, Given, assumptions
 from turnwise.reports.tables import Table
 
 SCHEDULES = (

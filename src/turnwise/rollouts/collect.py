@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from turnwise.algo.advantages.credit import Advantage, credit_all
+from turnwise.algo.advantages.advantage import Advantage, credit_all
 from turnwise.algo.rewards.reward import Reward
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, Rewards, RolloutTree, State

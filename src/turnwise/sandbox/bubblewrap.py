@@ -24,7 +24,7 @@ from turnwise.sandbox.python import PythonServer
 from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, SandboxFault
 from turnwise.sandbox.seccomp import broker, confined, connected
 from turnwise.sandbox.socket_forward import Door, Passage
-from turnwise.sandbox.watch import Watched, children, descendants, readable, watch
+from turnwise.sandbox.watch_command import Watched, children, descendants, readable, watch
 
 NOBODY = 65534
 INSTALL = "apt-get install bubblewrap"

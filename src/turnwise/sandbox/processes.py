@@ -1,7 +1,7 @@
 """Reads information about processes from the kernel.
 
 The Python server receives this file as text, after ``state.py`` and before ``server.py``. So this file imports no other
-file of Turnwise. ``watch.py``, which runs on the host, uses it too."""
+file of Turnwise. ``watch_command.py``, which runs on the host, uses it too."""
 
 # ruff: noqa: PTH115, PTH123, PTH208
 

@@ -23,7 +23,7 @@ from typing import Any
 from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault
 from turnwise.sandbox.seccomp import alone
 from turnwise.sandbox.state import DESCRIPTORS
-from turnwise.sandbox.watch import children, readable
+from turnwise.sandbox.watch_command import children, readable
 
 STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "processes.py", "server.py"))
 STATES = 480  # maximum number of states that are kept at the same time; each state is a process and a socket

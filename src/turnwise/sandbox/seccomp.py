@@ -12,7 +12,7 @@ import errno
 import struct
 from collections.abc import Iterable, Sequence
 
-from turnwise.sandbox.calls import X86_64, calls
+from turnwise.sandbox.system_calls import X86_64, calls
 
 _REFUSED = (
     "memfd_create", "memfd_secret", "shmget", "msgget", "semget", "mq_open", "mq_unlink", "mq_timedsend",

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from turnwise.sandbox.sandbox import SandboxFault
-from turnwise.sandbox.watch import readable
+from turnwise.sandbox.watch_command import readable
 
 HOST = "127.0.0.1"
 _START = 30.0  # time limit in seconds for passing the socket out of the sandbox

@@ -13,7 +13,7 @@ from lightning import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.algo.advantages.credit import Advantage
+from turnwise.algo.advantages.advantage import Advantage
 from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.losses.loss import Loss

@@ -14,7 +14,7 @@ from lightning import Callback
 from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.lazy import chosen, places_of
 from turnwise.algo.states.refresh import Refresh
-from turnwise.algo.states.rule import STD_TOLERANCE
+from turnwise.algo.states.state_rule import STD_TOLERANCE
 from turnwise.config.settings import RolloutSettings
 from turnwise.rollouts.collect import Experience
 from turnwise.training.group_metrics import totals_of

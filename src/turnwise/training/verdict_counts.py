@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import repeat
 from typing import Any
 
-from turnwise.algo.states.rule import Profile
+from turnwise.algo.states.state_rule import Profile
 from turnwise.rollouts.collect import Experience
 from turnwise.types import Rewards, RolloutTree, State
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from turnwise.envs.calls import tool
-from turnwise.envs.checks.replay import replay
+from turnwise.envs.checks.expert_replay import replay
 from turnwise.envs.environment import Environment, Step
 from turnwise.envs.experts import Chances, Clumsy, Expert
 from turnwise.envs.tool_env import ToolEnv

@@ -19,7 +19,7 @@ from turnwise.config.schema import compose_config
 from turnwise.experiments.arguments import ask
 from turnwise.experiments.jobs import jobs
 from turnwise.experiments.table import read_sweep, sweep_names
-from turnwise.planning import missing
+from turnwise.planning import missing_inputs
 from turnwise.planning.cluster_steps import PAGE, steps_in
 
 ROOT = Path(__file__).parents[3]
@@ -81,7 +81,7 @@ def test_what_a_row_lacks_is_a_step_of_the_page(name: str) -> None:
 
 
 def test_what_the_planner_misses_is_a_step_of_the_page() -> None:
-    named = set(re.findall(r'at_step\(.*, "([\w-]+)"\)', Path(missing.__file__).read_text(encoding="utf-8")))
+    named = set(re.findall(r'at_step\(.*, "([\w-]+)"\)', Path(missing_inputs.__file__).read_text(encoding="utf-8")))
     assert len(named) >= 5
     assert named <= ANCHORS
 

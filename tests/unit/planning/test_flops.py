@@ -16,7 +16,7 @@ from turnwise.models.policy import load_policy
 from turnwise.models.shipped import tiny_path
 from turnwise.planning import flops
 from turnwise.planning.architectures import architecture
-from turnwise.planning.shape import shape_of
+from turnwise.planning.parameter_counts import shape_of
 
 
 def test_a_forward_pass_by_hand() -> None:

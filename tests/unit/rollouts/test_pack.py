@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from turnwise.algo.advantages.credit import spread
+from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import Loss, LossInputs
 from turnwise.algo.losses.nll import Nll

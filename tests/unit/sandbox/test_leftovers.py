@@ -16,7 +16,7 @@ from turnwise.sandbox import bubblewrap, cleanup
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.folder_value import File
 from turnwise.sandbox.sandbox import Limits, Sandbox
-from turnwise.sandbox.watch import Watched
+from turnwise.sandbox.watch_command import Watched
 
 
 def _bubblewrap(limits: Limits) -> Bubblewrap:

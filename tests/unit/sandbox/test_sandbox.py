@@ -20,7 +20,7 @@ from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
 from turnwise.sandbox.folder_value import File, tree_of
 from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox, SandboxFault
-from turnwise.sandbox.watch import Watched, children, descendants
+from turnwise.sandbox.watch_command import Watched, children, descendants
 
 
 def test_a_command_maps_a_folder_to_a_folder(sandbox: Sandbox) -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.algo.advantages.credit import spread
+from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import merge_metrics

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from turnwise.algo.advantages.credit import spread
+from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import Update, pack

@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from turnwise.algo.advantages.credit import spread
+from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.rollouts.pack import pack

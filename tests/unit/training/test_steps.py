@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.unit import quiet
 
-from turnwise.algo.advantages.credit import spread
+from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.correction import Correction
 from turnwise.config.settings import UpdateSettings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.algo.advantages.credit import spread
+from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import LossInputs, LossOutput
 from turnwise.config.settings import UpdateSettings

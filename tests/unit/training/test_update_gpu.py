@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from turnwise.algo.advantages.credit import spread
+from turnwise.algo.advantages.advantage import spread
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import use_tree_attention

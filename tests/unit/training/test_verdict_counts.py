@@ -7,7 +7,7 @@ import pytest
 from turnwise.algo.rewards.exact import Exact
 from turnwise.algo.rewards.functional import Functional
 from turnwise.algo.rewards.toolcalls import ToolCalls
-from turnwise.algo.states.rule import Profile
+from turnwise.algo.states.state_rule import Profile
 from turnwise.envs.household import HouseholdEnv
 from turnwise.rollouts.collect import Experience
 from turnwise.rollouts.episodes import Episodes

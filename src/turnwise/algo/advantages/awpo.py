@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from turnwise.algo.advantages.credit import Credited, finite_rewards, leaf_rewards, mean, spread, std
+from turnwise.algo.advantages.advantage import Credited, finite_rewards, leaf_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
 PEAK = "peak_outcome"  # key in the rule's memory of R_max, the highest mean outcome of any group so far

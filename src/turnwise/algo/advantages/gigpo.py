@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from turnwise.algo.advantages.credit import finite_rewards, mean, spread, spread_turns, std
+from turnwise.algo.advantages.advantage import finite_rewards, mean, spread, spread_turns, std
 from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
 from turnwise.algo.advantages.turn_rewards import check_discount, payments, to_go
 from turnwise.types import Credit, Rewards, RolloutTree
@@ -36,7 +36,7 @@ class GiGPO:
     F_norm is the population std of the group plus ``eps``, or 1 if ``scale`` is False. A_S is 0 for a step that is
     alone at its anchor or whose anchor's returns are all equal. A turn that several leaves share is one step. The
     return of this step is the mean over those leaves, and the step receives the sum of the leaves' advantages as in
-    :func:`turnwise.algo.advantages.credit.spread`. A tree whose advantages are all 0 is handled as ``zero_variance``
+    :func:`turnwise.algo.advantages.advantage.spread`. A tree whose advantages are all 0 is handled as ``zero_variance``
     says. A tree that a gate stopped is never trained on. Leaves whose environment failed are in no group.
 
     Attributes:
@@ -74,7 +74,7 @@ class GiGPO:
         """Returns the credit of every turn of ``tree``.
 
         Raises:
-            ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards`.
+            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.algo.advantages.credit import finite_rewards, mean, spread, std
+from turnwise.algo.advantages.advantage import finite_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
 
@@ -17,7 +17,7 @@ class GroupAdvantage:
     This is the advantage of GRPO, PivotRL (Eq. 1) and Selective Rollout (Eq. 1). The advantage is exactly 0 in a group
     whose std is at most ``tolerance`` or that has fewer than two valid leaves. Leaves whose environment failed (the
     leaves that are not valid) and trees that a gate stopped are left out of all statistics and are never trained on.
-    Turns receive the sum of their leaves' advantages (see :func:`turnwise.algo.advantages.credit.spread`).
+    Turns receive the sum of their leaves' advantages (see :func:`turnwise.algo.advantages.advantage.spread`).
 
     Attributes:
         eps: added to the std.

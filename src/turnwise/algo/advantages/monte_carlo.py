@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from turnwise.algo.advantages.credit import finite_rewards, mean, spread, std
+from turnwise.algo.advantages.advantage import finite_rewards, mean, spread, std
 from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
 from turnwise.types import Credit, Rewards, RolloutTree
 
@@ -56,7 +56,7 @@ class MonteCarlo:
         """Returns the credit of every turn of ``tree``.
 
         Raises:
-            ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards`.
+            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.algo.advantages.credit import Credited, finite_rewards, mean, spread, spread_turns
+from turnwise.algo.advantages.advantage import Credited, finite_rewards, mean, spread, spread_turns
 from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
 from turnwise.algo.advantages.turn_rewards import PAID, credit_and_tell, paid, to_go
 from turnwise.types import Credit, Rewards, RolloutTree
@@ -40,7 +40,7 @@ class MTGRPO:
     outcome. If no turn has a reward, ``naive`` is lambda times the group advantage, and ``unbiased`` is lambda times
     the leave-one-out group advantage. The metric ``train/turns_paid`` is then 0, and the run warns.
 
-    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree whose
+    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.advantage.spread`). A tree whose
     advantages are all 0 is handled as ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves
     whose environment failed are left out of all statistics.
 
@@ -89,7 +89,7 @@ class MTGRPO:
         """Returns the credit of every turn of ``tree``.
 
         Raises:
-            ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards` and
+            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards` and
                 :func:`turnwise.algo.advantages.turn_rewards.paid`.
         """
         if tree.stopped:

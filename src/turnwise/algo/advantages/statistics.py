@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from turnwise.algo.advantages.credit import mean, std
+from turnwise.algo.advantages.advantage import mean, std
 
 ZeroVariance = Literal["keep", "drop", "refill"]
 """The ways to handle a group whose rewards are equal. ``keep`` gives it advantage 0 (it counts in every mean and

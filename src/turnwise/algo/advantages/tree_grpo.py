@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.algo.advantages.credit import finite_rewards, spread
+from turnwise.algo.advantages.advantage import finite_rewards, spread
 from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
 from turnwise.types import Credit, Rewards, RolloutTree
 
@@ -51,7 +51,7 @@ class TreeGRPO:
         """Returns the credit of every turn of ``tree``.
 
         Raises:
-            ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards`.
+            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from turnwise.algo.advantages.credit import finite_rewards, spread
+from turnwise.algo.advantages.advantage import finite_rewards, spread
 from turnwise.algo.advantages.statistics import ZeroVariance, check_settings, normalised
 from turnwise.types import Credit, Rewards, RolloutTree
 
@@ -44,7 +44,7 @@ class TreeRPO:
         """Returns the credit of every turn of ``tree``.
 
         Raises:
-            ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards`.
+            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
         """
         if tree.stopped:
             return spread(tree, {})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from turnwise.algo.advantages.credit import Credited, finite_rewards, mean, spread, spread_turns
+from turnwise.algo.advantages.advantage import Credited, finite_rewards, mean, spread, spread_turns
 from turnwise.algo.advantages.statistics import ZeroVariance, check_settings
 from turnwise.algo.advantages.turn_rewards import (
     PAID,
@@ -45,7 +45,7 @@ class TurnCredit:
     of the tree's rollouts, and each rollout has the same weight whatever its length. With gamma = 1 and no rewards
     before the end, this is the group advantage.
 
-    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.credit.spread`). A tree whose
+    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.advantage.spread`). A tree whose
     advantages are all 0 is handled as ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves
     whose environment failed are left out of all statistics.
 
@@ -103,7 +103,7 @@ class TurnCredit:
         """Returns the credit of every turn of ``tree``.
 
         Raises:
-            ValueError: see :func:`turnwise.algo.advantages.credit.finite_rewards` and
+            ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards` and
                 :func:`turnwise.algo.advantages.turn_rewards.paid`.
         """
         if tree.stopped:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from turnwise.algo.advantages.credit import Credited, mean
+from turnwise.algo.advantages.advantage import Credited, mean
 from turnwise.errors import InputError
 from turnwise.types import Credit, Rewards, RolloutTree
 

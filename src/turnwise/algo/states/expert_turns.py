@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
-from turnwise.algo.states.rule import Profile
+from turnwise.algo.states.state_rule import Profile
 from turnwise.types import State, Task, Trajectory
 
 

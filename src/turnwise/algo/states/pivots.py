@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from turnwise.algo.states.lazy import chosen, ids_of
 from turnwise.algo.states.refresh import Refresh
-from turnwise.algo.states.rule import STD_TOLERANCE, Profile
+from turnwise.algo.states.state_rule import STD_TOLERANCE, Profile
 from turnwise.types import State
 
 Keep = Literal["adv", "mixed", "all"]

@@ -25,7 +25,7 @@ from typing import Any
 
 from aiohttp import web
 
-from turnwise.envs.agent import chat, responses
+from turnwise.envs.agent import chat_completions, responses
 from turnwise.envs.agent.conversation import Conversation, RequestError
 from turnwise.text import parse_json
 from turnwise.types import Message
@@ -203,17 +203,17 @@ def _refused(desk: Desk, status: int, message: str) -> web.Response:
 
 
 async def _models(request: web.Request) -> web.Response:
-    model = {"id": chat.MODEL, "object": "model", "created": 0, "owned_by": "turnwise"}
+    model = {"id": chat_completions.MODEL, "object": "model", "created": 0, "owned_by": "turnwise"}
     return web.json_response({"object": "list", "data": [model]})
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:
-    asked = Asked(chat.read(await _body(request)))
+    asked = Asked(chat_completions.read(await _body(request)))
     reply = await _reply(request, asked)
     name = f"chatcmpl-{secrets.token_hex(8)}"
     if asked.conversation.stream:
-        return await _streamed(request, chat.events(reply, name))
-    return web.json_response(chat.written(reply, name))
+        return await _streamed(request, chat_completions.events(reply, name))
+    return web.json_response(chat_completions.written(reply, name))
 
 
 async def _responses(request: web.Request) -> web.StreamResponse:

@@ -10,7 +10,7 @@ from typing import Any
 from turnwise.data.pivot_rows.read import messages_of, nested
 from turnwise.data.read_records import UnusableError
 from turnwise.data.tool_schema import arguments_of
-from turnwise.envs.agent.chat import MODEL
+from turnwise.envs.agent.chat_completions import MODEL
 from turnwise.envs.agent.conversation import Conversation, RequestError
 from turnwise.types import Message
 

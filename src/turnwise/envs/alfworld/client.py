@@ -16,7 +16,7 @@ from typing import Any
 
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
-from turnwise.sandbox.watch import readable
+from turnwise.sandbox.watch_command import readable
 
 SCRIPT = Path(__file__).with_name("worker.py")
 INSTALL = (

@@ -9,8 +9,8 @@ from turnwise.envs.browse.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.browse.session import TOOLS, BrowseSession
 from turnwise.envs.calls import Style
 from turnwise.envs.environment import Level
-from turnwise.envs.search.questions import QuestionEnv
-from turnwise.envs.search.scoring import F1_FLOOR
+from turnwise.envs.search.answer_scores import F1_FLOOR
+from turnwise.envs.search.question_environment import QuestionEnv
 from turnwise.types import Task
 
 

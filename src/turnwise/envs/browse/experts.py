@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from turnwise.envs.browse.session import BrowseSession
 from turnwise.envs.experts import Chances, Clumsy, Expert
-from turnwise.envs.search.pages import Fact, Page
-from turnwise.envs.search.questions import malformed
+from turnwise.envs.search.pages_and_questions import Fact, Page
+from turnwise.envs.search.question_environment import malformed
 
 
 @dataclass(frozen=True, slots=True)

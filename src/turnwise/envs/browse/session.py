@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from turnwise.envs.calls import Calls, tool
 from turnwise.envs.environment import Step
-from turnwise.envs.search.pages import Fact, Page, Pages, Question
-from turnwise.envs.search.questions import ANSWER, NOTHING, QuestionSession
+from turnwise.envs.search.pages_and_questions import Fact, Page, Pages, Question
+from turnwise.envs.search.question_environment import ANSWER, NOTHING, QuestionSession
 from turnwise.envs.search.retrieval import Retriever
 from turnwise.types import Task
 
@@ -32,7 +32,7 @@ NOT_THERE = "The page does not say."
 class BrowseSession(QuestionSession):
     """A running episode of ``env=browse``.
 
-    The arguments that are not listed here are described in :class:`~turnwise.envs.search.questions.QuestionSession`.
+    The arguments that are not listed here are described in :class:`~turnwise.envs.search.question_environment.QuestionSession`.
 
     Args:
         pages: the pages that can be opened.

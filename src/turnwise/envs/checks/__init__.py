@@ -5,8 +5,8 @@ compare the verifier's verdicts with hand-written cases.
 """
 
 from turnwise.envs.checks.cases import Case, Cases, read_cases
+from turnwise.envs.checks.expert_replay import Replayed, check_forks, replay, steps_per_second
 from turnwise.envs.checks.hostile import check_hostile, forges
-from turnwise.envs.checks.replay import Replayed, check_forks, replay, steps_per_second
 
 __all__ = [
     "Case",

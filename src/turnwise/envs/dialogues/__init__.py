@@ -1,8 +1,8 @@
 """The shared parts of environments in which a user makes requests and the policy fulfils them with tool calls."""
 
 from turnwise.envs.dialogues.experts import Mistakes
+from turnwise.envs.dialogues.multi_turn_check import Reference
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn
-from turnwise.envs.dialogues.score import Reference
 from turnwise.envs.dialogues.session import DialogueSession
 
 __all__ = ["DialogueProblem", "DialogueSession", "Mistakes", "Reference", "UserTurn"]

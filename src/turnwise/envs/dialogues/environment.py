@@ -12,8 +12,8 @@ from turnwise.envs.demonstration import by_quality, trajectory_of
 from turnwise.envs.dialogues import demonstrated, experts
 from turnwise.envs.dialogues import verifier as oracle
 from turnwise.envs.dialogues.experts import Mistakes
+from turnwise.envs.dialogues.multi_turn_check import Reference
 from turnwise.envs.dialogues.problem import DialogueProblem
-from turnwise.envs.dialogues.score import Reference
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.environment import Quality, Verifier, check_horizon, check_verifier
 from turnwise.envs.scripted_environment import ScriptedEnv

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 
 from turnwise.data.toolcalls.formats import Format
+from turnwise.envs.dialogues.multi_turn_check import STOPPED, Reference
 from turnwise.envs.dialogues.problem import DialogueProblem, World
-from turnwise.envs.dialogues.score import STOPPED, Reference
 from turnwise.envs.environment import Step, check_open
 from turnwise.envs.tools import Tools, answered, read_calls, signature, templated
 from turnwise.types import Message, Task, ToolCall
@@ -19,7 +19,7 @@ class DialogueSession:
 
     The policy makes calls until it replies without a call. This reply ends the user turn, and the user's next message
     follows. A reply that cannot be parsed also ends the user turn, as in BFCL. The episode is lost if a user turn fails
-    the check (``dialogues.score``), if the policy gives more than ``steps`` replies with calls to one user message, or
+    the check (``dialogues.multi_turn_check``), if the policy gives more than ``steps`` replies with calls to one user message, or
     if it takes ``horizon`` turns without an end of the dialogue.
     """
 

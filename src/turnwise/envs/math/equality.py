@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.sandbox.watch import readable
+from turnwise.sandbox.watch_command import readable
 
 LONGEST = 400  # maximum length of an answer in characters; the longest right answers have about 100
 _START = 60.0  # time limit in seconds for the worker to import its libraries

@@ -8,7 +8,7 @@ from turnwise.envs.environment import Step
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.interpreter import Interpreter
 from turnwise.envs.math.problems import MathProblem
-from turnwise.envs.search.questions import ANSWERED
+from turnwise.envs.search.question_environment import ANSWERED
 from turnwise.envs.tool_session import TextSession
 from turnwise.types import Task
 

@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnwise.envs.environment import check_split
+from turnwise.envs.search.answer_scores import normalise
 from turnwise.envs.search.records import read_records
-from turnwise.envs.search.scoring import normalise
 from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall
 

@@ -5,7 +5,7 @@ Source: PivotRL, arXiv:2603.21383, App. A.2.
 An action is accepted if it has the effect of the expert's action:
 
 - A search must show the same pages as the expert's search, in the same order. The words of the query do not matter.
-- An answer must equal the expert's answer after normalisation (``search.scoring``).
+- An answer must equal the expert's answer after normalisation (``search.answer_scores``).
 
 The verifier does not ask whether the expert's action was good. If the expert's action is not a valid call, or is a
 search that finds no page, there is no effect to compare with. Then no action is accepted, not even the expert's action
@@ -14,7 +14,7 @@ itself.
 
 from __future__ import annotations
 
-from turnwise.envs.search.scoring import normalise
+from turnwise.envs.search.answer_scores import normalise
 from turnwise.envs.search.session import SearchSession
 
 

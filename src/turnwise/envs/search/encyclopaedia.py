@@ -18,7 +18,7 @@ from itertools import combinations
 
 from turnwise.envs.environment import Level
 from turnwise.envs.search.names import Names
-from turnwise.envs.search.pages import Fact, Page, Pages, Question
+from turnwise.envs.search.pages_and_questions import Fact, Page, Pages, Question
 from turnwise.envs.search.schema import SCHEMAS, Comparison, Relation, Schema
 
 _UNSEEN = 5  # every fifth country is reserved for the split ``unseen``

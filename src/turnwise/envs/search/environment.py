@@ -8,9 +8,9 @@ from turnwise.envs.calls import Style
 from turnwise.envs.environment import Level, Verifier, check_verifier
 from turnwise.envs.search import demonstrated
 from turnwise.envs.search import verifier as oracle
+from turnwise.envs.search.answer_scores import F1_FLOOR
 from turnwise.envs.search.experts import ClumsyExpert, GoodExpert, Mistakes
-from turnwise.envs.search.questions import QuestionEnv
-from turnwise.envs.search.scoring import F1_FLOOR
+from turnwise.envs.search.question_environment import QuestionEnv
 from turnwise.envs.search.session import TOOLS, SearchSession
 from turnwise.types import Task
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from turnwise.envs.experts import Chances, Clumsy, Expert
-from turnwise.envs.search.questions import malformed
+from turnwise.envs.search.question_environment import malformed
 from turnwise.envs.search.session import SearchSession
 
 

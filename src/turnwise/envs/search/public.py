@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.envs.search.pages import Fact, Page, Question
+from turnwise.envs.search.pages_and_questions import Fact, Page, Question
 from turnwise.envs.search.records import cleaned, read_records
 from turnwise.errors import InputError
 

@@ -18,7 +18,7 @@ import bm25s
 
 from turnwise.endpoints import Background, TooLargeError, bounded, check_url, key_from, open_session
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.search.pages import Page, Pages
+from turnwise.envs.search.pages_and_questions import Page, Pages
 from turnwise.errors import InputError
 from turnwise.text import parse_json, said
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from turnwise.envs.calls import tool
 from turnwise.envs.environment import Step
-from turnwise.envs.search.pages import Page
-from turnwise.envs.search.questions import ANSWER, NOTHING, QuestionSession
+from turnwise.envs.search.pages_and_questions import Page
+from turnwise.envs.search.question_environment import ANSWER, NOTHING, QuestionSession
 
 TOOLS = (
     tool("search", "Find pages. Returns the best matches with their text.", query=("string", "what to look for")),
@@ -15,7 +15,7 @@ SHOWN = 2_000  # maximum number of characters of one page in a result
 
 
 class SearchSession(QuestionSession):
-    """A running episode. See :class:`~turnwise.envs.search.questions.QuestionSession`.
+    """A running episode. See :class:`~turnwise.envs.search.question_environment.QuestionSession`.
 
     ``seen`` holds the titles of all pages that search results have shown, in the order in which they were shown.
     """

@@ -12,9 +12,10 @@ from turnwise.envs.dialogues import Mistakes
 from turnwise.envs.environment import Quality, check_horizon
 from turnwise.envs.scripted_environment import ScriptedEnv, first
 from turnwise.envs.tau2 import experts, verifier
+from turnwise.envs.tau2.end_check import Reference
 from turnwise.envs.tau2.endpoint import EndpointUser
 from turnwise.envs.tau2.package import DOMAINS, FREE, root, splits
-from turnwise.envs.tau2.problem import Reference, problem_of
+from turnwise.envs.tau2.problem import problem_of
 from turnwise.envs.tau2.session import Tau2Session
 from turnwise.envs.tau2.user import ScriptedUser, User
 from turnwise.envs.tools import check_format, played

@@ -14,9 +14,10 @@ import random
 from collections.abc import Iterator, Sequence
 
 from turnwise.envs.dialogues.experts import Mistakes, Reply, drawn_of, mistake
+from turnwise.envs.tau2.end_check import missing
 from turnwise.envs.tau2.lookups import lookup, seen
 from turnwise.envs.tau2.package import toolbox
-from turnwise.envs.tau2.problem import TRANSFER, Gold, missing
+from turnwise.envs.tau2.problem import TRANSFER, Gold
 from turnwise.envs.tau2.session import ENDING, Tau2Session
 
 ASK = "I will help you with that. Could you tell me who you are, and everything else that I should know?"

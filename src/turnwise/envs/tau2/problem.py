@@ -1,16 +1,14 @@
-"""A task of tau2-bench: what the agent reads, the calls that solve the task, and what is checked at the end."""
+"""A task of tau2-bench: what the agent reads, the calls that solve the task, and the conditions of success."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
-from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.tau2.lookups import customer_of
 from turnwise.envs.tau2.package import DOMAINS, SOLO, of_package, records, toolbox
-from turnwise.envs.tau2.world import FAILED, World
+from turnwise.envs.tau2.world import World, prepare
 from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
@@ -23,7 +21,6 @@ DONE: Mapping[str, Any] = {  # a tool of solo mode, in which only the agent can 
         "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
     },
 }
-DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "action_missing", "assertion", "unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,87 +84,6 @@ class Tau2Problem:
         return (*toolbox(self.domain).tools, DONE) if self.solo else toolbox(self.domain).tools
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A task together with the result of making the calls that solve it. A ``Reference`` is never changed.
-
-    Attributes:
-        problem: the content of the task.
-        goal: the state of the databases after the calls in ``problem.gold``.
-        steps: the pair (call, whether it changes the state) for each of these calls that succeeds or changes the state.
-            The benchmark ignores the other calls.
-        customer: the identifier of the customer; empty if it is not known.
-    """
-
-    problem: Tau2Problem
-    goal: Mapping[str, Any]
-    steps: tuple[tuple[Gold, bool], ...]
-    customer: str
-
-    @classmethod
-    def of(cls, problem: Tau2Problem) -> Reference:
-        """Makes the calls in ``problem.gold`` on a copy of the start state and returns the result.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
-        """
-        world, state = problem.start.fork(), problem.start.state()
-        steps = []
-        for gold in problem.gold:
-            failed = world.call(gold.call).startswith(FAILED)
-            before, state = state, world.state()
-            if not failed or before != state:
-                steps.append((gold, before != state))
-        return cls(problem, state, tuple(steps), customer_of(problem))
-
-    def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
-        """Returns the name of the first check that an ended episode fails; empty if the benchmark counts it as a
-        success.
-
-        Args:
-            world: the databases as the agent left them.
-            calls: all calls that the agent made.
-            said: all messages from the agent to the user.
-
-        Raises:
-            EnvironmentFault: the databases cannot be used.
-        """
-        problem = self.problem
-        if problem.required and any(not any(gold.matches(call) for call in calls) for gold in problem.gold):
-            return ACTIONS
-        if problem.assertions is None:
-            if world.state() != self.goal:
-                return DATABASE
-        elif not all(_holds(world, assertion) for assertion in problem.assertions):
-            return ASSERTIONS
-        return SAID if missing(problem.said, said) else ""
-
-    def leads(self, world: World, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
-        """Returns whether all checks of the task pass if the calls in ``due`` are made after the calls ``made``.
-
-        ``world`` is the state after the calls ``made``; it is not changed. The method assumes that the agent gives the
-        user all required information.
-        """
-        world, calls = world.fork(), [gold.call for gold in due]
-        for call in calls:
-            world.call(call)
-        return self.fault(world, [*made, *calls], self.problem.said) == ""
-
-    @property
-    def free(self) -> bool:
-        """Returns whether the benchmark counts the task as solved if the agent does and says nothing."""
-        return not self.fault(self.problem.start, (), ())
-
-
-def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
-    """Returns the texts in ``wanted`` that no message in ``said`` contains.
-
-    The comparison ignores upper and lower case, and commas in the messages are removed, as in the benchmark.
-    """
-    told = "\n".join(said).lower().replace(",", "")
-    return [each for each in wanted if each.lower() not in told]
-
-
 @lru_cache(maxsize=256)
 def problem_of(domain: str, name: str) -> Tau2Problem:
     """Returns a task of the benchmark's base set.
@@ -195,36 +111,6 @@ def problem_of(domain: str, name: str) -> Tau2Problem:
     )
 
 
-def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
-    """Changes ``world`` by what happened before the episode begins, for example a wrong setting or an unpaid bill.
-
-    Raises:
-        EnvironmentFault: an action fails.
-    """
-    if not actions:
-        return
-    perform, call = of_package("telecom.solver", "perform_action"), of_package("data_model.tasks", "EnvFunctionCall")
-    tools = world.opened()
-    try:
-        for action in actions:
-            world.within(partial(perform, tools, call.model_validate(action)))
-    except Exception as error:
-        raise EnvironmentFault(f"tau2 {world.domain}: the task's start state cannot be created ({error})") from error
-
-
 def _gold(action: Mapping[str, Any]) -> Gold:
     compared = action.get("compare_args")
     return Gold(ToolCall(action["name"], action["arguments"]), None if compared is None else tuple(compared))
-
-
-def _holds(world: World, assertion: Mapping[str, Any]) -> bool:
-    tools = world.opened()
-    side = tools.user_tools if assertion["env_type"] == "user" else tools.tools
-    check = getattr(side, assertion["func_name"])
-    from inspect_ai.tool import ToolError
-
-    try:
-        found = world.within(lambda: check(**assertion["arguments"]))
-    except ToolError:  # the object that the assertion names does not exist
-        return False
-    return bool(found == assertion.get("assert_value", True))

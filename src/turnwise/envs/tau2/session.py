@@ -10,8 +10,9 @@ import copy
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import Reply, ToolCallError
 from turnwise.envs.environment import Step, check_open
+from turnwise.envs.tau2.end_check import UNFINISHED, Reference
 from turnwise.envs.tau2.package import policy
-from turnwise.envs.tau2.problem import DONE, TRANSFER, UNFINISHED, Gold, Reference
+from turnwise.envs.tau2.problem import DONE, TRANSFER, Gold
 from turnwise.envs.tau2.user import Talk, User
 from turnwise.envs.tau2.world import FAILED, World
 from turnwise.envs.tools import Tools, answered, signature, templated

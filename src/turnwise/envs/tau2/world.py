@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
@@ -194,3 +194,20 @@ def _result(work: Coroutine[Any, Any, T]) -> T:
 
 def _error(message: str) -> str:
     return FAILED + (message if len(message) <= _SHOWN else message[:_SHOWN] + " ...")
+
+
+def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
+    """Changes ``world`` by what happened before the episode begins, for example a wrong setting or an unpaid bill.
+
+    Raises:
+        EnvironmentFault: an action fails.
+    """
+    if not actions:
+        return
+    perform, call = of_package("telecom.solver", "perform_action"), of_package("data_model.tasks", "EnvFunctionCall")
+    tools = world.opened()
+    try:
+        for action in actions:
+            world.within(partial(perform, tools, call.model_validate(action)))
+    except Exception as error:
+        raise EnvironmentFault(f"tau2 {world.domain}: the task's start state cannot be created ({error})") from error

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turnwise.algo.advantages.advantage import BatchAdvantage, Credited, credit_all
 from turnwise.algo.advantages.awpo import PEAK, Awpo
-from turnwise.algo.advantages.credit import BatchAdvantage, Credited, credit_all
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.types import Rewards, RolloutTree, State, Task, Turn
 

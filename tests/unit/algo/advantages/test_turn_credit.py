@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.algo.advantages.trees import flat, mirrored, tree_of, trees
 
-from turnwise.algo.advantages.credit import BatchAdvantage
+from turnwise.algo.advantages.advantage import BatchAdvantage
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.algo.advantages.turn_credit import TurnCredit, smeared
 from turnwise.types import RolloutTree

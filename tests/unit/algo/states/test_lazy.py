@@ -12,7 +12,7 @@ from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.expert_turns import ExpertTurns, expert_turns
 from turnwise.algo.states.lazy import LazyStates, chosen, ids_of, lengths_of, places_of
 from turnwise.algo.states.pivots import Pivots
-from turnwise.algo.states.rule import Profile
+from turnwise.algo.states.state_rule import Profile
 from turnwise.config.settings import RolloutSettings
 from turnwise.data.chat import ChatTokens
 from turnwise.data.demonstrations import Demonstrations

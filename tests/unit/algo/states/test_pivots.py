@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.algo.states.pivots import Pivots, summarise
-from turnwise.algo.states.rule import Profile
+from turnwise.algo.states.state_rule import Profile
 from turnwise.types import State, Task
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.checks.replay import replay
+from turnwise.envs.checks.expert_replay import replay
 from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
 from turnwise.envs.mcp import McpEnv, Mistakes
 from turnwise.envs.replay import ReplayDiffersError

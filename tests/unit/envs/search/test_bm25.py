@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from turnwise.envs.search.pages import Page, Pages
+from turnwise.envs.search.pages_and_questions import Page, Pages
 from turnwise.envs.search.retrieval import Bm25
 
 PAGES = [

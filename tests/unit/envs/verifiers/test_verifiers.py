@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.checks.replay import replay
+from turnwise.envs.checks.expert_replay import replay
 from turnwise.envs.environment import Environment, EnvironmentFault, check_ready
 from turnwise.envs.verifiers import VerifiersEnv
 from turnwise.envs.verifiers.package import rows

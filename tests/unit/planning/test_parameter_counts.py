@@ -9,7 +9,7 @@ import pytest
 from turnwise.config.settings import LoraSettings
 from turnwise.errors import InputError
 from turnwise.planning.architectures import architecture
-from turnwise.planning.shape import shape_of
+from turnwise.planning.parameter_counts import shape_of
 
 # parameters and those without embeddings, in 10^9, from the model cards
 PUBLISHED = {

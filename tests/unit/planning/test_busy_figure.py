@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from turnwise.planning.assumptions import Assumptions
-from turnwise.planning.busy import busy
-from turnwise.planning.pace import Pace
-from turnwise.planning.schedules import Site
+from turnwise.planning.busy_figure import busy
+from turnwise.planning.decoding_pace import Pace
+from turnwise.planning.simulated_rollouts import Tail, Workload
+from turnwise.planning.simulated_schedules import Site
 from turnwise.planning.simulation import Simulation, simulate
-from turnwise.planning.workload import Tail, Workload
+from turnwise.planning.simulation_assumptions import Assumptions
 from turnwise.reports.svg import standalone
 
 

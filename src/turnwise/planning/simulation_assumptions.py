@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from turnwise.planning.decoding_pace import Pace
+from turnwise.planning.environment_settings import settings_of
 from turnwise.planning.flops import decode
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.hours import work
 from turnwise.planning.lengths import AT_MOST, Lengths
 from turnwise.planning.memory import at_a_time
-from turnwise.planning.nested import settings_of
-from turnwise.planning.pace import Pace
+from turnwise.planning.parameter_counts import Shape
 from turnwise.planning.plan import RunPlan
-from turnwise.planning.schedules import Site
-from turnwise.planning.shape import Shape
+from turnwise.planning.simulated_rollouts import Tail, Workload
+from turnwise.planning.simulated_schedules import Site
 from turnwise.planning.tokens import iteration
-from turnwise.planning.workload import Tail, Workload
 
 SIGMA = 1.0  # sigma of the log-normal distributions of reply lengths and of latencies
 TURNS_SIGMA = 0.5
@@ -35,7 +35,7 @@ LEAST = 6
 DRAWN = 40_000  # approximate number of turns that a simulation draws
 
 Given = Mapping[str, float | tuple[tuple[float, float], ...]]
-"""Values by name that the user provides. ``curve`` is a list of points (:data:`turnwise.planning.pace.Points`)."""
+"""Values by name that the user provides. ``curve`` is a list of points (:data:`turnwise.planning.decoding_pace.Points`)."""
 
 
 @dataclass(frozen=True, slots=True)

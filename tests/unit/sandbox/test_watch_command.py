@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.sandbox.watch import children
+from turnwise.sandbox.watch_command import children
 
 
 def test_a_thread_that_has_just_ended_hides_no_child(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from turnwise.planning.decoding import Decoding, Request
-from turnwise.planning.pace import Pace
-from turnwise.planning.workload import Group, Turn
+from turnwise.planning.decoding_pace import Pace
+from turnwise.planning.simulated_engine import Decoding, Request
+from turnwise.planning.simulated_rollouts import Group, Turn
 
 SHARE = 0.5  # speed of the engine and the trainer while both use the same GPUs, divided by the speed of each one alone
 NEVER = float("inf")

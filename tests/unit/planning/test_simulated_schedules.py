@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnwise.planning.pace import Pace
-from turnwise.planning.schedules import Played, Schedule, Site, play
+from turnwise.planning.decoding_pace import Pace
+from turnwise.planning.simulated_rollouts import Group, Tail, Workload
+from turnwise.planning.simulated_schedules import Played, Schedule, Site, play
 from turnwise.planning.simulation import bound, shares
-from turnwise.planning.workload import Group, Tail, Workload
 
 ROUNDS, FREE = Schedule(False), Schedule(True)
 SITE = Site(

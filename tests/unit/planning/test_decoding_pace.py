@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnwise.planning.pace import Pace
+from turnwise.planning.decoding_pace import Pace
 
 
 def test_a_request_has_half_of_its_rate_where_the_curve_says() -> None:

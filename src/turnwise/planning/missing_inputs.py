@@ -13,11 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.cluster_steps import at_step
+from turnwise.planning.environment_settings import settings_of
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.lengths import Lengths
 from turnwise.planning.memory import Memory, gpus_of, sharding
-from turnwise.planning.nested import settings_of
-from turnwise.planning.shape import Shape
+from turnwise.planning.parameter_counts import Shape
 
 _FILES = {"files", "corpus", "games", "data"}  # environment settings that hold a file, or one file per split
 SMALLEST_STEP = 2.0**-9  # if |step / weight| of an update is smaller, rounding the weight to bfloat16 removes the step

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from turnwise.envs.search.pages import Page
+from turnwise.envs.search.pages_and_questions import Page
 from turnwise.envs.search.retrieval import KEY, MAX_BODY, MAX_QUERY
 from turnwise.text import parse_json, plain
 

@@ -6,7 +6,7 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from turnwise.planning.pace import Pace
+from turnwise.planning.decoding_pace import Pace
 
 T = TypeVar("T")
 
