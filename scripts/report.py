@@ -24,9 +24,9 @@ from turnwise.console import Terminal, sized, until_stopped, unwritten
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
 from turnwise.experiments.arguments import ask
-from turnwise.experiments.hashes import RowHashes
 from turnwise.experiments.jobs import Asked
-from turnwise.experiments.table import sweep_names
+from turnwise.experiments.row_hashes import RowHashes
+from turnwise.experiments.sweep_file import sweep_names
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
 from turnwise.reports.curves_over_setting import swept
 from turnwise.reports.entries import Entry, counted, read_entry

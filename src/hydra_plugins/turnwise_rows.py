@@ -32,7 +32,7 @@ class RowsSweeper(Sweeper):
         self.base: DictConfig | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from turnwise.experiments.state import Recorded
+        from turnwise.experiments.run_states import Recorded
 
         self.base, self.context = config, hydra_context
         self.launcher = Plugins.instance().instantiate_launcher(

@@ -12,9 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from turnwise.errors import InputError
+from turnwise.text import parse_yaml
 
 # ending of a file that is still being written; if a killed process left such a file behind, it may be deleted
 PART = ".part"
@@ -121,20 +120,6 @@ def read_yaml(path: Path) -> Any:
         ValueError: the content is not valid YAML (see :func:`parse_yaml`).
     """
     return parse_yaml(path.read_bytes())
-
-
-def parse_yaml(text: str | bytes) -> Any:
-    """Returns the content of a YAML text.
-
-    Raises:
-        ValueError: the text is not YAML, is nested too deeply, or holds an impossible value such as a date with month
-            13.
-    """
-    try:
-        # libyaml's loader would be faster, but a deeply nested text overflows its stack and kills the process
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"not YAML ({' '.join(str(error).split())})") from error
 
 
 def append(path: Path, text: str) -> None:

@@ -1,5 +1,5 @@
 """Makes untrusted text safe to print in a terminal or a message: it escapes control characters, masks secrets and
-shortens the text.
+shortens the text. Parses JSON and YAML that others wrote.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ import json
 import re
 from typing import Any
 from urllib.parse import quote
+
+import yaml
 
 LINE = 2000  # largest length in characters of one line of a message; longer lines are cut
 
@@ -114,3 +116,17 @@ def whole_characters(value: Any) -> Any:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """Returns the content of a YAML text.
+
+    Raises:
+        ValueError: the text is not YAML, is nested too deeply, or holds an impossible value such as a date with month
+            13.
+    """
+    try:
+        # libyaml's loader would be faster, but a deeply nested text overflows its stack and kills the process
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"not YAML ({' '.join(str(error).split())})") from error

@@ -50,7 +50,7 @@ from turnwise.envs.search import SearchEnv
 from turnwise.envs.search.public import read_pages, read_questions
 from turnwise.envs.search.retrieval import pages_of
 from turnwise.errors import InputError
-from turnwise.experiments.table import read_sweep
+from turnwise.experiments.sweep_file import read_sweep
 from turnwise.judges.client import ChatClient, ChatFault
 from turnwise.judges.prompt import AnswerError, read_score
 from turnwise.reports.gates.recorded_groups import read_recorded

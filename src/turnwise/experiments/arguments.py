@@ -10,7 +10,7 @@ from pathlib import Path
 
 from turnwise.errors import InputError, refuse_twice
 from turnwise.experiments.jobs import Asked, of_pilots, seeds_of
-from turnwise.experiments.table import find_sweep
+from turnwise.experiments.sweep_file import find_sweep
 
 _HELD = "hydra.sweeper.arguments=["
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from turnwise.config.schema import run_name
 from turnwise.errors import InputError
 from turnwise.experiments.claims import Scale
-from turnwise.experiments.table import Sweep, find_sweep
+from turnwise.experiments.sweep_file import Sweep, find_sweep
 
 PILOT = "pilot"  # folder of pilot runs, beside the folders of the papers' runs
 

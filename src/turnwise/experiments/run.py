@@ -18,7 +18,7 @@ from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
 from turnwise.errors import RowsFailed
 from turnwise.experiments.jobs import Asked, Job, jobs, played
-from turnwise.experiments.state import Standing, standing, states_table
+from turnwise.experiments.run_states import Standing, standing, states_table
 
 Compose = Callable[[Sequence[str]], DictConfig]
 Launch = Callable[[Sequence[Sequence[str]]], object]

@@ -13,7 +13,7 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.experiments.arguments import ask
-from turnwise.experiments.table import find_sweep, sweep_names
+from turnwise.experiments.sweep_file import find_sweep, sweep_names
 from turnwise.reports.claim_verdict import Paired
 from turnwise.reports.entries import Entry, read_entry
 from turnwise.reports.find_runs import Interval

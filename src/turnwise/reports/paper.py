@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from turnwise.experiments.jobs import preset
-from turnwise.experiments.table import Sweep, read_sweep
+from turnwise.experiments.sweep_file import Sweep, read_sweep
 from turnwise.reports.find_runs import Estimate, Interval, RunRow
 from turnwise.reports.metric_labels import words
 from turnwise.reports.sentences import all_on_dialogues

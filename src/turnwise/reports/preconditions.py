@@ -12,7 +12,7 @@ from statistics import fmean
 from turnwise.errors import InputError
 from turnwise.experiments.claims import Precondition
 from turnwise.experiments.jobs import Asked, job_of, of_pilots
-from turnwise.experiments.table import find_sweep
+from turnwise.experiments.sweep_file import find_sweep
 from turnwise.reports.claim_verdict import Decision, recorded
 from turnwise.reports.gates.sweep_groups import recorded_groups
 from turnwise.reports.run_metrics import finished_runs

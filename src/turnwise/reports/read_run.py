@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.files import parse_yaml, read_yaml
+from turnwise.files import read_yaml
 from turnwise.runs.json_lines import json_object
 from turnwise.runs.result_file import Result, ResultError, read_result
 from turnwise.runs.status_file import Status, read_status
+from turnwise.text import parse_yaml
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import yaml
 
 from turnwise.experiments.arguments import ask
 from turnwise.experiments.jobs import jobs, of_pilots, origin, played
-from turnwise.experiments.table import Sweep, find_sweep, sweep_names
+from turnwise.experiments.sweep_file import Sweep, find_sweep, sweep_names
 from turnwise.runs.result_file import Result, read_result
 
 ROOT = Path(__file__).parents[3]

@@ -17,7 +17,7 @@ from turnwise.errors import InputError, RowsFailed
 from turnwise.experiments.arguments import ask
 from turnwise.experiments.jobs import jobs
 from turnwise.experiments.run import run_sweep
-from turnwise.experiments.state import Recorded, error_file
+from turnwise.experiments.run_states import Recorded, error_file
 from turnwise.runs.config_hash import config_hash
 from turnwise.runs.result_file import write_result
 

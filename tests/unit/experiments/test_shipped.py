@@ -12,7 +12,7 @@ from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
 from turnwise.experiments.claims import SCALES
 from turnwise.experiments.jobs import Asked, job_of, jobs
-from turnwise.experiments.table import find_sweep, sweep_names
+from turnwise.experiments.sweep_file import find_sweep, sweep_names
 from turnwise.reports.run_metrics import Measured
 from turnwise.runs.config_hash import config_hash
 from turnwise.runs.result_file import Result

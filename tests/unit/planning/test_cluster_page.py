@@ -18,7 +18,7 @@ from turnwise.config.launchers import is_sweep
 from turnwise.config.schema import compose_config
 from turnwise.experiments.arguments import ask
 from turnwise.experiments.jobs import jobs
-from turnwise.experiments.table import read_sweep, sweep_names
+from turnwise.experiments.sweep_file import read_sweep, sweep_names
 from turnwise.planning import missing_inputs
 from turnwise.planning.cluster_steps import PAGE, steps_in
 

@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.config.check import check_config
 from turnwise.experiments.jobs import Asked, job_of
-from turnwise.experiments.table import find_sweep, sweep_names
+from turnwise.experiments.sweep_file import find_sweep, sweep_names
 from turnwise.planning.architectures import architecture
 from turnwise.planning.memory import gpus_of, sharding
 from turnwise.planning.plan import plan

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.experiments.table import read_sweep
+from turnwise.experiments.sweep_file import read_sweep
 from turnwise.reports.curves_over_updates import Progress, by_update, during_figure
 from turnwise.reports.run_metrics import Measured
 from turnwise.runs.result_file import read_result

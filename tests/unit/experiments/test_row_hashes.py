@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from turnwise.config.schema import ConfigError, compose_config
-from turnwise.experiments import hashes as module
+from turnwise.experiments import row_hashes as module
 from turnwise.experiments.arguments import ask
-from turnwise.experiments.hashes import CODE, RowHashes
 from turnwise.experiments.jobs import job_of, jobs, of_pilots, played
-from turnwise.experiments.table import sweep_names
+from turnwise.experiments.row_hashes import CODE, RowHashes
+from turnwise.experiments.sweep_file import sweep_names
 from turnwise.runs.config_hash import config_hash
 from turnwise.runs.keep_results import finished
 from turnwise.runs.result_file import read_result

@@ -9,7 +9,7 @@ import yaml
 
 from turnwise.errors import InputError
 from turnwise.experiments.claims import Comparison, comparison
-from turnwise.experiments.table import find_sweep, read_sweep
+from turnwise.experiments.sweep_file import find_sweep, read_sweep
 
 ROWS = dict.fromkeys(["a", "b", "0.12"])
 
