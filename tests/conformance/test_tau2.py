@@ -13,9 +13,9 @@ from importlib import import_module
 
 import pytest
 
-from turnwise.envs.tau2.end_check import Reference
+from turnwise.envs.tau2.end_check import ACTIONS, ASSERTIONS, DATABASE, SAID, Reference
 from turnwise.envs.tau2.package import DOMAINS, SOLO, records
-from turnwise.envs.tau2.problem import ACTIONS, ASSERTIONS, DATABASE, SAID, problem_of
+from turnwise.envs.tau2.problem import problem_of
 from turnwise.types import ToolCall
 
 TASKS = int(os.environ.get("TURNWISE_TAU2_TASKS", "4"))
