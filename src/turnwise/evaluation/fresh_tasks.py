@@ -1,5 +1,5 @@
-"""Draws the tasks of an environment and the items (questions) of a toy skill for an evaluation. At a seed other than 0,
-none of them is among the tasks and items of seed 0.
+"""Draws, for an evaluation, tasks of an environment and items (questions) of a toy skill. The tasks and items drawn at
+a seed other than 0 are not among those of seed 0.
 
 The user chooses settings while looking at results on the tasks of seed 0, so a final evaluation needs other tasks.
 Another seed alone does not give other tasks if an environment has few of them: with ``env=search``, four in ten
@@ -26,7 +26,7 @@ def fresh_tasks(environment: Any, split: str, count: int, seed: int) -> Sequence
     Two tasks are the same if they have the same data, even if their ids differ.
 
     Raises:
-        InputError: the environment has fewer than ``count`` other tasks.
+        InputError: fewer than ``count`` of the tasks drawn at ``seed`` differ from the tasks of seed 0.
     """
     return _fresh(lambda most, at: environment.tasks(split, most, at), _content, count, seed, f"{split} tasks")
 
@@ -36,7 +36,7 @@ def fresh_items(skill: str, count: int, seed: int) -> list[Item]:
     ``count`` items of seed 0.
 
     Raises:
-        InputError: the skill has fewer than ``count`` other items.
+        InputError: fewer than ``count`` of the items drawn at ``seed`` differ from the items of seed 0.
     """
     return _fresh(
         lambda most, at: items(skill, "test", most, at), lambda item: item.prompt, count, seed, f"{skill} items"
@@ -57,7 +57,7 @@ def _fresh(
     try:
         found = [
             one for one in draw(2 * count, seed) if key(one) not in known
-        ]  # twice as many, because all of `known` may be among them
+        ]  # twice as many, because all of seed 0 may be drawn again
     except ValueError as error:
         raise _too_few(what, count, seed, str(error)) from error
     if len(found) < count:

@@ -35,11 +35,11 @@ def evaluate(
         chat: whether prompts are put into the chat template.
 
     Returns:
-        A dictionary for each task. It maps lm-eval's names ``metric,filter`` to the values of the metrics, without
-        standard errors. Its key ``items`` maps to the number of evaluated items.
+        A dictionary that maps each task to its results. The results map lm-eval's names ``metric,filter`` to the values
+        of the metrics, without standard errors. The key ``items`` of the results is the number of evaluated items.
 
     Raises:
-        InputError: lm-eval is not installed, or has no such task.
+        InputError: lm-eval is not installed, or it has no task with one of the given names.
     """
     try:
         from lm_eval import simple_evaluate

@@ -20,9 +20,10 @@ TEXT = "no_call"  # name of the group of replies without a tool call
 class Reply:
     """One demonstrated reply of a held-out dialogue, and the policy's results at the same state.
 
-    ``sampled`` and ``greedy`` hold one pair of verdicts (functional, strict) for each sampled reply of the policy and
-    for its greedy reply. The functional verdict says whether the run's rule accepts the reply; the strict verdict says
-    whether the reply has the same calls in the same order as the demonstrated reply, or the same text.
+    ``sampled`` holds one pair of verdicts (functional, strict) for each sampled reply of the policy, and ``greedy``
+    holds one pair for its greedy reply. The functional verdict says whether the run's rule accepts the reply. The
+    strict verdict says whether the reply has the same calls in the same order as the demonstrated reply, or the same
+    text.
     """
 
     reply: str  # id of the state in which the reply is given
@@ -47,7 +48,9 @@ def reply_of(row: Mapping[str, Any]) -> Reply:
 
 
 Counted = Mapping[str, tuple[float, float]]
-"""A mapping from the id of a dialogue to what the dialogue adds to the numerator and to the denominator of a ratio."""
+"""A mapping from the id of each dialogue to two numbers: what the dialogue adds to the numerator and to the denominator
+of a ratio over all dialogues.
+"""
 
 
 def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
@@ -62,9 +65,11 @@ def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
 
 
 def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str, tuple[float, float]]:
-    """Returns, for each dialogue, how many replies of the policy were accepted and how many there are. Several attempts
-    at one state count as one reply, which is accepted to the fraction of accepted attempts. ``mode`` is ``sampled`` or
-    ``greedy``. The strict verdicts are counted if ``strict`` is set, else the functional ones.
+    """Returns, for each dialogue, how many replies of the policy were accepted and how many replies there are.
+
+    Several attempts at one state count together as one reply. This reply adds the fraction of its accepted attempts to
+    the number of accepted replies. ``mode`` is ``sampled`` or ``greedy``. The strict verdicts are counted if ``strict``
+    is set, else the functional ones.
     """
     found: dict[str, tuple[float, float]] = {}
     for reply in replies:
@@ -77,7 +82,7 @@ def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str,
 
 
 def pooled(counted: Counted) -> float:
-    """Returns the ratio over all dialogues: the sum of numerators divided by the sum of denominators."""
+    """Returns the ratio over all dialogues: the sum of their numerators divided by the sum of their denominators."""
     return sum(part for part, _ in counted.values()) / sum(whole for _, whole in counted.values())
 
 
@@ -112,9 +117,10 @@ def paired_change(before: Counted, after: Counted, *, shares: bool, seed: int = 
 
 
 def groups(replies: Sequence[Reply]) -> tuple[dict[str, list[Reply]], dict[str, list[Reply]]]:
-    """Groups replies by the tools that the demonstrated reply calls, and by their turn in the dialogue (from 1).
+    """Returns the replies grouped by the tools that the demonstrated reply calls, and grouped by their turn in the
+    dialogue (counted from 1).
 
-    A reply that calls two tools is in the groups of both tools.
+    If the demonstrated reply calls two tools, the reply is in the groups of both tools.
     """
     by_tool: dict[str, list[Reply]] = {}
     by_turn: dict[str, list[Reply]] = {}

@@ -47,7 +47,8 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
 
 
 def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
-    """Returns unbiased pass@k: the mean over tasks of 1 - C(n - c, k) / C(n, k), for n attempts and c successes.
+    """Returns unbiased pass@k: the mean over tasks of 1 - C(n - c, k) / C(n, k), where n is the number of attempts at a
+    task and c is the number of successes among them.
 
     Source: Chen et al. 2021 (arXiv:2107.03374), Eq. 1; the summand is the upper tail of a hypergeometric distribution.
 
@@ -76,8 +77,8 @@ def paired_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Returns the change of the score from ``before`` to ``after`` as a mean over tasks. Its interval comes from a
-    paired percentile bootstrap that resamples whole tasks.
+    """Returns how much the score changes from ``before`` to ``after``, as a mean over tasks with a confidence interval.
+    The interval comes from a paired percentile bootstrap that resamples whole tasks.
 
     The attempts at one task are averaged first, because they are a cluster and not independent. All tasks have the same
     weight. ``before`` and ``after`` may differ in the number of attempts but not in tasks. ``before`` and ``after`` map
@@ -85,7 +86,7 @@ def paired_difference(
 
     If every task changed by the same amount, the bootstrap interval would have width 0. Then one task that changed from
     0 to 1 and one that changed from 1 to 0 are added: the pseudo-observations of Bonett and Price (2012) for paired
-    proportions. With 32 unchanged tasks the interval is about 8 points in either direction.
+    proportions. With 32 unchanged tasks the interval then reaches about 8 points in either direction.
 
     Raises:
         ValueError: ``before`` and ``after`` have different tasks, a task has no attempt, there is no task, or a score
@@ -102,7 +103,7 @@ def paired_mean_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Returns the change of the score from ``before`` to ``after`` as a mean over suites, with a bootstrap interval.
+    """Returns how much the score changes from ``before`` to ``after``, as a mean over suites with a bootstrap interval.
     Each suite has the same weight, and the bootstrap resamples the tasks of each suite.
 
     ``before`` and ``after`` map each suite to a mapping from task to the scores of its attempts (see
@@ -150,14 +151,14 @@ MOST_SEEDS = 10_000  # a plan that needs more seeds is not practical
 
 def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
     """Returns how many seeds a t test needs to distinguish a mean difference of ``effect`` from zero, or None if it
-    needs more than 10,000.
+    needs 10,000 seeds or more.
 
-    The t test is two-sided, on one difference per seed, with the standard deviation of ``differences``. Its power with
-    n seeds is that of a noncentral t distribution with n - 1 degrees of freedom. The result is also None if fewer than
-    two differences are given.
+    The t test is two-sided and uses one difference per seed. The standard deviation is that of ``differences``. The
+    power with n seeds is computed from a noncentral t distribution with n - 1 degrees of freedom. The result is also
+    None if fewer than two differences are given.
 
     Raises:
-        ValueError: the effect is not above 0, or the power not between 0 and 1.
+        ValueError: the effect is not above 0, or the power is not between 0 and 1.
     """
     if not effect > 0 or not 0 < power < 1:
         raise ValueError(f"seeds_for needs an effect above 0 and a power between 0 and 1, got {effect} and {power}")
@@ -211,7 +212,7 @@ def _resampled_means(units: np.ndarray, resamples: int, seed: int | Sequence[int
     return _drawn_means(tuple(values), tuple(counts), resamples, tuple(np.atleast_1d(seed)))
 
 
-@lru_cache(maxsize=512)  # each entry has 80 kB; a report asks for the same differences in several claims
+@lru_cache(maxsize=512)  # each entry has 80 kB; a report computes the same intervals several times
 def _drawn_means(values: Sequence[float], counts: Sequence[int], resamples: int, seed: Sequence[int]) -> np.ndarray:
     n = sum(counts)
     drawn = np.random.default_rng(seed).multinomial(n, np.array(counts) / n, size=resamples)

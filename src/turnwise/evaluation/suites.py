@@ -45,7 +45,7 @@ class Episode:
     success: bool
     turns: int
     messages: list[Message]
-    subset: str = ""  # the task's subset of its benchmark
+    subset: str = ""  # the subset of the benchmark to which the task belongs
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,19 +68,19 @@ class Answer:
 
 @dataclass(slots=True)
 class Evaluation:
-    """All results of evaluating one policy: episodes, answers to skills, and replies in held-out dialogues."""
+    """All results of evaluating one policy: its episodes, answers to toy skills, and replies in held-out dialogues."""
 
     episodes: list[Episode] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)  # results on held-out dialogues without an environment
 
     def success(self, mode: str, split: str | None = None) -> dict[str, list[float]]:
-        """Returns the outcomes (0 or 1) of the attempts at each task in one decoding mode (greedy or sampled)."""
+        """Returns, for each task, the outcomes (0 or 1) of its episodes in one decoding mode (greedy or sampled)."""
         return _outcomes(e for e in self.episodes if e.mode == mode and split in (None, e.split))
 
     def by_subset(self, mode: str) -> dict[str, dict[str, list[float]]]:
-        """Returns the outcomes of each task, grouped by subset of the benchmark, or an empty dictionary if tasks have
-        no subset.
+        """Returns, for each subset of the benchmark and each of its tasks, the outcomes (0 or 1) of the episodes. The
+        dictionary is empty if tasks have no subset.
         """
         names = sorted({episode.subset for episode in self.episodes} - {""})
         found = {name: _outcomes(e for e in self.episodes if e.mode == mode and e.subset == name) for name in names}
@@ -103,7 +103,7 @@ def play_tasks(
     key: object,
     on_done: Callable[[int], None] | None = None,
 ) -> list[Episode]:
-    """Runs ``attempts`` episodes of each task to their end.
+    """Runs ``attempts`` episodes of each task to their end, and returns those whose environment did not fail.
 
     Args:
         player: plays the episodes. It must have the sampling settings of ``mode`` and no limit on turns.
@@ -188,7 +188,7 @@ def play_suite(
         chat: converts messages to tokens.
         name: name under which the suite is reported.
         environment: the environment that the run does not train on.
-        count, seed: the number of tasks, and the seed with which they are drawn (:mod:`turnwise.evaluation.fresh_tasks`).
+        count, seed: the number of tasks, and the seed at which they are drawn (``evaluation.fresh_tasks``).
         on_done: called with the number of episodes that have just ended.
 
     Raises:
@@ -230,7 +230,7 @@ def _opened(environment: Any, task: Task) -> tuple[Any, Sequence[Message]]:
 
 
 def repeat_rate(texts: Sequence[str]) -> float:
-    """Returns the fraction of an episode's actions that are equal to an earlier action. It is high if the policy is
-    caught in a loop.
+    """Returns the fraction of an episode's actions that are equal to an earlier action of the episode. The fraction is
+    high if the policy is caught in a loop.
     """
     return 1 - len(set(texts)) / len(texts) if texts else 0.0

@@ -102,10 +102,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) -> None:
-    """Raises an error if the user gave an option that ``form`` of the command does not accept.
+    """Raises an error if the user gave an option that this form of the command (such as a summary) does not accept.
 
     Raises:
-        InputError: one of the options ``names`` was given.
+        InputError: one of the options ``names`` was given. The message says that it cannot be used with ``form``.
     """
     if given := next((name for name in names if getattr(args, name)), None):
         raise InputError(f"--{given}: this option cannot be used with {form}; --help lists the options of each form")
@@ -118,7 +118,7 @@ def read_words(words: Sequence[str], home: Path) -> Words:
         home: the folder of the repository. The error message names it if the command was started in another folder.
 
     Raises:
-        InputError: a folder of runs does not exist, or an argument is given twice.
+        InputError: a folder of runs does not exist, an argument is given twice, or ``paper=`` is given for a sweep.
     """
     refuse_twice(words)
     options, rest = {"outputs": "", "data": "", "gated": "", "paper": ""}, []

@@ -13,21 +13,22 @@ from turnwise.reports.run_metrics import Measured, Outcomes, is_change
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
 Z95 = 1.959964  # 97.5 % quantile of the standard normal distribution
-DIGITS = 9  # number of decimals to which the ends of an interval are rounded, so that rounding errors decide nothing
+DIGITS = 9  # decimals to which the ends of an interval are rounded, so that floating-point errors change no verdict
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, Measured]  # seed -> run, for the runs of one row
 Paired = Callable[[Outcomes, Outcomes], Estimate]
-"""The type of a function that takes the outcomes (before, after) and returns the mean change over suites, such as
-``turnwise.evaluation.stats.paired_mean_difference``. The change is a fraction, not a percentage.
+"""The type of a function that takes the outcomes of the same tasks before and after training (or in two rows) and
+returns the mean change over suites, such as ``turnwise.evaluation.stats.paired_mean_difference``. The change is a
+fraction, not a percentage.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A claim of a paper, and the verdict of our runs on it. The claim says that the metric of one row or number
-    (``claim.above``) exceeds the metric of another (``claim.below``). ``difference`` is above - below in the unit of
-    the metric, and ``low`` and ``high`` are the ends of its interval. The margin of the claim is not subtracted from
-    them.
+    """A claim of a paper, and the verdict of our runs on it. The claim says that ``claim.above`` exceeds
+    ``claim.below`` by more than a margin. Each of the two is a row, whose metric is compared, or a fixed number.
+    ``difference`` is above - below in the unit of the metric, and ``low`` and ``high`` are the ends of its interval.
+    The margin is not subtracted from these three numbers.
 
     The verdict ``untestable`` means that a precondition of the claim is false at this scale, so that the runs neither
     support nor refute the claim.
@@ -243,8 +244,8 @@ class _Points:
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
-    """Returns whether both rows had equal outcomes before training. This is the case if their runs started from the
-    same policy and were evaluated on the same tasks.
+    """Returns whether both rows of a claim had equal outcomes before training. This is the case if their runs started
+    from the same policy and were evaluated on the same tasks.
     """
     return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
 

@@ -16,7 +16,9 @@ _PROFILED = ("profile_turns", "profile_tokens", "profile_cpu_seconds")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a run from its start to some moment. It includes profiles but not evaluations."""
+    """The cost of a run from its start to some moment. It includes profiles, which sample actions to select training
+    states, but not evaluations.
+    """
 
     turns: float
     tokens: float
@@ -34,8 +36,8 @@ Curve = Sequence[tuple[Cost, float]]
 
 
 def curve(run: Measured) -> Curve:
-    """Returns pairs (cost, success) for the evaluations of a run before, during and after training. Success is the mean
-    over splits of the success of sampled episodes.
+    """Returns pairs (cost, success) for the evaluations of a run before, during and after training. Success is the
+    percentage of sampled held-out episodes that succeed, averaged over the splits of the tasks.
 
     The cost of a profile is added to that of the iteration before which the profile is made. All profiles of a run are
     assumed to cost the same, because each profile samples actions at every candidate state.
@@ -79,7 +81,9 @@ def _profile(run: Measured) -> Cost:
 
 
 def reached(points: Curve, level: float) -> Cost | None:
-    """Returns the cost at which success first reached ``level``, interpolated linearly between evaluations, or None."""
+    """Returns the cost at which success first reached ``level``, interpolated linearly between evaluations. Returns
+    None if success never reached it.
+    """
     if points[0][1] >= level:
         return points[0][0]
     for (before, low), (after, high) in pairwise(points):

@@ -20,9 +20,9 @@ class Progress:
 
 
 def by_update(run: Measured) -> list[tuple[Progress, float]]:
-    """Returns the evaluations of a run in the order of training, as pairs (progress, success). Success is in percent,
-    as a mean over the splits seen and unseen, with the decoding mode of ``in_domain`` in the run's result. For a run on
-    dialogues, it is the percentage of accepted replies.
+    """Returns the evaluations of a run in the order of training, as pairs (progress, success). Success is the
+    percentage of solved held-out tasks, averaged over the splits seen and unseen. It uses the decoding mode of the
+    run's headline (``in_domain`` of its result). For a run on dialogues, it is the percentage of accepted replies.
 
     The list is empty if the run recorded no evaluation of this kind.
     """
@@ -42,12 +42,13 @@ def during_figure(
     labels: Mapping[str, str],
     panels: Mapping[str, Sequence[str]],
 ) -> Figure | None:
-    """Draws a line for the mean of each row, and a band from its lowest to its highest seed. Returns None if no run was
-    evaluated at least twice.
+    """Draws held-out success against the number of updates. Each row has a line for its mean over seeds, and a band
+    from its lowest to its highest seed. Returns None if no run can be drawn.
 
     Args:
         key: prefix of the ids of SVG elements, which makes them unique on the page.
-        rows: the runs of each row by seed. A run without evaluations before and after training is left out.
+        rows: the runs of each row by seed. A run is left out if it was not evaluated before training, or was evaluated
+            only once.
         labels: name of a row -> its label in the drawing.
         panels: title of a panel -> names of its rows. If it is empty, all rows are drawn in one panel without a title.
     """

@@ -18,9 +18,9 @@ LETTERS = 44  # largest number of characters in one line of a name that is place
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One point of the drawing. It shows one value (``at``) of a row, and ``said`` describes the point in words.
-    ``low`` and ``high`` are the ends of the value's interval, and ``seeds`` holds the values of the single seeds if
-    there are several.
+    """One point of a dot plot. It shows one value (``at``) of a row, and ``said`` describes the point in words. ``low``
+    and ``high`` are the ends of the value's interval, and ``seeds`` holds the values of the single seeds if there are
+    several.
     """
 
     row: int
@@ -34,7 +34,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A panel of the drawing, with its own horizontal scale."""
+    """A panel of a dot plot, with its own horizontal scale."""
 
     title: str
     spots: Sequence[Spot]
@@ -45,8 +45,8 @@ class Side:
 
 
 def dots(title: str, key: str, alt: str, names: Sequence[str], sides: Sequence[Side]) -> Figure:
-    """Draws the panels side by side, with the names of the rows at the left. In the version for phones the panels are
-    below each other, and each name is above its row.
+    """Draws a dot plot. Its panels are side by side, with the names of the rows at the left. In the version for phones
+    the panels are below each other, and each name is above its row.
 
     Args:
         key: prefix of the ids of SVG elements, which makes them unique on the page.

@@ -37,8 +37,8 @@ raises InputError if the configuration of the run cannot be composed.
 @dataclass(frozen=True, slots=True)
 class Changed:
     """A finished run whose configuration differs from the current configuration of its row in the sweep file. ``kept``
-    is the hash of the run's configuration. ``now`` is the hash of the row's configuration, or the reason why there is
-    none.
+    is the hash of the run's configuration. ``now`` is the hash of the row's current configuration, or an error message
+    if it cannot be composed.
     """
 
     row: str
@@ -94,7 +94,7 @@ class Entry:
 
     @property
     def one_seed(self) -> bool:
-        """Whether the verdict depends on claims that were decided with a single seed."""
+        """Whether the verdict of the entry depends on claims that were decided with a single seed."""
         return bool(self.asked.sweep.directions) and rests_on_one_seed(self.decisions)
 
 
@@ -106,7 +106,8 @@ def read_entry(
     gates: Mapping[str, Any] | None,
     hash_of: HashOf | None = None,
 ) -> Entry:
-    """Returns the entry for a sweep: its rows with their runs, and the decisions on its claims.
+    """Returns the entry (a table or figure of a paper) for a sweep: its rows with their runs, and the decisions on its
+    claims.
 
     Args:
         asked: the sweep, its scale, and the overrides of every row.
@@ -238,7 +239,9 @@ def _changed(runs: Iterable[tuple[Job, Path, Result]], hash_of: HashOf) -> list[
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
-    """Returns paper -> verdict -> number of entries. Entries without claims are not counted."""
+    """Returns paper -> verdict -> number of the paper's entries (tables and figures) with this verdict. Entries without
+    claims are not counted.
+    """
     table: dict[str, dict[str, int]] = {}
     for entry in entries:
         if entry.verdict:

@@ -13,7 +13,7 @@ from turnwise.reports.preconditions import Finding
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    """Returns the entry as a JSON value."""
+    """Returns an entry (a table or figure of a paper) as a JSON value."""
     sweep = entry.asked.sweep
     hashes = entry.groups.hashes if entry.groups else {}
     rows = {

@@ -41,7 +41,7 @@ SIGN_NOTE = "ours: the side that is greater according to the claim, minus the ot
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:
-    """Returns a table with a line for each entry: its verdict, and the number of its claims with each verdict."""
+    """Returns a table with a line for each entry (a paper's table or figure): verdict, number of claims by verdict."""
     scale = entries[0].asked.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
@@ -69,9 +69,7 @@ def _tally(decisions: Sequence[Decision]) -> str:
 
 
 def entry_tables(entry: Entry, over_seeds: Interval) -> list[Table]:
-    """Returns the tables of an entry: our numbers beside the paper's, row by row, the preconditions, the claims with
-    their verdicts, and the costs.
-    """
+    """Returns an entry's tables: its numbers (ours and the paper's), preconditions, claims with verdicts, and costs."""
     sweep = entry.asked.sweep
     metrics = list(dict.fromkeys([*filter(None, sweep.columns.values()), *sweep.directions, *sweep.also]))
     printed = [name for name in sweep.columns if any(name in row.numbers for row in sweep.rows.values())]
@@ -157,7 +155,7 @@ def _bounds(decision: Decision) -> str:
 
 
 def _other(beside: Decision | None) -> str:
-    """Returns as text how the same claim turns out with the other decoding mode: difference, interval and verdict."""
+    """Returns as text the difference, interval and verdict of the same claim for the other decoding mode."""
     if beside is None or beside.difference is None:
         return "-"
     way = "greedy" if ".greedy." in beside.metric else "sampled"

@@ -121,7 +121,7 @@ def comparison_page(
     page: Path | None = None,
 ) -> str:
     """Returns a page that compares runs, as HTML text. The page shows the figures ``first``, the tables, and drawings
-    of the training curves and of the change through training of every row.
+    of every row: its training curves, and how training changed its scores.
 
     Args:
         page: path at which the page will be written. Links to the runs are relative to it. If it is None, there are no

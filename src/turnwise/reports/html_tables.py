@@ -26,8 +26,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table. The page shows its ``text``, and before the text the verdict ``word`` if the word is not
-    empty. If the cell has ``links``, the page shows them instead of the text.
+    """A cell of a table. The page shows the verdict ``word``, if it is not empty, and then the ``text``. If the cell
+    has ``links``, the page shows them instead of the text.
     """
 
     text: str

@@ -26,7 +26,7 @@ REMEDY = (
     "logs of Inspect need inspect-ai: `make inspect` installs it (pip install --no-deps -r requirements-inspect.txt)"
 )
 Message = tuple[str, str]
-"""A message: role and text."""
+"""A chat message as a pair (role, text)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Caches the bootstrap intervals of claims in a file, because computing them takes a third of the time of a report on
-all sweeps.
+"""Caches the bootstrap intervals of claims in a file. Without the cache, their computation takes a third of the time of
+a report on all sweeps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KeptIntervals:
         return Estimate(*self._kept[key])
 
     def keep(self) -> None:
-        """Writes the file, if that is possible."""
+        """Writes the results to the cache file. If the file cannot be written, the error is ignored."""
         self._kept.write()
 
 

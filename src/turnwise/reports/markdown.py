@@ -1,4 +1,4 @@
-"""Writes tables as Markdown. On a page written by hand, the module replaces only the text between two marks."""
+"""Writes tables as Markdown. In a file that a person wrote, it replaces only the text between two marks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from turnwise.files import atomic_write
 
 
 def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
-    """Returns a table in Markdown."""
+    """Returns a Markdown table with the header ``head`` and the given rows."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 def facts(values: Mapping[str, object]) -> str:
-    """Returns a Markdown table of names and values whose header is empty."""
+    """Returns a Markdown table with a row for each (name, value) of ``values``. The table's header is empty."""
     return table(["", ""], [*values.items()])
 
 

@@ -65,8 +65,8 @@ class Base:
 
 
 def base_of(settings: Mapping[str, Any]) -> Base:
-    """Returns the base model that the recorded ``settings`` of a run name. A name counts as an id on the Hub if the
-    cache of the Hub on this machine contains a model of this name.
+    """Returns the base model of a run, whose name is read from the run's recorded ``settings``. A name counts as an id
+    on the Hub if the cache of the Hub on this machine contains a model of this name.
     """
     model = str(settings.get("policy.model") or "unknown")
     if "/" not in model and not model.startswith((".", "~")) and files("turnwise").joinpath("assets", model).is_dir():

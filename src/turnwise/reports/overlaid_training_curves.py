@@ -83,8 +83,8 @@ def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
 
 
 def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -> Figure | None:
-    """Draws success, reward, KL to the reference, entropy and cost at each training iteration, with a line for each
-    row.
+    """Draws success, reward, KL to the reference policy, entropy and cost at each training iteration, with a line for
+    each row.
 
     Args:
         key: prefix of the ids of SVG elements, which makes them unique on the page.

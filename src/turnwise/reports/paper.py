@@ -1,5 +1,5 @@
-"""Reads a paper's numbers from a sweep file, and compares the difference between two rows in the paper with the
-difference in our runs, by its sign. Tables show both.
+"""Reads a paper's numbers from a sweep file, and creates tables that compare them with our runs. For each pair of rows,
+a table says whether the difference in our runs has the same sign as the difference in the paper.
 """
 
 from __future__ import annotations

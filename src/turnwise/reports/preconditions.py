@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """A sentence with the measured value and the required bounds."""
+        """A sentence about the precondition: its measured value, and the bounds between which the value must lie."""
         if self.value is None:
             return f"{self.bound.says}: not measured yet"
         told = f"{self.bound.says} is {self.value:.3g}, not {self.bound.bounds}"
@@ -62,7 +62,8 @@ def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -
     If a run cannot be read, it is left out, and a note about it is added to ``notes``.
 
     Raises:
-        InputError: a precondition refers to a precondition of another sweep that does not exist there.
+        InputError: a precondition refers (with ``same``) to a precondition of another sweep that does not exist there,
+            or that refers to yet another sweep.
     """
     return [_found(asked, name, places, notes) for name in asked.sweep.preconditions]
 

@@ -91,8 +91,9 @@ class Cleaner:
         return self.text(Path(text.rstrip("/")).name if _WHOLE.fullmatch(text) else text)
 
     def command(self, command: str) -> str:
-        """Returns a copy of a command line without secrets and paths. Overrides that only set a run's name, folder or
-        display are removed. A value that begins like a path is treated as a single path, even if it contains spaces.
+        """Returns a copy of a command line without secrets and paths. Overrides that do not change what the run
+        computes, such as its name or folder, are removed. A value that begins like a path is treated as a single path,
+        even if it contains spaces.
         """
         try:
             words = shlex.split(command)

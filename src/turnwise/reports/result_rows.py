@@ -9,7 +9,8 @@ from turnwise.runs.result_file import Comparison, HeldOut, InDomain, Replies, Re
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
     """Returns rows (decoding mode, split, comparison). The decoding mode that the report's headline uses comes first,
-    then the other modes. Each mode has a row for all held-out tasks and a row for each split and subset.
+    then the other modes. Each mode has a row for all held-out tasks and a row for each split and subset. The last rows
+    hold pass@k for each k.
     """
     modes = {mode: part for mode in ("greedy", "sampled") if (part := getattr(result, mode)) is not None}
     same = next((m for m, part in modes.items() if (part.base, part.after) == (result.base, result.after)), None)
@@ -34,8 +35,9 @@ def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
 
 
 def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Returns rows (label, held-out replies). The first row is about all replies. The next rows are about one tool each
-    that the demonstrated replies call, and the last rows about one turn of the dialogues each.
+    """Returns rows (label, held-out replies). The first row is about all replies. Each of the next rows is about the
+    replies at which the demonstration calls a certain tool (or no tool). Each of the last rows is about the replies at
+    a certain turn of the dialogues.
     """
     tools = [
         ("replies in text" if tool == "no_call" else f"calls of {tool}", part)

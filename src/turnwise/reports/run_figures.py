@@ -33,8 +33,9 @@ _REPLIES = {"eval/held_out/functional": "accepted replies", "eval/held_out/stric
 
 
 def success(run: ReportedRun) -> Figure | None:
-    """Draws held-out success during training, with a line for each split of the tasks. For a run on dialogues, a line
-    shows the replies that the run's rule accepts, and another line the replies that equal the demonstrated ones.
+    """Draws held-out success during training, with a line for each split of the tasks. For a run on dialogues, one line
+    shows the percentage of replies that the verifier accepts, and another line shows the percentage of replies that
+    equal the demonstrated ones.
     """
     keys = [key for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")]
     named = {key.split("/")[1]: key for key in keys} | {name: key for key, name in _REPLIES.items()}
@@ -143,8 +144,8 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
 
 
 def state_means(profile: Profile) -> Figure:
-    """Draws a histogram of the mean rewards of the states. States whose sampled actions all have the same reward are
-    shown in a separate colour.
+    """Draws a histogram of the expert turns by the mean reward of the actions that the policy sampled at them. Turns at
+    which all sampled actions have the same reward are shown in a separate colour.
     """
     edges = np.linspace(-0.5, profile.samples + 0.5, profile.samples + 2) / profile.samples
     width = 0.86 / profile.samples
@@ -246,7 +247,9 @@ def within(bounds: tuple[float, float] | None) -> str:
 
 
 def _threshold(config: Mapping[str, object]) -> float | None:
-    """Returns the setting ``states.lambda_diff`` of a run's configuration, or None if it is no number."""
+    """Returns the threshold lambda of PivotRL's filter (``states.lambda_diff``) from a run's configuration, or None if
+    the configuration has no number for it.
+    """
     states = config.get("states")
     value = states.get("lambda_diff") if isinstance(states, Mapping) else None
     return float(value) if isinstance(value, int | float) else None

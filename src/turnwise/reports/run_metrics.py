@@ -39,8 +39,9 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file with the results of an evaluation. Two files with the same content are equal, so that a content is read
-    only once: many runs contain the same evaluation of one base policy.
+    """A file with the results of an evaluation. Two ``_File`` objects are equal if the contents of their files are
+    equal. So an evaluation is read only once, although the folders of many runs contain the same evaluation of one base
+    policy.
     """
 
     path: Path = field(compare=False)

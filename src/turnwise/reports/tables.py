@@ -141,8 +141,8 @@ def to_rich(table: Table) -> RichTable:
 
 
 def metric_cell(row: RunRow, metric: str, interval: Interval, part: str = "", bounds: str = "") -> str:
-    """Returns the mean of a metric over the seeds of a row as text, with its interval. For a single seed, the interval is
-    the one that the result holds as ``bounds`` of its ``part``.
+    """Returns the mean of a metric over the seeds of a row as text, with its interval. For a single seed, the interval
+    over its tasks is shown. It is read from the run's result, from the field ``bounds`` of the section ``part``.
     """
     values = list(row.values(metric).values())
     if not values:
@@ -156,7 +156,7 @@ def metric_cell(row: RunRow, metric: str, interval: Interval, part: str = "", bo
 
 
 def is_change_metric(metric: str) -> bool:
-    """Returns whether a metric is a change, which is shown with its sign."""
+    """Returns whether a metric is a change through training. Such a metric is shown with its sign."""
     return metric.rsplit(".", 1)[-1] in {"delta", "mean_change"}
 
 

@@ -44,8 +44,8 @@ def summary_lines(result: Result, report: Path | str | None = None) -> list[str]
 
 
 def print_summary(result: Result, report: Path | str | None = None, console: Terminal | None = None) -> None:
-    """Prints :func:`summary_lines`. The colour of the headline says whether success is better, worse or unclear after
-    training.
+    """Prints the summary of a run (:func:`summary_lines`). The colour of the headline says whether success is better,
+    worse or unclear after training.
     """
     console = console or Terminal()
     first, *rest = summary_lines(result, report)

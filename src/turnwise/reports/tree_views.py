@@ -93,7 +93,9 @@ def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
-    """Returns views of the first rollout trees: as many as have ``BUDGET`` characters together, but at least one."""
+    """Returns views of the first rollout trees. The views have at most ``BUDGET`` characters together, but there is
+    always at least one view if there is a tree.
+    """
     views: list[TreeView] = []
     spent = 0
     for tree in trees:
@@ -229,7 +231,9 @@ def _leaf_rewards(tree: Mapping[str, Any], leaves: list[int]) -> dict[int, dict[
 
 
 def _merge(branches: list[Branch]) -> list[Branch]:
-    """Merges equal rollouts of a single turn into one branch with a count, in the order of first appearance."""
+    """Merges equal rollouts that have a single turn into one branch, and counts them in the field ``times`` of the
+    turn. Branches stay in the order of first appearance.
+    """
     merged: dict[object, Branch] = {}
     for index, branch in enumerate(branches):
         step = branch.steps[0]

@@ -1,4 +1,5 @@
-"""Compares the loss and gradients of a packed tree with those of separate forward passes, one for each path.
+"""Compares the loss and gradients of a packed rollout tree with those of separate forward passes, one for each path
+from the root to a leaf.
 
 The packed tree uses tree attention; the separate passes use the model's own attention. This module is for small models:
 it compares the loss and every gradient, and leaves attention windows as configured. The module also compares the
@@ -22,7 +23,7 @@ from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention,
 
 EXACT, NEAR = 1e-5, 1e-4  # limits: EXACT for loss and gradient (relative), NEAR for log-probs of the engine (nats)
 TRUNK = 150  # number of tokens of the prefix that all paths share; the probe's prefix is shorter
-LONG = 3  # each turn has this many times the tokens of the same turn in the probe
+LONG = 3  # turns and observations have this many times the tokens of those in the probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,10 @@ class Distance:
 
 
 def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
-    """Returns the distances for a small causal LM that uses tree attention and has float32 weights.
+    """Compares a packed tree with separate paths for a small causal LM with tree attention and float32 weights, and
+    returns the differences.
 
-    The gradients are those of the parameters that are trained.
+    Only the gradients of trained parameters are compared.
 
     Args:
         model: the model, with or without adapters. Its ``.grad`` attributes are not changed.

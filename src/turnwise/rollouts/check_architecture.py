@@ -47,7 +47,8 @@ class FamilyVerdict:
 
 
 def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the names of a model type's table rows, each with the changes to the configuration.
+    """Returns the rows of a model type in the table of architectures: each row's name, and its changes to the model's
+    configuration.
 
     The first row is the model type as it is. If its configuration can have an attention window but has none, a second
     row is the model type with a window.

@@ -20,7 +20,7 @@ from turnwise.algo.rewards.reward import Reward
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, Rewards, RolloutTree, State
 
-REFILLS = 1_000_000  # refills pass numbers from here on to ``select``; no iteration has such a great number
+REFILLS = 1_000_000  # refills call ``select`` with numbers from this one on, which no iteration reaches
 
 Select = Callable[[int], list[State]]
 """A function that takes the number of an iteration or of a refill and returns its states."""
@@ -42,7 +42,7 @@ Memory = Callable[[], Mapping[str, float]]
 
 @dataclass(slots=True)
 class Experience:
-    """The result of one iteration's collection. The lists ``trees``, ``rewards`` and ``credits`` are aligned.
+    """The result of one iteration's collection. ``trees``, ``rewards`` and ``credits`` have the same order.
 
     ``replaced`` holds the trees that a refill replaced, with their rewards. ``skipped`` is the number of states without
     a rollout. ``memory`` holds the values that the advantage rule needs at the next iteration. ``metrics`` holds the
@@ -60,7 +60,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Collects experiences, and packs them into updates.
+    """Collects the experience (rollouts, rewards, credit) of each iteration, and packs it into updates.
 
     Args:
         select, play, reward, advantage: the functions that define the method (see the start of this module).
@@ -85,8 +85,8 @@ class Collector:
     def collect(self, iteration: int, memory: Memory = dict) -> Experience:
         """Samples rollouts from the states of this iteration and computes the credit of each turn.
 
-        ``memory`` is a function that returns the advantage rule's memory of the previous iteration. It is called only
-        after the rollouts have ended, because the previous iteration may be collected at the same time as this one.
+        ``memory`` is a function that returns the advantage rule's memory of the previous iteration. The function is
+        called only after the rollouts have ended, because the previous iteration may be collected at the same time.
         """
         wanted = self.select(iteration)
         experience = Experience()

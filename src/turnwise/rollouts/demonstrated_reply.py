@@ -31,8 +31,9 @@ class Anchored:
     A reply is ``strict`` if it has the same calls in the same order, or the same text up to whitespace. The rule for
     ``functional`` depends on the demonstrated reply. If that reply has calls, the calls of the judged reply must match
     them one to one by name and arguments (``data.toolcalls.match``). If it has no calls, the judged reply must have
-    similar words and no call. For rows of a pivot file, the rule of NeMo Gym applies (``data.toolcalls.nemo_gym_rule``),
-    because pivot files come from NeMo Gym. A truncated reply is neither ``functional`` nor ``strict``.
+    similar words and no call. Rows of a pivot file are judged by the rule of NeMo Gym
+    (``data.toolcalls.nemo_gym_rule``), because pivot files come from NeMo Gym. A truncated reply is neither
+    ``functional`` nor ``strict``.
 
     Attributes:
         format: the format of tool calls, in replies and in demonstrations.

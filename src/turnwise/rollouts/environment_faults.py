@@ -22,13 +22,13 @@ _told: set[str] = set()  # places in the code from which a fault has already bee
 
 
 class _Late(BaseException):
-    """Is raised when the time limit is over. It is a BaseException, so that no ``except Exception`` of an environment
-    catches it.
+    """The exception that is raised when the time limit is over. It is a BaseException, so that no ``except Exception``
+    of an environment catches it.
     """
 
 
 class guarded:  # noqa: N801 - the name of a context manager is lower case
-    """Context manager that raises ``EnvironmentFault`` if its block fails or takes longer than ``seconds``.
+    """Context manager that raises ``EnvironmentFault`` if its ``with`` block fails or takes longer than ``seconds``.
 
     The time limit works only in the main thread, because only this thread receives signals. Environments that wait for
     workers, sandboxes or servers have shorter limits of their own.

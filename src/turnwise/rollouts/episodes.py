@@ -11,10 +11,11 @@ from turnwise.types import Task
 
 @dataclass(slots=True)
 class Episodes:
-    """Returns episodes at given states of a task, from a cache of sessions with the task and the actions as its key.
+    """Returns environment episodes (sessions) at given states of a task. A cache stores the episodes under the task and
+    the actions that were taken.
 
-    If an episode is not in the cache, the cached session that has taken most of its first actions is copied, and the
-    remaining actions are taken in the copy.
+    If an episode is not in the cache, a cached session in which the longest beginning of its actions was taken is
+    copied, and the remaining actions are taken in the copy.
     """
 
     environment: Environment
@@ -23,7 +24,7 @@ class Episodes:
     _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 
     def after(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """Returns a copy of the episode after these actions, for one rollout.
+        """Returns a copy of the episode of ``task`` after ``actions``, for one rollout.
 
         If the environment fails, the cached episodes of this task are dropped and a fresh episode is tried.
 
@@ -42,10 +43,10 @@ class Episodes:
             return session.fork()
 
     def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """Returns the cached episode after these actions.
+        """Returns the cached episode of ``task`` after ``actions``.
 
-        If there is none, a copy of the cached episode that has taken most of these actions (from the first on) is
-        continued.
+        If there is none, the cached episode with the longest beginning of ``actions`` is copied, and the copy takes the
+        remaining actions.
         """
         done = 0
         session = None

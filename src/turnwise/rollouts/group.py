@@ -24,7 +24,7 @@ class Group:
     """The group of rollouts of one tree, while they are sampled.
 
     Args:
-        number: the group's number in the order of the groups of one call.
+        number: the group's place among the groups of one call of ``Player.play``.
         tree: the tree, which grows while the group runs.
         count: the number of rollouts that start at the root.
         gate: decides after each step of the rollouts from the root whether the group is stopped.
@@ -72,9 +72,8 @@ class Group:
         self.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:
-        """Waits until the gate has decided at the step that ``branch`` has reached, if the gate decides there.
-
-        Returns whether the rollout may take another turn.
+        """Waits for the gate's decision at the step that ``branch`` has reached, and returns whether the rollout may
+        take another turn. The method does not wait if the gate makes no decision at this step.
         """
         branch.reached = branch.depth
         self._look(branch)

@@ -1,4 +1,4 @@
-"""Limits how many rollouts are live at the same time, for environments in which each rollout needs a process."""
+"""Limits how many rollouts run at the same time, for environments in which each running rollout needs a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.engines.sampling_schedule import Schedule
 
 
 class Room:
-    """Admits whole groups of rollouts, in the order in which they arrive.
+    """Lets whole groups of rollouts begin, in the order in which they arrive, when at most ``most`` rollouts would run.
 
     A group is not admitted in parts, because a gate waits for all rollouts of a group. The schedule does not count a
     waiting group as running. The random draws do not depend on which rollouts are live.

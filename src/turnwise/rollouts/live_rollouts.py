@@ -132,7 +132,7 @@ class Live:
         """Waits for the environment's answer to a turn, and returns whether the rollout may take another turn."""
         player, session = self.player, branch.session
         assert session is not None
-        turn.info["won"] = False  # remains if a gate stops the group before the environment answers
+        turn.info["won"] = False  # this value stays if a gate stops the group before the environment answers
         step: Step
         if begun:
             step = await self.answers.wait(begun)
@@ -167,7 +167,7 @@ class Live:
     def start(self, tree: RolloutTree, turn: int, count: int) -> list[Branch]:
         """Starts ``count`` rollouts after a turn of the tree (-1: at its root) and returns them.
 
-        Fewer are started if the environment fails.
+        Fewer rollouts are started if the environment fails.
         """
         if count == 0:
             return []
@@ -245,7 +245,10 @@ class Live:
             self.engine.close([node])
 
     def _begin_of(self, branch: Branch) -> Begin | None:
-        """Returns the function that is called with the rollout's next action as soon as it is complete, or None."""
+        """Returns the function that is called with the rollout's next action as soon as this action is complete.
+
+        Returns None if nothing is to be called. The function asks the judge or begins the environment's step.
+        """
         state, session = branch.tree.state, branch.session
         if self.local:
             return None if self.on_reply is None else partial(_reply, self.on_reply, state)

@@ -13,7 +13,7 @@ from turnwise.types import State, Turn
 
 
 class Verdict(NamedTuple):
-    """The two verdicts on one action."""
+    """The two verdicts on one action of the policy at a state with a demonstrated action."""
 
     functional: bool  # the action is as good as the demonstrated action (PivotRL Eq. 6)
     strict: bool  # the action equals the demonstrated action (PivotRL Eq. 2)

@@ -23,7 +23,7 @@ MERGE = 0.5  # a path joins a row if the row already holds at least this fractio
 
 @dataclass(slots=True)
 class Items:
-    """The trained tokens of a micro-batch, along axis K."""
+    """The K items of a micro-batch: each tensor has one entry for each trained token of each turn."""
 
     unique_K: Tensor  # index of the item's token among the micro-batch's U predicted tokens
     old_logprob_K: Tensor  # log-prob under the policy that sampled the token
@@ -34,7 +34,7 @@ class Items:
     share_K: Tensor  # 1 / (number of trees of the update x number of samples of the token's tree)
     clip_low_K: Tensor | None = None
     clip_high_K: Tensor | None = None
-    near_logprob_K: Tensor | None = None  # log-prob before the iteration's first step
+    near_logprob_K: Tensor | None = None  # log-prob under the policy before the iteration's first optimiser step
     views: dict[str, Tensor] = field(default_factory=dict)  # name -> other advantages (K,), for diagnostics
 
 
@@ -76,7 +76,7 @@ class Update:
         """Returns the micro-batches of process ``rank`` of ``world``. The counts remain those of the whole update.
 
         All processes get the same number of micro-batches, because processes that average gradients or shard weights
-        must run the same number of passes. A process with one too few gets a copy of another, with weights 0.
+        must run the same number of passes. A process with one micro-batch too few gets a copy of one, with weights 0.
         """
         mine = self.batches[rank::world]
         if len(mine) * world < len(self.batches):
@@ -113,7 +113,7 @@ def pack(
     batch_tokens: int = 8192,
     merge: bool = True,
 ) -> Update:
-    """Packs trees into micro-batches.
+    """Packs rollout trees and their credit into micro-batches, and returns these as one update.
 
     Args:
         trees: the trees of one update.
@@ -212,7 +212,7 @@ def _place(
 
 
 def row_limit(shared: float, row_tokens: float) -> float:
-    """Returns the greatest length of a row after a path has joined it; ``shared`` tokens of the path were in it before.
+    """Returns the greatest length of a row that a path joins, if the row already holds ``shared`` tokens of the path.
 
     The limit is ``row_tokens`` for a short shared prefix. For a long one it is twice the prefix, but at most the prefix
     plus ``row_tokens``. The reason is the cost: one row of 2 s tokens has fewer tokens and fewer attention pairs

@@ -63,8 +63,8 @@ class Player:
         max_length: greatest number of tokens of a history. A rollout that would exceed it ends unfinished.
         retries: how often a rollout whose environment failed is restarted from its starting state or turn, with new
             random draws. The failed attempt stays in the tree as an invalid leaf.
-        environment_seconds: time limit in seconds for one answer of the environment (``rollouts.environment_faults``). None: no
-            limit.
+        environment_seconds: time limit in seconds for one answer of the environment
+            (``rollouts.environment_faults``). None: no limit.
         environment_threads: number of concurrent steps in an environment that waits for other processes
             (``rollouts.environment_steps``). With 0, steps run one after the other.
         dialogues: the verifier for single replies in dialogues without an environment.
@@ -100,7 +100,7 @@ class Player:
         on_turns: Callable[[int], None] | None = None,
         on_reply: OnReply | None = None,
     ) -> list[RolloutTree]:
-        """Returns one tree for each state.
+        """Samples rollouts that start at ``states``, and returns one rollout tree for each state.
 
         Args:
             states: the states at which rollouts start. Their ids must differ, because each id names a group.
@@ -117,7 +117,7 @@ class Player:
         if len({state.id for state in states}) != len(states):
             raise ValueError("two states of one collection have the same id: their groups would be mixed up")
         trees = [RolloutTree(state, version=self.engine.version) for state in states]
-        # Longest histories first, so that shorter ones of the same trajectory can share the row that the engine stores.
+        # The longest histories come first, so that shorter ones of the same trajectory can share the engine's row.
         order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))
         counts = allocator(states)
         live = Live(self, allocator, gate, key, on_turns, on_reply)

@@ -7,10 +7,10 @@ tokens at temperature 1 must agree.
 
 The probe takes little more time than loading the model, even for billions of parameters. It reduces attention windows
 to ``WINDOW`` tokens, uses only as many of the lowest layers as include every kind of layer, and cuts the vocabulary to
-its first tokens (``models.shrink_temporarily``). The whole vocabulary is compared once, after one token. If log-probs differ
-with the cut vocabulary, they are measured again with the whole one. The model stays in the mode in which it was loaded,
-so that random noise of a training mode is found. If the weights are less precise than float32, a difference above the
-limit is measured again in float32 on a copy of these layers, because rounding can exceed the limit.
+its first tokens (``models.shrink_temporarily``). Over the whole vocabulary, only the log-probs after one token are
+compared. If log-probs differ with the cut vocabulary, they are measured again with the whole one. The model stays in
+the mode in which it was loaded, so noise of a training mode is found. If the weights are less precise than float32, a
+difference above the limit is measured again in float32 on a copy of these layers, as rounding can exceed the limit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PARENTS = (-1, -1, 0, 0, 1)  # for each of the five turns the index of its paren
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The part whose log-probs differ (``attention``, ``head``, ``position`` or ``engine``), and a description."""
+    """The part of a model whose log-probs differ (``attention``, ``head``, ``position`` or ``engine``), and why."""
 
     where: str
     why: str
@@ -54,12 +54,12 @@ class Difference:
 
 
 def probe(model: Any) -> Difference | None:
-    """Probes a causal LM and returns the difference that was found, or None. The model is not changed."""
+    """Compares log-probs of a causal LM that must agree. Returns a difference, or None. The model is not changed."""
     return _judged(model, _difference, _head_difference)
 
 
 def probe_backbone(model: Any) -> Difference | None:
-    """Probes a transformer without a head: compares its last hidden states, relative to their largest entry."""
+    """Compares a headless model's last hidden states (relative to the largest) on a packed tree and on its paths."""
     return _judged(model, _hidden_difference, lambda _: None)
 
 
@@ -67,7 +67,7 @@ Measure = Callable[[Any], Difference | None]
 
 
 def _judged(model: Any, measure: Measure, whole: Measure) -> Difference | None:
-    """Calls ``measure`` with a cut vocabulary, then ``measure`` (after a difference) or ``whole`` with all tokens."""
+    """Calls ``measure`` with a cut vocabulary, then ``whole`` (after a difference: ``measure``) with all tokens."""
     with cut(model, WINDOW), torch.no_grad():
         with narrowed(model, VOCABULARY) as fewer:
             found = _twice(model, measure)
@@ -92,14 +92,14 @@ def _twice(model: Any, measure: Measure) -> Difference | None:
 
 
 Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
-"""The token ids of the shared prefix, and of the two observations."""
+"""The token ids of the probe tree's shared prefix, and of its two observations."""
 
 
 # -- the tree ----------------------------------------------------------------------------------------------------------
 
 
 class Example:
-    """The small tree that is compared, in packed form and as separate paths from the root to each leaf.
+    """The probe's small rollout tree, in packed form and as separate paths from the root to each leaf.
 
     Args:
         trunk: token ids of the tree's root state, which all paths share.
@@ -148,7 +148,7 @@ def _tokens(config: Any) -> Tokens:
 
 
 def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
-    """Samples the five turns of the tree with an engine and returns them."""
+    """Samples the five turns of the probe's tree with an engine and returns them."""
     trunk, seen = tokens
     a = engine.open(trunk)
     b = engine.fork(a)
@@ -195,7 +195,7 @@ def _difference(model: Any) -> Difference | None:
 
 
 def _head_difference(model: Any) -> Difference | None:
-    """Compares the trainer's head with the model's own by the log-probs of the whole vocabulary after one token."""
+    """Compares the log-probs of all tokens after a single token: from the trainer's output head and the model's own."""
     trunk, _ = _tokens(unwrapped(model).config.get_text_config())
     ids = torch.tensor([trunk[:1]], device=next(model.parameters()).device)
     own = _plainly(model, ids).logits[0]
@@ -242,7 +242,7 @@ def _hidden_difference(body: Any) -> Difference | None:
 
 
 def _hidden(model: Any, packed: Packed, plan: Plan) -> Tensor:
-    """Returns for each of K predicted tokens the last layer's hidden state (of size C) at the token before it: (K, C)."""
+    """Returns the last layer's hidden states (K, C) at the tokens before the K predicted ones; C is their size."""
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
     hidden: Tensor = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
     return hidden

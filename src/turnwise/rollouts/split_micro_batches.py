@@ -1,4 +1,4 @@
-"""Splits micro-batches into two by rows, for devices with too little memory for a whole micro-batch."""
+"""Splits each micro-batch into two with half of its rows, for devices whose memory is too small for the whole one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.rollouts.pack import Items, Packed
 
 
 def smaller(batches: list[Packed], times: int) -> list[Packed]:
-    """Splits each micro-batch into two by rows, and repeats this ``times`` times. The order of rows is kept.
+    """Splits each micro-batch into two with half of its rows, ``times`` times in a row. The order of rows is kept.
 
     A micro-batch with a single row is not split. The split does not change the loss, because each turn and each
     sequence lies within one row, and because means are taken over the whole update.

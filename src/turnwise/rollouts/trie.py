@@ -80,7 +80,7 @@ class Trie:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A trie as one training sequence of S tokens."""
+    """A token trie as one packed sequence of S tokens, in depth-first order."""
 
     ids_S: np.ndarray
     position_S: np.ndarray  # the token's position on its own path, counted from 0

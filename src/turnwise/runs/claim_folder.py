@@ -1,7 +1,7 @@
 """Locks the output folder of a run and decides whether the run starts there, resumes or is refused.
 
-A run with the same configuration resumes in the folder. A run with another configuration is refused. No saved file is
-lost.
+If the folder holds a run of the same configuration, that run resumes. If it holds a run of another configuration, the
+new run is refused. No saved file is lost.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ class RunFolder:
 
 @contextmanager
 def claim(cfg: DictConfig) -> Iterator[RunFolder]:
-    """Yields the run's folder, locked against other processes until the block ends.
+    """Yields the run's folder, locked against other processes until the ``with`` block ends.
 
     The first claim writes the resolved configuration to the folder. With ``fresh=true``, the folder of an existing run
     is first renamed to ``<folder>.old-<n>``. If Slurm requeued the job, the folder keeps its name and the run resumes.
 
     If the block fails before the run's first checkpoint, the folder is emptied, so that a corrected command can use it.
-    If the folder has files worth keeping, it is not emptied but marked by a file. The same command then resumes there,
-    and a command with another configuration renames the folder. If the process is killed, the folder stays as it is.
-    In a distributed run, only the first rank locks the folder.
+    If the folder holds files that a run does not write again at every start, it is not emptied but gets the empty file
+    ``.ended_early``. After that, the same command resumes the run, and a command with another configuration renames the
+    folder and uses a new one. If the process is killed, the folder stays as it is. In a distributed run, only the first
+    rank locks the folder.
 
     Raises:
         ConfigError: the folder cannot be written, holds a run of another configuration, or is locked by another
@@ -78,7 +79,7 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
 
 
 def _taken(cfg: DictConfig, path: Path) -> bool:
-    """Prepares the folder for this run, and returns whether this run had been started there before.
+    """Prepares the folder for this run, and returns whether a run of the same configuration was started there before.
 
     Raises:
         ConfigError: the folder holds a run of another configuration, or files that cannot be used.

@@ -1,6 +1,6 @@
 """Computes a hash that identifies a run: the hash of the settings that decide what the run computes.
 
-Settings that only name, place or display the run do not enter the hash.
+Settings that do not change what the run computes, such as its name, folder or progress display, do not enter the hash.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-# settings that only name, place or display a run and do not change what it computes
+# settings that do not change what a run computes, such as its name, folder or progress display
 _SHOWN_ONLY = (
     "name",
     "fresh",
@@ -99,7 +99,7 @@ def _record(cfg: DictConfig) -> dict[str, Any]:
 
 
 def shown_only(key: str) -> bool:
-    """Returns whether the setting ``key`` only names, places or displays a run, so that it does not enter the hash.
+    """Returns whether the setting ``key`` does not enter the hash, because it does not change what a run computes.
 
     The key may be written in Hydra's syntax for overrides, with ``+``, ``~``, ``/`` or ``@``.
     """

@@ -35,7 +35,7 @@ def json_object(line: str | bytes) -> dict[str, Any] | None:
 
 
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records of a JSON-lines file. Damaged lines are skipped, and one warning counts them.
+    """Yields the records of a JSON-lines file. Damaged lines are skipped, and one warning gives their number.
 
     A line is damaged if it is not a JSON object or lacks the key ``iteration``. A damaged last line gets no warning,
     because a killed run may leave its last line incomplete.

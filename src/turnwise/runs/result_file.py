@@ -65,10 +65,10 @@ class Comparison(_Part):
 
 
 class InDomain(Comparison):
-    """Held-out success in the trained environment, or the fraction of accepted replies in held-out dialogues.
+    """Held-out success in the trained environment, or the percentage of accepted replies in held-out dialogues.
 
-    The inherited fields of :class:`Comparison` hold the headline result. ``greedy`` and ``sampled`` hold the results
-    for each way of decoding.
+    The inherited fields of :class:`Comparison` hold the result that reports show as the run's headline. ``greedy`` and
+    ``sampled`` hold the results for these two decoding modes.
     """
 
     greedy: Comparison | None = None
@@ -86,10 +86,10 @@ class Nats(_Part):
 
 
 class Replies(_Part):
-    """Figures for demonstrated replies that a run has not trained on.
+    """Measurements on demonstrated replies that a run has not trained on.
 
-    ``nll`` is the negative log-likelihood of the demonstrated replies. ``functional`` is the fraction of the policy's
-    own replies that a verifier accepts as equally good. ``strict`` is the fraction of the policy's own replies that
+    ``nll`` is the negative log-likelihood of the demonstrated replies. ``functional`` is the percentage of the policy's
+    own replies that a verifier accepts as equally good. ``strict`` is the percentage of the policy's own replies that
     equal the demonstrated reply.
     """
 
@@ -100,7 +100,7 @@ class Replies(_Part):
 
 
 class HeldOut(Replies):
-    """Figures for the held-out dialogues of a user's file. These dialogues belong to no environment.
+    """Measurements on the held-out dialogues of a user's file. These dialogues belong to no environment.
 
     The inherited fields are about all replies of these dialogues. ``by_tool`` groups the replies by the tools that
     the demonstrated reply calls, and ``by_turn`` groups them by the number of their turn (from 1).

@@ -1,6 +1,6 @@
 """Reads and writes ``status.json``, which holds the progress of a running run.
 
-The run's HTML page and ``report.py --watch`` show it.
+The run's HTML page and ``report.py --watch`` show this progress.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def progress(status: Status) -> str:
 
 
 def remaining(status: Status) -> str:
-    """Returns in words how much time the phase and the run still need, or an empty text if this is unknown."""
+    """Returns in words how much time the current phase and the run still need; empty if the time is unknown."""
     if status.left is None:
         return ""
     text = f"{about(status.left)} left"

@@ -51,7 +51,7 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
 
 
 def branches(tree: RolloutTree) -> list[tuple[int, float]]:
-    """Returns a pair of numbers for each continuation: its depth and its relative position.
+    """Returns the depth and the relative position of each continuation (a further rollout that starts after a turn).
 
     The depth is the number of turns before the continuation. The relative position is the depth divided by the number
     of turns of the original rollout.

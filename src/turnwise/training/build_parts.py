@@ -165,10 +165,11 @@ def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
 
 
 def base_policy(settings: Settings) -> BasePolicy:
-    """Loads the policy of ``settings.policy``, and checks that packed trees give the log-probs of its own forward pass.
+    """Loads the policy of ``settings.policy``, and checks that packed trees give the log-probs of the model's own
+    forward pass.
 
     Raises:
-        InputError: there is no such model, or the log-probs differ.
+        InputError: the model does not exist, or the log-probs differ.
     """
     policy, longest = settings.policy, settings.rollout.max_length
     source = at_hand(weights_of(policy.model), "policy.model")

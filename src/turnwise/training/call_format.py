@@ -21,8 +21,8 @@ def call_format(given: Format | None, environment: Any, from_file: bool) -> Form
 
     The configured format (``reward.format``) is used if there is one. Otherwise the format is that of the environment
     if the environment's experts wrote the demonstrations. If the environment names no format, or the demonstrations
-    come from a file, the format is ``hermes``. For demonstrations from a file ``training.build_parts`` replaces it by the
-    format that the policy's chat template writes.
+    come from a file, the format is ``hermes``. For demonstrations from a file, ``training.build_parts`` later replaces
+    ``hermes`` by the format that the policy's chat template writes.
 
     Args:
         given: the configured format, or None if the user set none.
@@ -70,7 +70,8 @@ def check_readable(reward: Any, candidates: Sequence[State]) -> None:
     call no tool.
 
     Raises:
-        InputError: no checked action contains a call. The message names a format in which some do, if there is one.
+        InputError: no checked action contains a call in this format. If some of them contain calls in another format,
+            the message names that format.
     """
     form = getattr(reward, "format", None)
     if form is None or not len(candidates):
@@ -93,7 +94,7 @@ def check_readable(reward: Any, candidates: Sequence[State]) -> None:
 
 
 def calls_read(form: str, texts: Sequence[str]) -> int:
-    """Counts the texts that contain at least one call in this format."""
+    """Counts the texts that contain at least one tool call in the format ``form``."""
 
     def holds(text: str) -> bool:
         try:

@@ -109,7 +109,7 @@ class Turns(LazyStates):
         return begin + int(turn) if int(turn) < end - begin else None
 
     def of(self, numbers: Iterable[int]) -> Sequence[State]:
-        """Returns the states of the trajectories with these numbers, or ``self`` if these are all trajectories."""
+        """Returns the states of the trajectories with the given numbers, or ``self`` if these are all trajectories."""
         starts, wanted = self.demonstrations.starts, sorted(numbers)
         if len(wanted) == len(self.demonstrations):
             return self
@@ -165,7 +165,8 @@ def hold_out(
         own: the reader of the user's file.
         turns: the states of all demonstrated turns.
         steps: map from state id to the demonstrated turn.
-        most: greatest number of held-out dialogues that are evaluated. None of the held-out dialogues is trained on.
+        most: greatest number of held-out dialogues that are evaluated. The run trains on no held-out dialogue, not even
+            on those that are not evaluated.
         rollout: the settings of rollouts.
         sampled: whether the run learns from sampled replies. The user is then told if a demonstrated reply is longer
             than a sampled reply may be.

@@ -53,7 +53,8 @@ def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
 
     Args:
         folder: the run's ``checkpoints`` folder.
-        log: is called with one line if the newest checkpoint is damaged. The line also names the one that is used.
+        log: is called with one line if the newest checkpoint is damaged but the previous one is not. The line also
+            names the checkpoint from which the run resumes.
 
     Raises:
         InputError: all checkpoints are damaged.

@@ -1,7 +1,7 @@
-"""Starts the collection of rollouts for an iteration before the policy is ready to train on it (``rollout.staleness``).
+"""Collects the rollouts of later iterations while the policy is trained on an earlier one (``rollout.staleness``).
 
-A collection starts as soon as the policy that samples it exists. The result is used later, when the policy is trained
-on the iteration.
+The collection of an iteration starts as soon as the policy exists that samples its rollouts. The policy is trained on
+these rollouts later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Ahead:
         gather: function that collects an iteration.
         iterations: number of iterations of the run.
         staleness: the number k above.
-        loads: whether the engine needs the policy's weights at all.
+        loads: whether the engine needs the policy's weights. It does not if nothing is sampled during training.
         beside: whether several collections are sampled at the same time, each with its own adapter. A collection can
             then use capacity that is free while the last rollouts of the previous collection run. If False, collections
             are sampled one after the other.
@@ -67,7 +67,8 @@ class Ahead:
     _loaded_before: threading.Event | None = None  # set when the collection that was prepared last has its weights
 
     def start(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts this iteration's collection if it was not started before. With ``beside``, later ones are started too.
+        """Starts the collection of ``iteration``, unless it was started before. With ``beside``, the collections of
+        later iterations are started too.
 
         ``memory`` is the advantage rule's memory after the previous iteration.
         """
@@ -77,7 +78,7 @@ class Ahead:
             self._further(iteration, memory)
 
     def take(self, iteration: int, memory: Mapping[str, float]) -> Gathered:
-        """Waits for the iteration's collection and returns its result.
+        """Waits until the collection of ``iteration`` has ended and returns its result.
 
         If the first process samples for all, every process gets the same result.
         """
@@ -97,7 +98,7 @@ class Ahead:
             self._further(iteration, memory)
 
     def _first(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts this iteration's collection, with the policy that a run without interruptions would have used."""
+        """Starts the collection of ``iteration``, with the policy that a run without interruptions would have used."""
         began = time.monotonic()
         self.begun, self.last = iteration, None
         policy = self.module.earlier[0] if self.module.earlier else None
@@ -153,10 +154,11 @@ class Ahead:
         loaded: threading.Event,
         memory: Memory,
     ) -> Gathered:
-        """Loads the weights of a collection and collects it.
+        """Loads into the engine the weights that sample ``iteration``, and collects the iteration.
 
-        Weights are loaded in the order of the collections (``before`` is set, then ``loaded``), so that an engine whose
-        rollouts continue with the weights that were loaded last never goes back to older weights.
+        The method first waits for the event ``before`` (the previous collection has its weights), and sets the event
+        ``loaded`` after loading. So weights are loaded in the order of the collections. An engine whose running
+        rollouts continue with the newest weights then never goes back to older ones.
         """
         began = time.monotonic()
         engine: Any = self.player.engine

@@ -60,8 +60,8 @@ def sampling_metrics(engine: Mapping[str, float], stale: int, stale_turns: float
 
     Args:
         engine: the engine's report.
-        stale: number of updates between the oldest policy that sampled and the policy that is trained.
-        stale_turns: the same number for the policy of each turn, as a mean over all turns.
+        stale: number of training iterations between the oldest policy that sampled and the policy that is trained.
+        stale_turns: the same number for the policy that sampled each turn, as a mean over all turns.
         waited: seconds in which the iteration waited for rollouts.
     """
     return {
@@ -84,9 +84,9 @@ class Collection:
     """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step.
 
     With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained, so that iteration
-    i is trained on rollouts of policy i - k (``training.collect_ahead``). The engine is busy during this time. Other code that
-    needs the engine must call :meth:`settle` first. If a run with staleness has several processes, the first process
-    samples for all of them, with servers, and sends each collection to the others.
+    i is trained on rollouts of policy i - k (``training.collect_ahead``). The engine is busy during this time. Other
+    code that needs the engine must call :meth:`settle` first. If a run with staleness has several processes, the first
+    process samples for all of them, with servers, and sends each collection to the others.
 
     Args:
         settings: the run's settings: how much an iteration collects, how trees are packed, and the seed of the order of
@@ -212,12 +212,14 @@ class Collection:
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Sums counts over all processes. If one process collected for all, its counts are returned as they are."""
+        """Returns counts summed over all processes, with the maximum for the names in ``largest``. If one process
+        collected for all, its counts are returned as they are.
+        """
         return dict(mine) if self.handed else self.distributed.add(mine, largest)
 
     def _stale(self, experience: Experience) -> tuple[int, float]:
-        """Returns by how many updates the policies that sampled are older than the current policy: for the oldest tree,
-        and as a mean over all turns.
+        """Returns by how many training iterations the policies that sampled are older than the current policy: for the
+        oldest tree, and as a mean over all turns.
 
         Raises:
             RuntimeError: rollouts are older than allowed, or newer than the policy.

@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 
 class Overlap(Generic[T]):
-    """Runs functions in threads and keeps their results, which must be taken in the order of the functions' start.
+    """Runs functions in threads and keeps their results. The results must be taken in the order in which the functions
+    were started.
 
     The threads are daemons, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at
     once. Time limits that need signals (:mod:`turnwise.rollouts.environment_faults`) have no effect in these threads.
@@ -55,7 +56,8 @@ class Overlap(Generic[T]):
         wait(self._pieces.values())
 
     def take(self, what: object) -> T | None:
-        """Waits for the result with the name ``what`` and returns it. Returns None if nothing was started.
+        """Waits for the result of the function with the name ``what`` and returns it. Returns None if no function was
+        started whose result was not taken yet.
 
         Raises:
             RuntimeError: the oldest result that was not taken yet has another name.

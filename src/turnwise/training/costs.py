@@ -23,9 +23,9 @@ def with_facts(table: pa.Table, **facts: float) -> pa.Table:
 
 
 def facts_of(schema: pa.Schema) -> Mapping[str, Any]:
-    """Returns the facts that :func:`with_facts` added to a table.
+    """Returns the facts that :func:`with_facts` added to the table with this schema.
 
-    The result is empty if there are none, as in shards that older versions of the project wrote.
+    The result is empty if the table has no facts, as in shards that older versions of the project wrote.
     """
     return json.loads((schema.metadata or {}).get(_KEY, b"{}"))
 
@@ -35,7 +35,7 @@ def run_costs(counters: Mapping[str, float], phases: Mapping[str, float], folder
 
     Args:
         counters: the recorder's counters, over all starts of the run.
-        phases: seconds of each phase in this start.
+        phases: seconds of each phase since the last start of the run.
         folder: the run's folder.
     """
     seconds = {name.replace(" ", "_"): round(value, 2) for name, value in phases.items()}

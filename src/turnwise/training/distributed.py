@@ -95,7 +95,7 @@ class DistributedContext:
         return whole
 
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Sums each tensor over the processes, in place, with the default process group (the one of the devices)."""
+        """Sums each tensor over the processes, in place, with the default process group, which connects the devices."""
         if self.world > 1:
             self.barrier()
             for tensor in tensors:
@@ -186,7 +186,7 @@ def _in_multirun() -> bool:
 
 
 def label_of(name: str, seed: int) -> str:
-    """Returns a label that starts each line of this run, or an empty text unless several runs share the terminal."""
+    """Returns the label that starts each log line of this run. It is empty unless several runs share the terminal."""
     if not _in_multirun() or "basic_launcher" in str(
         HydraConfig.get().launcher._target_
     ):  # the basic launcher runs one run after the other

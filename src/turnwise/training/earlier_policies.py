@@ -10,7 +10,7 @@ import torch
 
 
 class Versioned(Protocol):
-    """A module that counts its updates (``training.module.PolicyModule``)."""
+    """A module whose ``version`` counts the iterations on which it was trained (``training.module.PolicyModule``)."""
 
     version: int
 

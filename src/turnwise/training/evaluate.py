@@ -41,9 +41,10 @@ class Measure:
     Args:
         settings: the run's settings.
         policy: the base policy.
-        player: samples episodes. The headline episodes use its sampling settings.
+        player: samples the episodes. Episodes that are not greedy use its sampling settings.
         module: the policy that is trained, whose weights are evaluated.
-        candidates: tell which dialogues are held out, and whether tasks of the environment are evaluated.
+        candidates: the run's candidate states, which tell which dialogues are held out and whether tasks of the
+            environment are evaluated.
         phases: shows progress.
     """
 
@@ -101,7 +102,9 @@ class Measure:
         return found
 
     def named(self, name: str) -> Evaluation:
-        """Returns the evaluation with this name. If an earlier start of the run has finished it, its file is read."""
+        """Evaluates the policy under ``name`` and returns the evaluation. If an earlier start of the run has finished
+        an evaluation of this name, it is read from its file instead.
+        """
         settings, held_out = self.settings.eval, self.candidates.held_out
         path = self.settings.folder / "evaluation" / f"{name}.jsonl"
         before = self.distributed.broadcast(read_evaluation(path) if self.distributed.first else None)
@@ -161,8 +164,8 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
 
     The key is a hash of the policy's weights and settings, the environment, the engine, the evaluation settings, the
     sampling settings, the greatest length of a history, the treatment of earlier thinking, the held-out dialogues and
-    the commit. If the code has uncommitted changes, the key is None and the cache is not
-    used, because nothing would show whether a cached evaluation is still valid.
+    the commit. If there is no commit or the code has uncommitted changes, the key is None and the cache is not used,
+    because nothing would show whether a cached evaluation is still valid.
 
     Args:
         cfg: the configuration.
@@ -190,7 +193,7 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Writes episodes, answers and replies as JSON lines. The write is atomic, so an existing file is complete."""
+    """Writes an evaluation to ``path`` as JSON lines. The write is atomic, so an existing file is complete."""
     rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
     rows += [reply.record() for reply in evaluation.replies]
     with atomic_write(path) as part:

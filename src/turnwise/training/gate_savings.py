@@ -11,7 +11,7 @@ _NAMES = ("groups", "cut", "looked", "unstopped", "open", "passed", "turns", "to
 
 
 def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[str, float]:
-    """Counts the groups that were sampled, and what happened to them. Counts of several collections can be added.
+    """Counts the groups that were sampled, and what the gate did to them. Counts of several collections can be added.
 
     - ``groups``: all groups.
     - ``looked``: groups about which the gate made a decision.
@@ -70,9 +70,9 @@ def gate_result(counters: Mapping[str, float]) -> dict[str, float]:
     """Returns the entry ``gate`` of the run's result, from the run's counters.
 
     ``saved_turns`` and ``saved_tokens`` estimate how many turns and tokens the stopped rollouts would have taken. The
-    estimate assumes the same mean as for rollouts that continued after the gate's decision. Both values are left out if
-    rollouts were stopped but none continued, because then there is no basis for an estimate. ``unstopped`` is left out
-    if it is 0.
+    estimate assumes that they would have taken the same mean number as the rollouts that continued after the gate's
+    last decision. Both values are left out if rollouts were stopped but none continued, because then there is no basis
+    for an estimate. ``unstopped`` is left out if it is 0.
     """
     at = {name: counters.get(PREFIX + name, 0.0) for name in _NAMES}
     result = {name: at[name] for name in ("groups", "looked", "cut")} | {"stopped_rollouts": at["open"]}

@@ -75,7 +75,7 @@ def view_gradients(module: PolicyModule, update: Update, views: tuple[str, ...])
     totals = [[torch.zeros_like(p) for p in parameters] for _ in views]
     for packed, reference in zip(update.batches, module.references(update), strict=True):
         inputs = module.loss_inputs(packed, update, reference)
-        # the KL and entropy terms, which are the same in every view
+        # the loss with advantages 0: only the KL and entropy terms, which are the same in every view
         rest = module.loss(replace(inputs, advantage_K=torch.zeros_like(inputs.logprobs_K))).loss
         for view, total in zip(views, totals, strict=True):
             advantage_K = packed.items.views[view].to(inputs.logprobs_K.device)

@@ -1,4 +1,6 @@
-"""Computes metrics of one iteration's groups: mean and spread of rewards, share of readable replies, and lengths."""
+"""Computes metrics of one iteration's groups: mean and spread of rewards, fraction of replies in the right format, and
+lengths.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def _totals(groups: Iterable[Played]) -> list[list[float]]:
 
 
 def reward_metrics(experience: Experience, most: float | None = None) -> dict[str, float]:
-    """Returns metrics of the groups of one iteration. A group counts as effective if its rewards differ.
+    """Returns metrics of the groups of one iteration. A group counts as effective if its rollouts' rewards differ.
 
     Means of rewards leave out the groups that a gate stopped, because their episodes are incomplete.
 

@@ -1,4 +1,5 @@
-"""Warns about updates from which the policy learns nothing. Several updates in a row without a sample end the run.
+"""Warns about iterations from which the policy learns nothing, and ends the run after several iterations in a row
+without a training sample.
 
 The user is warned once about each kind of problem, with the likely cause.
 """
@@ -18,7 +19,7 @@ from turnwise.training.gate_savings import gate_result
 from turnwise.training.recorder import Recorder
 
 FILE = "warnings.jsonl"  # in the run's folder; each line is {"iteration", "kind", "text"}
-IN_A_ROW = 3  # number of consecutive updates without a sample that end the run, or with a problem that give a warning
+IN_A_ROW = 3  # this many iterations in a row without a sample end the run; with another problem, they cause a warning
 
 _KINDS = ("empty", "spread", "format", "truncated", "unpaid")
 
@@ -32,7 +33,7 @@ class Health(Callback):
         recorder: holds the metrics of the last iteration.
         folder: the run's folder, in which the warnings are stored.
         log: function that prints one line on the terminal.
-        allow_empty: whether the run continues after any number of consecutive updates without a sample
+        allow_empty: whether the run continues after any number of consecutive iterations without a training sample
             (``update.allow_empty``).
         writes: whether this process writes the run's files.
     """
@@ -69,7 +70,7 @@ class Health(Callback):
         """Counts the problems that the metrics of an iteration show, and warns about them.
 
         Raises:
-            Stopped: ``IN_A_ROW`` consecutive updates had no sample, and ``allow_empty`` is not set.
+            Stopped: ``IN_A_ROW`` consecutive iterations had no training sample, and ``allow_empty`` is not set.
         """
         now = {
             "empty": metrics["train/samples"] == 0,

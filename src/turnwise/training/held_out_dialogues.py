@@ -126,6 +126,3 @@ def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, fl
     finally:
         model.train(training)
     return found
-
-
-# -- comparison before and after training ------------------------------------------------------------------------------

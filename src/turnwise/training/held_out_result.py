@@ -18,7 +18,9 @@ def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``held_out`` of ``result.json``, or an empty map if no dialogues were evaluated.
 
     The entry contains the numbers of dialogues and replies. For all replies, for each tool and for each turn, it
-    contains each measure before and after training, and the change with its confidence interval.
+    contains the demonstrated replies' negative log-likelihood per token (``nll``) and the percentages of the policy's
+    replies that are ``functional`` and ``strict``. Each value is given before and after training, with its change and
+    the confidence interval of the change.
     """
     if not base.replies:
         return {}
@@ -100,7 +102,7 @@ def _figures(before: Sequence[Reply], since: Sequence[Reply]) -> dict[str, Any]:
 
 
 def _compared(before: Counted, since: Counted, unit: float) -> dict[str, Any]:
-    """Returns the values before and after training, their difference, and its confidence interval.
+    """Returns the value of a ratio before and after training, the difference, and its confidence interval.
 
     ``unit`` is 100 for fractions, which become percentages, and 1 for values in nats.
     """

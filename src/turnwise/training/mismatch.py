@@ -16,7 +16,7 @@ class MismatchAlarm(Callback):
     If the rollouts are on-policy, this mean measures numerical differences, which are small (docs/engines.md). A much
     larger value shows a mistake, such as other weights, another temperature, or log-probs of another distribution. The
     callback logs ``train/mismatch_alarms``, the number of iterations so far whose mean exceeded the threshold. It
-    prints a warning when the mean exceeds the threshold for the first time, or again after a smaller one.
+    prints a warning when the mean exceeds the threshold and did not exceed it in the iteration before.
 
     Rollouts of an earlier policy (``rollout.staleness``) are expected to differ, so their updates are not checked.
 

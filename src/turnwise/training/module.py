@@ -76,7 +76,7 @@ class PolicyModule(Scoring):
         self.skipped = 0
         self.skips_in_a_row = 0
         self.halvings = 0
-        self.staleness = 0  # number of updates by which the policy that sampled is behind this one
+        self.staleness = 0  # number of training iterations by which the oldest policy that sampled is behind this one
         self.earlier: list[
             dict[str, Any]
         ] = []  # earlier policies that sample for later iterations (training/earlier_policies.py); in the checkpoint
@@ -90,7 +90,7 @@ class PolicyModule(Scoring):
             self.trainer.strategy.shard(self.model)
 
     def sync_weights(self, engine: Engine) -> None:
-        """Loads the current weights into ``engine``. All processes must call it, even those that do not sample."""
+        """Loads the current weights into ``engine``. All processes must call this, even those that do not sample."""
         model = Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
         if self.distributed.samples:
             engine.load_weights(model, self.version)

@@ -19,7 +19,10 @@ R = TypeVar("R")
 
 
 class Passes:
-    """Runs passes on ``threads`` worker threads (by default, PyTorch's number). The threads start when first needed."""
+    """Runs forward and backward passes on ``threads`` worker threads (by default, PyTorch's number of threads).
+
+    The threads start when they are first needed.
+    """
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or torch.get_num_threads()

@@ -74,7 +74,7 @@ class Recorder(Callback):
             "trajectories": 0.0,
             "rollout_seconds": 0.0,
             "update_seconds": 0.0,
-            "rows": 0,  # number of rows of metrics.jsonl, one for each iteration
+            "rows": 0,  # number of rows of the phase "train" in metrics.jsonl, one for each iteration
             "trees": 0,  # number of recorded trees
             "cpu_seconds": 0.0,
         }
@@ -104,7 +104,7 @@ class Recorder(Callback):
         return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
 
     def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
-        """Returns entries of ``result.json``: the judge's report, and verdicts on rollouts and ``profiled`` actions."""
+        """Returns entries of ``result.json``: the judge's report, and counts of verdicts in rollouts and profiles."""
         verdicts = {"verifier": verifier_result(self.verdicts, profiled)}
         return {"judge": self.judge, **verdicts} if self.judge else verdicts
 
@@ -127,7 +127,7 @@ class Recorder(Callback):
     # -- records of an iteration ---------------------------------------------------------------------------------------
 
     def paid(self, cost: Mapping[str, float]) -> None:
-        """Counts the cost of samples from before the first iteration. A checkpoint's counters already contain it."""
+        """Counts the cost of samples from before the first iteration. A checkpoint's counters already include it."""
         self._add(cost)
 
     def _add(self, counts: Mapping[str, float]) -> None:
@@ -248,7 +248,7 @@ class Recorder(Callback):
 
 
 def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the fraction of an iteration's time that the predictor took. Empty without a predictor."""
+    """Returns the fraction of an iteration's time that the predictor took, as a metric. No predictor: no metric."""
     if "seconds/predictor_learn" not in metrics:
         return {}
     asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
@@ -292,6 +292,6 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
 
 
 def _spread(total: int, count: int) -> list[int]:
-    """Returns ``count`` indices that are spread evenly over the range from 0 to ``total``."""
+    """Returns ``count`` indices (at most ``total``) that are spread evenly over the range from 0 to ``total`` - 1."""
     count = min(count, total)
     return [i * total // count for i in range(count)]

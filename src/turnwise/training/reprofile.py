@@ -1,4 +1,6 @@
-"""Chooses new states during training: profiles the candidates again when fewer groups have mixed outcomes."""
+"""Chooses new states during training: profiles the candidates again when the fraction of groups with mixed outcomes
+(different rewards) has fallen since the last profile.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from turnwise.types import State
 
 
 class Reprofile(Callback):
-    """Returns the states of each iteration, from the set that was chosen by the last profile.
+    """Returns the states of each iteration. They are taken from the set that was chosen by the last profile.
 
     The class is a callback, so that the checkpoint stores its data: for each iteration since the last profile, the
     fraction of groups whose rewards differ, and the places of the chosen states among the candidates. The profile on
@@ -81,7 +83,7 @@ class Reprofile(Callback):
         self.seconds = time.monotonic() - began
 
     def collected(self, experience: Experience) -> dict[str, float]:
-        """Stores the fraction of an iteration's groups that have mixed outcomes, and returns metrics."""
+        """Stores the fraction of an iteration's groups whose rewards differ, and returns metrics of the states."""
         share = mixed_share(experience)
         if share is not None:
             self.history.append(share)

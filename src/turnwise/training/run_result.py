@@ -28,12 +28,16 @@ LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-co
 
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
-    """Compares success before and after training on the tasks of both evaluations. The 95 % interval is paired."""
+    """Returns the success rates before and after training on the tasks that both evaluations contain, and the change
+    with a paired 95 % interval.
+    """
     return _compared(base.success(mode, split), after.success(mode, split))
 
 
 def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
-    """Compares success before and after training, by subset and as their unweighted mean. Empty without subsets."""
+    """Compares success before and after training, for each subset of the benchmark and as the unweighted mean over the
+    subsets. The result is empty if tasks have no subset.
+    """
     sides = base.by_subset(mode), after.by_subset(mode)
     both = {name: sides[0][name].keys() & sides[1][name].keys() for name in sides[0] if name in sides[1]}
     before, since = (
@@ -103,7 +107,9 @@ def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, A
 
 
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Compares each suite's score before and after training, and returns the mean change with its interval."""
+    """Compares the score of each out-of-domain suite before and after training, and returns the scores, the changes and
+    the mean change over suites, with intervals.
+    """
     before, since = _both(base.skills(), after.skills())
     if not before:
         return {}
@@ -123,7 +129,7 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
-    """Returns the scores of those items that both sides contain. A side lacks an item if its environment failed."""
+    """Returns the scores of the items that both evaluations contain. An item whose environment failed is missing."""
     common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
     sides = [
         {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)
@@ -174,7 +180,9 @@ def provenance() -> dict[str, Any]:
 
 
 def command(resumes: bool = False) -> str:
-    """Returns this process's command line as typed. With ``resumes``, it lacks ``fresh=`` and so resumes the run."""
+    """Returns this process's command line as typed. With ``resumes``, the argument ``fresh=`` is left out, so that the
+    command resumes the run.
+    """
     given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
     return shlex.join(["python", sys.argv[0], *given])
 

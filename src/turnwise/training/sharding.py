@@ -133,7 +133,7 @@ class FullySharded(ModelParallelStrategy):
 def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
     """Writes this process's part of the tensors into ``folder``, which is later renamed to ``path``.
 
-    All processes must call it.
+    All processes must call this function.
 
     Raises:
         OSError: the disk cannot be written. The error's ``filename`` is ``path``.

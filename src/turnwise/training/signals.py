@@ -29,7 +29,7 @@ class OwnSignals(Callback):
 
 
 def own_signals(world: int) -> list[OwnSignals]:
-    """Returns [:class:`OwnSignals`] if the run has several processes or is a Slurm job, else an empty list."""
+    """Returns a list with one :class:`OwnSignals` if the run has several processes or is a Slurm job, else none."""
     return [OwnSignals()] if world > 1 or SLURMEnvironment.detect() else []
 
 

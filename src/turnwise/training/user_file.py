@@ -26,7 +26,7 @@ from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.types import Trajectory
 
-FLOOR, PART = 8, 4  # at least FLOOR dialogues are held out; if the file is small, 1 / PART of its dialogues
+FLOOR, PART = 8, 4  # at least FLOOR dialogues are held out, but in a small file only 1 / PART of its dialogues
 _PLAYED = 2.0  # value in ``draws`` for a trajectory of an environment; a dialogue has a value in [0, 1) there
 
 

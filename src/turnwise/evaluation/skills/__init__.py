@@ -1,7 +1,7 @@
 """Eight toy skills that measure what a policy forgets during training, one for each out-of-domain benchmark of PivotRL
 (arXiv:2603.21383).
 
-They are made for tiny models, and a score on a skill is not a score on the benchmark.
+The skills are made for tiny models. A score on a skill is not a score on the benchmark.
 """
 
 from __future__ import annotations

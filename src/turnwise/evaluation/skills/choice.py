@@ -1,4 +1,4 @@
-"""A toy skill in place of MMLU-Pro: multiple-choice questions with four options about a small set of words and numbers."""
+"""A toy skill in place of MMLU-Pro: multiple-choice questions with four options each, about a few words and numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def draw(rng: Random) -> Item:
     relation, argument, right, wrong = question(rng)
     asked = {"kind": f"is of kind {argument}", "opposite": f"is the opposite of {argument}"}
     listed, letter = options(rng, right, wrong)
-    key = f"{relation} {argument} {right} {sorted(wrong)}"  # another order of the options is the same item
+    key = f"{relation} {argument} {right} {sorted(wrong)}"  # a new order of options makes no new item
     return Item("choice", f"Which {asked.get(relation, f'is the {relation}')}? {listed}", letter, key=key)
 
 

@@ -17,15 +17,17 @@ Bounded = tuple[float, float | None, float | None]
 
 
 def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
-    """Returns ``cut`` (the number of cut groups), ``tp``, ``fp``, precision and recall with Wilson's intervals, and
-    ``over_base``. ``cut`` and ``uniform`` say for each group whether it is cut and whether its rewards are equal.
+    """Returns how well a gate's cuts agree with the rewards. A group is uniform if all its rewards are equal. The
+    arguments say for each group whether the gate cuts it (``cut``) and whether it is uniform (``uniform``).
 
-    ``over_base`` is the precision minus the fraction of uniform groups among all groups. That fraction is the precision
-    of cutting random groups, which is high if most groups end with equal rewards. Let s be the fraction of groups that
-    are cut, p the fraction of uniform groups among the cut groups, and q the fraction of uniform groups among the other
-    groups. Then ``over_base`` equals (1 - s)(p - q). Its interval is (1 - s) times the interval of p - q (Newcombe
-    1998, method 10, from Wilson's intervals of p and q). A bootstrap is not used, because it would show no spread for a
-    precision of 0 or 1, however few groups are cut.
+    The result has ``cut`` (the number of cut groups), ``tp`` (the number of uniform groups among them), ``fp`` (the
+    number of other groups among them), precision and recall with Wilson's intervals, and ``over_base``. ``over_base``
+    is the precision minus the fraction of uniform groups among all groups. That fraction is the precision of cutting
+    random groups, which is high if most groups end with equal rewards. Let s be the fraction of groups that are cut, p
+    the fraction of uniform groups among the cut groups, and q the fraction of uniform groups among the other groups.
+    Then ``over_base`` equals (1 - s)(p - q). Its interval is (1 - s) times the interval of p - q (Newcombe 1998, method
+    10, from Wilson's intervals of p and q). A bootstrap is not used, because it would show no spread for a precision of
+    0 or 1, however few groups are cut.
     """
     tp, fired, positives = int((cut & uniform).sum()), int(cut.sum()), int(uniform.sum())
     row: Row = {"cut": fired, "tp": tp, "fp": fired - tp}

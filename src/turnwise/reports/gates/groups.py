@@ -40,8 +40,8 @@ class Buffer:
     """A set of recorded groups with their common settings.
 
     ``measured`` says whether ``turns`` and ``tail`` of the groups are counts of recorded turns. If not, they are upper
-    bounds, under the assumption that a rollout that has not ended at step K lasts until the horizon. ``left_out`` maps
-    a reason to the number of groups that were left out for it.
+    bounds: ``turns`` assumes that every rollout lasts until the horizon, and ``tail`` assumes this of every rollout
+    that has not ended at step K. ``left_out`` maps a reason to the number of groups that were left out for it.
     """
 
     groups: tuple[Group, ...]

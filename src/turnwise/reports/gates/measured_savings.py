@@ -1,5 +1,5 @@
-"""Measures tier 1 of Selective Rollout: how much a gate saves. The same groups are sampled twice with the same random
-draws, once without the gate and once with it.
+"""Measures how many turns and tokens a gate saves (tier 1 of the paper Selective Rollout). The same groups are sampled
+twice with the same random draws, once without the gate and once with it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Played = Mapping[str, Any]
 
 
 def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str, Any]:
-    """Returns how much a gate saved. It compares the groups that the runs without and with the gate (the two arms) both
-    recorded in their first iteration, in which their policies are equal.
+    """Returns how much a gate saved. Two arms are compared: runs without the gate, and runs with it. Only groups that
+    both arms recorded in their first iteration are used, because the policies of both arms are still equal then.
 
     The arm without the gate shows how each group ends. A cut is correct if all rewards of the group in that arm are
     equal. Groups that have fewer than two rollouts with a reward in that arm are left out. Percentages are from 0 to

@@ -56,12 +56,13 @@ def _row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> 
 
 
 def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
-    """Returns statistics of the buffer at step ``k`` that decide how much a gate can save, in percent.
+    """Returns percentages that decide how much a gate can save if it decides at step ``k``.
 
     ``zero_variance_pct`` is the percentage of groups whose rewards are all equal. ``below_pct`` is the percentage of
-    groups with d_K below the threshold, as the paper counts them. ``live_pct`` counts only those of them in which a
-    rollout still runs after step ``k``. ``oracle_pct`` is the percentage of turns that are after step ``k`` in groups
-    whose rewards are all equal.
+    groups with d_K (the mean edit distance between the first K actions of the rollouts) below the threshold, as the
+    paper counts them. ``live_pct`` is the percentage of groups that are below the threshold and in which a rollout
+    still runs after step ``k``. ``oracle_pct`` is the percentage of turns that are after step ``k`` in groups whose
+    rewards are all equal.
     """
     below, tails, turns = buffer.values(k, DISTANCE) < threshold, buffer.tails(k), buffer.turns
     columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, turns]
@@ -83,8 +84,8 @@ def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
     """Returns T7 (Table 7 of the paper, and the data of its Fig. 2): K -> signal -> row with rho (Spearman's
     correlation of the signal with the reward variance), its two-sided p-value, and AUROC.
 
-    ``over_tau`` is rho of the signal minus rho of the termination fraction on the same groups. Its interval comes from
-    resampling both together.
+    ``over_tau`` is rho of the signal minus rho of the termination fraction tau_K (the fraction of rollouts that have
+    ended) on the same groups. Its interval comes from resampling both together.
     """
 
     def rows(k: int) -> dict[str, Row]:
@@ -141,8 +142,9 @@ def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
 
 
 def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T8 (Table 8 of the paper). For each kind of task, it has the AUROC of d_K at step ``k``. It also has the
-    AUROC of one more signal and step: the pair (signal, step) with the largest |rho| for this kind.
+    """Returns T8 (Table 8 of the paper). For each kind of task, it has the AUROC of d_K (the mean edit distance between
+    the first K actions of the rollouts) at step ``k``. It also has the AUROC of one more signal and step: the pair
+    (signal, step) with the largest |rho| for this kind.
 
     The paper's caption says that the pair has the largest AUROC, but its numbers belong to the pair with the largest
     |rho|. The AUROC of this pair has no interval, because the pair is chosen among many. The interval of the AUROC of
@@ -181,8 +183,9 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
 
 def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
     """Returns T10 (Table 10 of the paper): label -> medians of d_K and tau_K at step ``k`` over the groups with this
-    label. A label says how a group ended. Intervals come from resampling the groups of a label. A label with fewer than
-    ``LEAST`` groups has no interval.
+    label. d_K is the mean edit distance between the first K actions of the rollouts, and tau_K the fraction of rollouts
+    that have ended. A label says how a group ended. Intervals come from resampling the groups of a label. A label with
+    fewer than ``LEAST`` groups has no interval.
     """
     table: dict[str, Row] = {}
     for label in LABELS:

@@ -23,7 +23,9 @@ def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
 
 
 def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.ndarray) -> np.ndarray:
-    """Returns the two statistics of :func:`rank_statistics` for each signal in turn, (..., 2 * signals)."""
+    """Returns Spearman's rho and the AUROC of each signal in turn, as :func:`rank_statistics` defines them. The inputs
+    are those that :func:`places` returns. The result has the shape (..., 2 * number of signals).
+    """
     of_variance = _ranks(variances)
     b = of_variance - of_variance.mean(-1, keepdims=True)
     ones = mixed.sum(-1)

@@ -32,8 +32,8 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
         horizon: largest possible length of a rollout in turns (T_max). None: the length of the longest rollout.
 
     Raises:
-        InputError: a file is missing, a line is not a recorded rollout tree, no group is left, or no rollout lasts
-            beyond the first step.
+        InputError: a file is missing, a line is not a recorded rollout tree, no group is left, a rollout is longer than
+            ``horizon``, or no rollout lasts beyond the first step.
     """
     left_out: Counter[str] = Counter()
     found = []

@@ -25,7 +25,9 @@ def is_released(folder: Path) -> bool:
 
 def read_features(folder: Path) -> Buffer:
     """Reads the buffer of groups that the authors released. The released file does not contain the lengths of rollouts,
-    so the numbers of turns in the buffer are upper bounds that are computed from the horizon.
+    so the numbers of turns in the buffer are upper bounds. The number of all turns assumes that every rollout lasts
+    until the horizon (30 turns). The number of turns after step K assumes this of every rollout that has not ended at
+    step K.
 
     Raises:
         InputError: a column is missing, a value is not a number, or the tasks are not the same at every step.

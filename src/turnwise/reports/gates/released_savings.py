@@ -1,6 +1,6 @@
 """Computes how much a gate saves. Two experiments of Selective Rollout are computed from the authors' logs: tier 1
-(sampling without and with the gate, Table 3) and tier 3 (training without and with the gate, Table 5). From groups that
-were sampled without a gate, the saving is estimated.
+(sampling without and with the gate, Table 3) and tier 3 (training without and with the gate, Table 5). For groups that
+were sampled without a gate, the module estimates how much a gate would save.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Computes the gate report, a single JSON object. It evaluates a gate, which stops groups of rollouts early, on
-recorded rollouts or on the results that the authors of Selective Rollout released.
+"""Computes the gate report, a single JSON object. It evaluates a gate, which stops groups of rollouts early. The data
+are recorded rollouts, or the results that the authors of Selective Rollout released.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
     """Returns the report on ``data``, which is a file of recorded rollouts, the folder of a run or of its seeds, or the
     folder with the authors' released results.
 
-    ``gated`` is a path of the same kind, to runs that differ from those of ``data`` only in having a gate. The saving
-    of the gate is measured by comparing both (``turnwise.reports.gates.measured_savings``).
+    ``gated`` is a path of the same kind, to runs that have a gate and otherwise the same settings as the runs of
+    ``data``. The saving of the gate is measured by comparing the runs of both paths
+    (``turnwise.reports.gates.measured_savings``).
 
     Raises:
         InputError: ``data`` does not exist or cannot be used.
@@ -156,10 +157,11 @@ def _read(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...],
 
 
 def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
-    """Returns gates that are tuned on the buffer, with a precision of at least ``settings.floor``: one gate for each
-    step (``by_k``), the best of these gates (``fixed``), and a gate that decides at several steps (``sequential``). The
-    last two are evaluated by cross-validation, too. All results are given twice. In ``live``, cuts are counted as a
-    running gate makes them; in ``all``, as the tables of the paper count them (see ``turnwise.reports.gates.tuning``).
+    """Returns gates whose thresholds are tuned on the buffer, with a precision of at least ``settings.floor``: one gate
+    for each step (``by_k``), the best of these gates (``fixed``), and a gate that decides at several steps
+    (``sequential``). ``fixed`` and ``sequential`` are also evaluated by cross-validation. All results are given twice.
+    In ``live``, cuts are counted as a running gate makes them; in ``all``, as the tables of the paper count them (see
+    ``turnwise.reports.gates.tuning``).
 
     Two more numbers are about the gate with ``settings.k`` and ``settings.threshold``. ``useful_lost_pct`` is the
     percentage of the useful groups (whose rewards differ) that it cuts. ``floor_for_10_pct`` is the precision at which

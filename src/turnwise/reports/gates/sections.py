@@ -1,5 +1,5 @@
-"""Defines a report whose sections are computed when they are first read, because a table of a paper needs only a few of
-its sections.
+"""Defines a report whose sections are computed when they are first read. The reason is that a single table or figure of
+a paper needs only a few sections of the report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Sections(Mapping[str, Any]):
 
 
 class KeptSections(Mapping[str, Any]):
-    """The sections of the report that ``read`` returns, cached in a file. A section is cached with all its parts.
+    """A mapping from the name of a section to its content, for the report that ``read`` returns. Computed sections are
+    cached in a file, each with all its parts.
 
     Args:
         read: function that reads the data and returns its report. If no section is cached, it is called at once, so

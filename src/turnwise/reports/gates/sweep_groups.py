@@ -59,8 +59,8 @@ class Groups:
 
 
 def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
-    """Returns the gate report from which an entry is computed, on the groups of all seeds. Returns None if a required
-    run is not finished.
+    """Returns the gate report from which an entry (a table or figure of a paper) is computed. The report is on the
+    groups of all seeds. Returns None if a required run is not finished.
 
     The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups. The groups of the named
     sweep's row ``never`` (without a gate) are used. If it has a row ``gated``, the groups of this row are used too, and
@@ -128,9 +128,9 @@ def _files(arms: Iterable[Path]) -> tuple[object, ...]:
 
 @lru_cache(maxsize=8)
 def _groups(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> Groups:
-    """Returns the gate report on the groups of ``arms``, with the command that prints it. The result is cached, because
-    several entries use it, until ``known`` changes. The sections of the report are also cached in a file of the folder
-    ``cache``, if there is such a folder.
+    """Returns the gate report on the groups of ``arms``, with the command that prints it. The result is cached until
+    ``known`` changes, because several entries use it. The sections of the report are also cached in a file of the
+    folder ``cache``, if there is such a folder.
     """
     own = asked_of(arms[1]) if len(arms) > 1 else {}
     settings = Settings(**own)
@@ -153,8 +153,9 @@ def _state(arms: Iterable[Path], settings: Settings) -> str:
 
 
 def asked_of(gated: Path) -> dict[str, Any]:
-    """Returns those of the settings ``k`` and ``threshold`` in which the gate of the runs below ``gated`` differs from
-    the gate of the paper. The result is empty if the runs' gate is not a ``Divergence`` gate.
+    """Returns those of the settings ``k`` and ``threshold`` that differ between the gate of the runs below ``gated``
+    and the gate of the paper, with the values of the runs. The result is empty if the runs' gate is not a
+    ``Divergence`` gate.
     """
     for run in finished([gated]):
         path = run / "config.yaml"

@@ -18,15 +18,18 @@ COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")
 
 def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
     """Returns T12 (Table 12 of the paper): for the gate and the other rules at step ``k``, the cut groups, the saved
-    turns, and the remaining norm of the advantages.
+    turns, and the remaining norm of the advantages. The gate (``divergence``) cuts a group if d_K, the mean edit
+    distance between the first K actions of its rollouts, is below ``threshold``. The rule ``termination`` cuts a group
+    if at least the fraction ``ended`` of its rollouts has ended, and the OR rule ``either`` cuts it if one of these two
+    conditions holds.
 
     ``saved_pct`` is the number of turns that the cut rollouts would still have taken, in percent of all turns.
     ``l2_pct`` is the L2 norm of the advantages of the groups that are not cut, in percent of the norm over all groups.
     The rule ``dapo`` filters groups after sampling, so it saves nothing and drops only groups whose advantages are 0.
-    The rule ``random`` cuts as many randomly chosen groups as the OR rule (``either``); its row holds the expected
-    values. The rule ``oracle`` cuts all groups whose rewards are equal. ``below_oracle`` is ``saved_pct`` of the oracle
-    minus that of the rule. ``over_random`` is ``l2_pct`` of the rule minus that of ``random``. The intervals of both
-    come from resampling the two rules together.
+    The rule ``random`` cuts as many randomly chosen groups as ``either``; its row holds the expected values. The rule
+    ``oracle`` cuts all groups whose rewards are equal. ``below_oracle`` is ``saved_pct`` of the oracle minus that of
+    the rule. ``over_random`` is ``l2_pct`` of the rule minus that of ``random``. The intervals of both come from
+    resampling the two rules together.
     """
     distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
     none = np.zeros(len(buffer.groups), dtype=bool)

@@ -28,7 +28,8 @@ CANDIDATES = 100  # largest number of thresholds tried at a step; if there are m
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Thresholds of a gate that stops a group at the first of ``steps`` at which d_K is below the threshold of the
-    step. With a threshold of 0 the gate never stops at that step.
+    step. d_K is the mean edit distance between the first K actions of the group's rollouts. At a step with threshold 0,
+    the gate stops no group.
     """
 
     steps: tuple[int, ...]
@@ -54,8 +55,9 @@ Fit = Callable[[Buffer], Schedule | None]
 
 
 def precision_floor(loss: float, useful: int, cut: int) -> float:
-    """Returns the smallest precision p at which at most the fraction ``loss`` of the useful groups (whose rewards
-    differ) is cut (App. C.5).
+    """Returns the smallest precision p with which a gate cuts at most the fraction ``loss`` of the useful groups (App.
+    C.5 of Selective Rollout). Groups are useful if their rewards differ. ``useful`` is the number of useful groups, and
+    ``cut`` the number of cut groups.
 
     The condition (1 - p) cut / useful <= loss means p >= 1 - loss * useful / cut. The result is 0 if any precision is enough.
 
@@ -68,8 +70,9 @@ def precision_floor(loss: float, useful: int, cut: int) -> float:
 
 
 def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule | None:
-    """Returns the threshold at step ``k`` that saves the most turns with a precision of at least ``floor``, or None if
-    no such threshold saves any turns.
+    """Returns the threshold of d_K (the mean edit distance between the first K actions of a group's rollouts) at step
+    ``k`` that saves the most turns with a precision of at least ``floor``. Returns None if no such threshold saves any
+    turns.
 
     The threshold is midway between the largest value of d_K that is cut and the next larger value.
     """
@@ -126,8 +129,9 @@ def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """The data of a buffer as arrays. ``values`` (d_K) and ``tails`` (turns after the step) have shape (M, N) for M
-    steps and N groups.
+    """The data of a buffer as arrays, for M steps and N groups. ``values`` holds d_K (the mean edit distance between
+    the first K actions of a group's rollouts), and ``tails`` holds the number of turns after the step. Both have shape
+    (M, N).
     """
 
     values: np.ndarray
@@ -165,8 +169,8 @@ class _Evidence:
 
 
 def _candidates(values: np.ndarray) -> list[float]:
-    """Returns thresholds that lead to different cuts. They are midway between neighbouring values, and one threshold is
-    above the largest value.
+    """Returns the thresholds to try for a signal with these values in the groups. Each threshold leads to different
+    cuts: thresholds are midway between neighbouring values, and one is above the largest value unless that value is 1.
     """
     distinct = np.unique(values)
     between = (distinct[:-1] + distinct[1:]) / 2

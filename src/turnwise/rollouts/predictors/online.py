@@ -98,7 +98,7 @@ class OnlinePredictor(Callback):
             for turn, target in targets(tree, success_of(tree, rewards, self.reward_max)).items():
                 if turn < 0:
                     roots.append((tree, turn, target))
-                elif target.leaves > 1:  # one outcome says little about a history (the paper's "informative" nodes)
+                elif target.leaves > 1:  # one outcome says little about a history (TRACE: "informative" nodes)
                     prefixes.append((tree, turn, target))
         metrics = quality(self._predictions(roots), self._predictions(prefixes))
         rng = random.Random(seed_of(self.seed, "predictor", iteration))
@@ -118,7 +118,9 @@ class OnlinePredictor(Callback):
         return metrics
 
     def _predictions(self, examples: Sequence[Example]) -> list[Prediction]:
-        """Returns the predictions for these histories. A history without a stored prediction is predicted now."""
+        """Returns the predictions for the histories of ``examples``. Histories without a stored prediction are
+        predicted now.
+        """
         missing: dict[int, tuple[RolloutTree, list[int]]] = {}
         for tree, turn, _ in examples:
             if turn not in self._known.get(tree.state.id, {}):
@@ -130,7 +132,7 @@ class OnlinePredictor(Callback):
         return [Prediction(self._known[tree.state.id][turn], target) for tree, turn, target in examples]
 
     def _step(self, examples: Sequence[Example]) -> float:
-        """Takes one optimiser step on these examples and returns the sum of their squared errors."""
+        """Takes one optimiser step of the critic on ``examples`` and returns the sum of their squared errors."""
         wanted: dict[int, tuple[RolloutTree, dict[int, float]]] = {}
         for tree, turn, target in examples:
             wanted.setdefault(id(tree), (tree, {}))[1][turn] = target.mean
@@ -169,7 +171,7 @@ def load_predictor(settings: Any, source: str, tokenizer: Any, seed: int, device
         device: the device on which the critic computes.
 
     Raises:
-        PolicyError: there is no such model, or it cannot be used.
+        PolicyError: ``source`` names no model, or the model cannot be used.
     """
     backbone, own = load_backbone(source, settings.dtype, settings.layers)
     critic = Critic(backbone, settings.learning_rate, settings.weight_decay, settings.autocast).to(device)

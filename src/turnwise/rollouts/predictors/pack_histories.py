@@ -57,7 +57,7 @@ def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]],
         batch_tokens: greatest number of tokens of one forward pass. A single path may be longer.
 
     Raises:
-        ValueError: a tree has no such turn.
+        ValueError: ``wanted`` contains a turn that its tree does not have.
     """
     spines: list[_Spine] = []
     for number, (tree, turns) in enumerate(zip(trees, wanted, strict=True)):

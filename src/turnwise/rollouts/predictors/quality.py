@@ -1,4 +1,4 @@
-"""Measures a critic's predictions on outcomes on which it was not trained, by rank correlation and error."""
+"""Measures how well a critic predicts outcomes on which it was not trained: rank correlation, contrast and error."""
 
 from __future__ import annotations
 
