@@ -1,0 +1,107 @@
+"""Runs of two processes over vLLM itself: versions of the turns, and the gradient of a recorded collection.
+
+TURNWISE_VLLM_PYTHON names the Python of vLLM's environment (`make test-vllm`); without it there is nothing to test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from tests.integration.test_ranks import finish, moments, rows
+
+PYTHON = os.environ.get("TURNWISE_VLLM_PYTHON")
+ROOT = Path(__file__).resolve().parents[2]
+EPOCHS = 4
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.vllm,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(PYTHON is None, reason="TURNWISE_VLLM_PYTHON is not set: vLLM itself is NOT tested"),
+]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a vLLM server for the shipped policy. Its adapters belong to the run that loaded them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path_factory.mktemp("serve")
+    arguments = ["--eager", "--kv-gb", "1", "--port", str(port), "--folder", str(folder)]
+    process = subprocess.Popen([sys.executable, "scripts/serve.py", *arguments], cwd=ROOT)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        for _ in range(900):
+            assert process.poll() is None
+            try:
+                urllib.request.urlopen(f"{address}/health", timeout=5)
+                break
+            except OSError:
+                time.sleep(1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+@pytest.fixture
+def run(small: Callable[..., list[str]], url: str) -> Callable[..., list[str]]:
+    def overrides(staleness: int, *more: str, out: str) -> list[str]:
+        settings = ("engine=vllm", f"engine.urls=[{url}]", f"rollout.staleness={staleness}", "name=processes")
+        sizes = ("eval.tasks=2", "eval.attempts=1", "eval.items=1", "rollout.recorded=6", "policy.model=tiny")
+        return small("pivotrl", *settings, *sizes, "update.learning_rate=0.001", *more, out=out)
+
+    return overrides
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_versions_of_the_turns(run: Callable[..., list[str]], tmp_path: Path, staleness: int) -> None:
+    """Iteration i learns from turns of policy i - k, and the first k + 1 iterations from turns of policy 0."""
+    finish(run(staleness, f"trainer.max_epochs={EPOCHS}", "trainer.devices=2", out="two"))
+    trees = rows(tmp_path / "two", "rollouts/train.jsonl")
+    assert {tree["iteration"] for tree in trees} == set(range(EPOCHS))
+    for tree in trees:
+        assert {turn["version"] for turn in tree["turns"]} == {max(tree["iteration"] - staleness, 0)}
+    trained = [row for row in rows(tmp_path / "two") if row["phase"] == "train"]
+    assert [row["rollout/staleness"] for row in trained] == [min(i, staleness) for i in range(EPOCHS)]
+    assert any(row["train/grad_norm"] > 0 for row in trained)
+    assert trained[0]["train/mismatch_mean"] < 1e-3  # vLLM sampled under the trainer's log-probs
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_gradients_of_recorded_collections(
+    run: Callable[..., list[str]], tmp_path: Path, url: str, staleness: int
+) -> None:
+    """One process samples; two processes read its actions from the spool. Policy 0 samples the first k + 1 collections."""
+    epochs = f"trainer.max_epochs={staleness + 1}"
+    finish(run(staleness, epochs, out="one"))
+    shutil.copytree(tmp_path / "one" / "spool", tmp_path / "two" / "spool")
+    finish(run(staleness, epochs, "trainer.devices=2", out="two"))
+    one, two = (found(tmp_path / name) for name in ("one", "two"))
+    assert one["actions"] == two["actions"]  # with their log-probs: the spool's
+    assert two["trained"][-1]["engine/restored"] > 0
+    assert all((tensor - two["weights"][name]).abs().max() < 1e-5 for name, tensor in one["weights"].items())
+    assert (one["gradient"] - two["gradient"]).abs().max() < 1e-5 * one["gradient"].abs().max()
+
+
+def found(folder: Path) -> dict[str, Any]:
+    return {
+        "actions": [
+            [tree["iteration"], sorted((turn["text"], turn["logprob"]) for turn in tree["turns"])]
+            for tree in rows(folder, "rollouts/train.jsonl")
+        ],
+        "trained": [row for row in rows(folder) if row["phase"] == "train"],
+        "weights": load_file(folder / "adapter" / "adapter_model.safetensors"),
+        "gradient": moments(folder),
+    }
