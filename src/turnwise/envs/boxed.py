@@ -1,7 +1,7 @@
 """Runs the commands of an environment in a sandbox and caches their results.
 
-The sandbox starts at the first command. If a command runs again on a folder with the same content, the cached result is
-returned instead.
+The sandbox starts at the first command. If the same command is requested again for a folder with the same content, the
+cached result is returned and the command does not run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Box:
         limits: time, memory and other limits of each command.
         python: the Python interpreter in the sandbox. None means the interpreter of this process if the sandbox may
             read its files, otherwise /usr/bin/python3.
-        reads: further folders of the host that commands can read but not write.
+        reads: additional folders of the host that commands can read but not write.
     """
 
     backend: Backend = "auto"
@@ -110,15 +110,15 @@ class Box:
             raise EnvironmentFault(f"sandbox: {error}") from error
 
     def close(self) -> None:
-        """Ends the processes that the sandbox keeps running."""
+        """Ends the sandbox and the processes that it keeps running."""
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state for pickling, without the sandbox and the cached results.
+        """Returns this box's attributes for pickling, without the running sandbox and the cached results.
 
-        A copy in another process starts its own sandbox.
+        A copy of the box in another process starts its own sandbox.
         """
         own: dict[str, Any] = {"_sandbox": None, "_results": Remembered(), "_under_way": {}}
         return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
@@ -149,7 +149,7 @@ def digest(tree: Tree, *words: str) -> bytes:
 
 
 def cut(text: str, most: int) -> str:
-    """Returns the text. If it has more than ``most`` characters, a note replaces its middle."""
+    """Returns ``text``, shortened if it has more than ``most`` characters: a note then replaces its middle."""
     if len(text) <= most:
         return text
     half = most // 2

@@ -1,4 +1,7 @@
-"""Two caches for values that an environment has computed. One limits their bytes, the other the number of tasks."""
+"""Two caches for values that an environment has computed.
+
+One cache limits the total size of its values in bytes. The other limits the number of tasks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from turnwise.types import Task
 
 K = TypeVar("K")
 V = TypeVar("V")
-MOST = 256 << 20  # default size limit in bytes; a limit is needed because the policy's commands can give large results
+MOST = 256 << 20  # default size limit of a cache in bytes; needed because the policy's commands can give large results
 ENTRY = 200  # approximate number of bytes that a cached entry takes in addition to its content
 
 
@@ -36,7 +39,7 @@ class Remembered(Generic[K, V]):
         return self._values[key][0]
 
     def keep(self, key: K, value: V, size: int) -> None:
-        """Stores a value that takes ``size`` bytes, in place of an older value of the same key."""
+        """Stores a value that takes ``size`` bytes. The value replaces an older value of the same key."""
         if key in self._values:
             self.held -= self._values.pop(key)[1]
         size += ENTRY
@@ -64,7 +67,7 @@ class LastTasks(Generic[V]):
         self._kept: dict[str, tuple[Task, V]] = {}
 
     def __call__(self, task: Task) -> V:
-        """Returns the value of a task, which is computed now if it is not in the cache."""
+        """Returns the value of a task. If the cache does not have the value, it is computed first."""
         kept = self._kept.get(task.id)
         if kept is None or (kept[0] is not task and kept[0] != task):
             value = self._make(task)

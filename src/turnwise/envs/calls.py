@@ -68,7 +68,7 @@ class Calls(Protocol):
         ...
 
     def write(self, call: ToolCall) -> str:
-        """Returns the call as text, which :meth:`read` parses back into the same call."""
+        """Returns a tool call as text. :meth:`read` parses this text back into the same call."""
         ...
 
 
@@ -103,7 +103,9 @@ class Short:
 
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
     """Parses the arguments of a call in the short form (the tool's name and its arguments, separated by spaces).
-    Returns the arguments by name.
+
+    Returns the arguments as a mapping: name of the parameter -> value. ``text`` holds the arguments without the tool's
+    name.
 
     Raises:
         ToolCallError: the first argument is empty, the text for an integer parameter is not a number of 1 to 6 digits,

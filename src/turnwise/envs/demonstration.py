@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def check_quality(quality: Quality) -> Quality:
-    """Returns ``quality`` unchanged if it is valid.
+    """Checks the quality of an expert and returns it unchanged.
 
     Raises:
         ValueError: ``quality`` is neither good nor clumsy.
@@ -23,9 +23,9 @@ def check_quality(quality: Quality) -> Quality:
 
 
 def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T]) -> T:
-    """Calls ``good`` or ``clumsy``, whichever belongs to the quality, and returns the expert that it builds.
+    """Builds the expert of the given quality and returns it.
 
-    The other function is not called.
+    The function ``good`` builds the good expert, and ``clumsy`` builds the clumsy expert. Only one of them is called.
 
     Raises:
         ValueError: the quality is neither good nor clumsy.

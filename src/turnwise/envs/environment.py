@@ -101,7 +101,7 @@ class Session(Protocol):
         ...
 
     def fork(self) -> Session:
-        """Returns an independent copy. Steps of the copy do not change this session."""
+        """Returns an independent copy of this session. Steps of the copy do not change this session."""
         ...
 
     def admissible(self) -> list[str]:
@@ -150,7 +150,7 @@ class Environment(Protocol):
         ...
 
     def same(self, action: str, expert: str) -> bool:
-        """Returns whether both texts are equal after whitespace is normalised.
+        """Returns whether ``action`` equals the expert's action ``expert`` after whitespace is normalised.
 
         This is the strict verifier (PivotRL Eq. 2).
         """
@@ -158,9 +158,9 @@ class Environment(Protocol):
 
 
 def environments_of(environment: Any) -> Mapping[str, Environment]:
-    """Returns the environments that provide the tasks: name -> environment.
+    """Returns the environments that ``environment`` consists of: name -> environment.
 
-    These are the environment's ``parts`` if it combines several environments, otherwise the environment itself.
+    A mixture consists of its ``parts``. Any other environment consists only of itself.
     """
     return getattr(environment, "parts", None) or {environment.name: environment}
 
@@ -214,7 +214,7 @@ def environment_of(environment: Environment, task: Task) -> Environment:
 
 
 def check_horizon(turns: int) -> int:
-    """Returns ``turns`` unchanged if it is valid.
+    """Checks the maximum number of turns of an episode and returns it unchanged.
 
     Raises:
         ValueError: ``turns`` is below 1.
@@ -225,10 +225,10 @@ def check_horizon(turns: int) -> int:
 
 
 def check_verifier(verifier: str) -> Verifier:
-    """Returns ``verifier`` unchanged if it is valid.
+    """Checks the name of a verifier and returns it unchanged.
 
     Raises:
-        ValueError: there is no such verifier.
+        ValueError: there is no verifier of this name.
     """
     if verifier not in get_args(Verifier):
         raise ValueError(f"verifier: must be {' or '.join(get_args(Verifier))}, got {verifier!r}")
@@ -236,15 +236,15 @@ def check_verifier(verifier: str) -> Verifier:
 
 
 def check_split(split: str, key: str = "split") -> None:
-    """Raises ``ValueError`` if there is no split of this name. ``key`` is the name of the setting, for the message."""
+    """Raises ``ValueError`` if ``split`` is not train, seen or unseen. The error message names the setting ``key``."""
     if split not in SPLITS:
         raise ValueError(f"{key}: must be one of {', '.join(SPLITS)}, got {split!r}")
 
 
 def check_open(task: Task, done: bool, turns: int) -> None:
-    """Raises ``RuntimeError`` if the episode of ``task`` is over.
+    """Raises ``RuntimeError`` if ``done`` is true, because the episode of ``task`` is then over.
 
-    ``turns`` is the number of turns taken, for the message.
+    The error message says that the episode took ``turns`` turns.
     """
     if done:
         raise RuntimeError(

@@ -21,7 +21,9 @@ from turnwise.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1  # version of the demonstrations; raise it if the same tasks get other ones, so that no old file is used
+# Version of the demonstrations. Raise it if the experts now act differently in the same tasks, so that old files with
+# other demonstrations are not used.
+_FORMAT = 1
 
 
 def expert_file(
@@ -78,7 +80,10 @@ def expert_file(
 
 
 def _whole(path: Path) -> bool:
-    """Returns whether the file exists and matches its checksum. If it exists but does not match, logs the reason."""
+    """Returns whether a demonstration file exists and matches the checksum stored beside it.
+
+    If the file exists but cannot be verified, the reason is logged as a warning.
+    """
     if not path.exists():
         return False
     try:
@@ -125,7 +130,8 @@ def _settings(environment: Environment) -> dict[str, Any]:
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
     """Returns a list with the quality of each demonstration. The fraction ``good`` of the list is "good".
 
-    The list is shuffled because environments often order their tasks by type, and both experts should act in each type.
+    The list is shuffled because environments often order their tasks by type, and both experts should demonstrate each
+    type.
     """
     first = round(count * good)
     qualities: list[Quality] = ["good" if place < first else "clumsy" for place in range(count)]

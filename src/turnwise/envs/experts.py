@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from turnwise.envs.environment import Session
 
 S = TypeVar("S", bound=Session)
-MOST = 0.8  # maximum sum of the probabilities; a larger sum would leave too few turns for correct actions
+MOST = 0.8  # maximum sum of the probabilities of mistakes; a larger sum would leave too few turns for correct actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,10 @@ class Chances:
             )
 
     def drawn(self, draw: float) -> str | None:
-        """Returns the name of the mistake that ``draw``, a uniform number in [0, 1), selects; None means no mistake."""
+        """Returns the name of the mistake that a random number selects; None if it selects no mistake.
+
+        The random number ``draw`` comes from a uniform distribution on [0, 1).
+        """
         for field in fields(self):
             draw -= getattr(self, field.name)
             if draw < 0:

@@ -105,11 +105,11 @@ class Mixture:
         return self._of(task).demonstrate(task, quality, seed)
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """Returns whether the functional verifier of the session's own environment accepts ``action``."""
+        """Returns whether the functional verifier of the environment of the session's task accepts ``action``."""
         return self._of(session.task).accepts(session, action, expert)
 
     def same(self, action: str, expert: str) -> bool:
-        """Returns whether both texts are equal after whitespace is normalised (PivotRL Eq. 2).
+        """Returns whether ``action`` equals the expert's action after whitespace is normalised (PivotRL Eq. 2).
 
         Rollouts do not call this method. They call ``same`` of the task's own environment.
         """

@@ -1,4 +1,4 @@
-"""Lets sessions be forked in packages that cannot copy an episode: a fork repeats the actions in a fresh episode.
+"""Forks sessions of external packages that cannot copy an episode: a fork repeats the actions in a fresh episode.
 
 The package provides an :class:`Episode`, and :class:`ReplayedSession` turns it into a ``Session``. A fork compares the
 answers in the fresh episode with the answers that the session got before. Forking works only if every episode of a task
@@ -23,7 +23,7 @@ from turnwise.envs.shared_episode import Episode, Live
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 
-TRIED = 2  # number of training tasks with which the checks at start-up compare two episodes of the same task
+TRIED = 2  # number of training tasks of which the checks at start-up open two episodes each, to compare them
 _SHOWN = 200  # maximum number of characters of an observation that an error message shows
 
 
@@ -159,7 +159,7 @@ class ReplayedSession:
         self._holder = self._repeated()
 
     def _claimed(self) -> Live:
-        """Returns an episode at this session's position, reserved for this session.
+        """Returns a running episode in which this session's actions were taken, and reserves it for this session.
 
         If an action fails, the episode stays reserved, so that no other session uses it.
         """
@@ -265,9 +265,9 @@ class ReplayedEnv(ABC):
         return rng.choice(session.admissible() or ["look"])
 
     def unforkable(self) -> str:
-        """Plays a few training tasks to the end and repeats their actions in fresh episodes.
+        """Returns why episodes cannot be forked: the first repeated action with another answer; empty if there is none.
 
-        Returns a description of the first difference between two answers, or an empty text if there is none.
+        A few training tasks are played to the end, and their actions are then repeated in fresh episodes.
         """
         for number, task in enumerate(self.tasks("train", TRIED)):
             session, rng = self.begin(task), random.Random(number)
@@ -294,7 +294,7 @@ def _shown(messages: Sequence[Any], tools: Sequence[Any]) -> str:
 
 
 def _answer(taken: Taken) -> str:
-    """Returns, as text, the parts of an answer that must be equal when its action is repeated: all except ``info``."""
+    """Returns as one text all of an answer except ``info``. A repeated action must get an answer with the same text."""
     step = taken.step
     shown = _shown(step.conversation or step.shown, () if step.done else taken.tools)
     return f"{shown} reward={float(step.reward)} done={step.done} won={step.won}"

@@ -64,7 +64,7 @@ class ScriptedEnv(ABC, Generic[S]):
         return self.draw(split, count, seed)
 
     def reset(self, task: Task) -> S:
-        """Opens a fresh episode.
+        """Opens a fresh episode of a task.
 
         Raises:
             ValueError: the task belongs to another environment, or its data does not describe a task of this one.
@@ -105,7 +105,10 @@ class ScriptedEnv(ABC, Generic[S]):
         return demonstration(session, lambda: expert.act(session), quality, seed)
 
     def same(self, action: str, expert: str) -> bool:
-        """Returns whether both texts are equal after whitespace is normalised (the strict verifier, PivotRL Eq. 2)."""
+        """Returns whether ``action`` equals the expert's action after whitespace is normalised.
+
+        This is the strict verifier (PivotRL Eq. 2).
+        """
         return same_text(action, expert)
 
 

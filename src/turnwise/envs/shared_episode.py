@@ -15,12 +15,13 @@ from turnwise.types import Message
 class Episode(Protocol):
     """A running episode of an external package.
 
-    Optional attributes: ``admissible() -> list[str]``; ``close()``, which may be called twice; ``tools``, tool
-    definitions for the chat template; and ``form``, the format of the tool calls.
+    An episode may have these further attributes: ``admissible()``, which returns a list of the possible actions;
+    ``close()``, which may be called twice; ``tools``, the tool definitions for the chat template; and ``form``, the
+    format of the tool calls.
     """
 
     def opening(self) -> list[Message]:
-        """Returns the messages before the first action."""
+        """Returns the messages that the policy reads before its first action."""
         ...
 
     def act(self, text: str) -> Step:
@@ -51,9 +52,9 @@ class Live:
         self._lock = threading.Lock()
 
     def claim(self, place: object, user: object) -> bool:
-        """Reserves the episode for the session ``user`` at the position ``place``.
+        """Reserves the episode for the session ``user``, whose position is ``place``, and returns True.
 
-        Returns True if this worked, and False if the episode is at another position, is in use or was closed.
+        Returns False and reserves nothing if the episode is at another position, is in use or was closed.
         """
         with self._lock:
             if self._place is not place:
@@ -62,7 +63,7 @@ class Live:
             return True
 
     def leave(self, place: object) -> None:
-        """Ends the use of the episode, which is now at position ``place``.
+        """Ends the reservation of the episode for a session. The episode is now at the position ``place``.
 
         If the episode was closed meanwhile, no session can use it again.
         """

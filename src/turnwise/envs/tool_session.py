@@ -72,7 +72,7 @@ class ToolSession(ABC):
         return self.calls.write(ToolCall(name, dict(zip(keys, arguments, strict=True))))
 
     def refused(self, error: ToolCallError) -> str:
-        """Returns the observation after an action without a valid call."""
+        """Returns the observation that the policy gets after an action without a valid tool call."""
         return refusal(error)
 
     def step(self, action: str) -> Step:
@@ -97,11 +97,11 @@ class ToolSession(ABC):
         return Step(answer.observation, answer.reward, self.done, answer.won, {**info, **answer.info})
 
     def fork(self) -> Self:
-        """Returns an independent copy."""
+        """Returns an independent copy of this session."""
         return copy.copy(self)
 
     def admissible(self) -> list[str]:
-        """Returns an empty list, because arguments are free text and cannot be listed."""
+        """Returns an empty list: actions cannot be listed, because the arguments of tool calls are free text."""
         return []
 
 

@@ -21,7 +21,7 @@ Tools = tuple[Mapping[str, Any], ...]
 
 
 def check_format(form: str) -> Format:
-    """Returns ``form`` unchanged if it is a known format.
+    """Checks the name of a format of tool calls and returns it unchanged.
 
     Raises:
         ValueError: there is no format of this name.
@@ -32,7 +32,7 @@ def check_format(form: str) -> Format:
 
 
 def templated(form: Format) -> bool:
-    """Returns whether the chat template shows the tools and the calls in this format."""
+    """Returns whether the chat template writes the tools and calls, as in all formats except ``bfcl_python``."""
     return form != "bfcl_python"
 
 
@@ -46,7 +46,7 @@ def said(
 
     - The format is ``bfcl_python``.
     - A call does not fit ``tools``, because the call is a mistake or because the environment provides its function only
-      later. Such calls are refused in the field ``tool_calls`` of a trajectory file.
+      later. A trajectory file must not contain such a call in its field ``tool_calls``.
     - ``thought`` is not empty. Some chat templates drop the text of a message that has ``tool_calls``.
     """
     fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
@@ -112,9 +112,9 @@ def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ())
 
 
 def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the JSON Schema of a parameter that a benchmark describes in its own way.
+    """Returns the JSON Schema of a tool's parameter that a benchmark describes with Python's type names.
 
-    The benchmark's description ``node`` uses type names of Python, such as ``dict``, ``float``, ``tuple`` and ``any``.
+    ``node`` is the benchmark's description. Its type names are for example ``dict``, ``float``, ``tuple`` and ``any``.
     """
     found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
     kind = node.get("type")

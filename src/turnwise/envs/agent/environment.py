@@ -48,7 +48,7 @@ class AgentEnv(ReplayedEnv):
         threshold: minimum reward at which an episode counts as won.
         horizon: maximum number of turns of an episode.
         format: the format in which the policy writes calls.
-        variables: further environment variables of the program.
+        variables: additional environment variables of the program.
         together: maximum number of agent programs that run at once. If one group has more rollouts than this, they
             still run at once.
         box: the sandbox. It defines the resource limits, the Python interpreter and the readable folders.
@@ -87,7 +87,7 @@ class AgentEnv(ReplayedEnv):
         self._code: Tree = read_folder(Path(code), "env.code") if code else {}
         self._box = box or Box()
         self._gateway = Gateway()
-        self._first: dict[str, Opening] = {}  # task id -> the messages and tools of its first request
+        self._first: dict[str, Opening] = {}  # task id -> messages and tools of the program's first request
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
         """Returns ``count`` different tasks of a split, drawn from the tasks file.

@@ -71,10 +71,10 @@ class Desk:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, asked: Asked) -> bool:
-        """Adds a request to the queue. Returns False if the episode is over, and adds nothing then.
+        """Adds a request to the queue and returns True. If the episode is over, adds nothing and returns False.
 
         Raises:
-            RequestError: as many requests of this episode already wait as may wait at once.
+            RequestError: the maximum number of requests of this episode (64) already wait.
         """
         with self._lock:
             if len(self._open) >= WAITING:
@@ -126,7 +126,7 @@ class Gateway:
         self._do(self._serve(listener, desk))
 
     def leave(self, desk: Desk) -> None:
-        """Ends a desk and starts to close its socket. Returns before the socket is closed."""
+        """Ends an episode's desk and starts to close its socket. Returns before the socket is closed."""
         desk.end()
         self._do(self._leave(desk))
 
@@ -146,7 +146,7 @@ class Gateway:
             await (await starting).cleanup()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns an empty state for pickling, because a copy in another process serves its own desks."""
+        """Returns no attributes for pickling, because a copy of the gateway in another process serves its own desks."""
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ class Program:
         sandbox: the sandbox in which the program runs.
         command: a line of bash that starts the program.
         tree: the initial content of the program's folder.
-        variables: further environment variables of the program.
+        variables: additional environment variables of the program.
     """
 
     def __init__(

@@ -66,13 +66,13 @@ def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
 
 
 def folder_of(task: Task) -> Tree:
-    """Returns the content of the program's folder: the task's files and ``task.json``, without the hidden files."""
+    """Returns the files in the agent program's folder: those of the task, except hidden ones, and ``task.json``."""
     told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
     return {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
 
 
 def hidden_of(task: Task) -> Tree:
-    """Returns the task's hidden files, which are needed to compute the score."""
+    """Returns a task's hidden files, which are added to the agent program's folder before the score is computed."""
     return tree_of(task.data.get("hidden") or {})
 
 

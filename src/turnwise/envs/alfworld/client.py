@@ -99,12 +99,12 @@ class Worker:
     def free(self, session: int) -> None:
         """Notes that the worker shall forget a session.
 
-        The worker learns this with the next call, so that a finalizer can use this method safely.
+        The next request tells this to the worker. Nothing is sent now, so a finalizer can use this method safely.
         """
         self._freed.append(session)
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the worker process."""
         self.fault = self.fault or "the ALFWorld worker was closed"
         self._kill()
 
@@ -169,7 +169,7 @@ class Pool:
         return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 
     def worker(self) -> Worker:
-        """Returns the next worker in round-robin order."""
+        """Returns the next worker in round-robin order. If it does not run or has failed, a new one is started."""
         with self._lock:
             at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
             worker = self._workers[at]

@@ -34,7 +34,8 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
             process.
 
     Raises:
-        ValueError: a number is below 1, or the folder holds no games.
+        ValueError: ``horizon`` or ``workers`` is below 1, ``timeout`` is 0 or less, or ``games`` is not a folder of
+            games.
     """
 
     name = "alfworld"

@@ -1,8 +1,8 @@
 """Writes a room and a goal as a game of the ALFWorld engine: a PDDL problem for the domain of the alfworld package.
 
-The engine lists objects and receptacles in the order of their PDDL ids. Its demangler, which turns the ids into names,
-numbers those of one type from the highest number down, so the first id in this order gets the highest number. The ids
-that ``pddl_id`` makes therefore count backwards. As a result, the engine and the scene use the same names, and the
+The engine lists objects and receptacles in the order of their PDDL ids. Its demangler turns the ids into names.
+It numbers the ids of each type from the highest number down, so the first id in this order gets the highest number. The
+ids that ``pddl_id`` makes therefore count backwards. As a result, the engine and the scene use the same names, and the
 engine lists the names sorted by type and then by descending number.
 """
 
@@ -101,7 +101,7 @@ def type_of(name: str) -> str:
 
 
 def counts(names: Any) -> Counter[str]:
-    """Returns the number of names of each type: type -> number."""
+    """Counts how many names of objects or receptacles belong to each type. Returns type -> number."""
     return Counter(type_of(name) for name in names)
 
 

@@ -55,7 +55,7 @@ class GeneratedGames:
         return self._household.tasks(split, count, seed)
 
     def game(self, task: Task) -> dict[str, str]:
-        """Returns the PDDL problem and the task in words. The worker process builds the game from them.
+        """Returns a task's PDDL problem and its description in words. The worker process builds the game from them.
 
         Raises:
             ValueError: the task's data does not describe a task of ``env=household``.

@@ -142,9 +142,9 @@ def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
 
 
 def _distance(session: AlfworldSession, action: str | None = None) -> int | None:
-    """Returns the number of actions in the planner's plan, in this state or after ``action``; None if there is no plan.
+    """Returns the length of the planner's plan from the session's state to the goal, in actions; None without a plan.
 
-    The number is 0 if the goal is reached.
+    If ``action`` is given, the plan starts from the state after this action. The length is 0 if the goal is reached.
     """
     if action is not None:
         session = session.fork()

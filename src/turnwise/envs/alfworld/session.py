@@ -62,7 +62,7 @@ class AlfworldSession:
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """Returns an independent copy in the same worker process.
+        """Returns an independent copy of this session, which the same worker process holds.
 
         The worker replays actions only when its engine has to switch from one session to another.
 

@@ -68,7 +68,10 @@ class Position:
     operators: tuple[tuple[int, int], ...] = ()  # (id, number of effects) of each operator applied since the start
 
     def branch(self) -> Position:
-        """Returns an independent copy. Only facts and variables are copied, because nothing else changes in place."""
+        """Returns an independent copy of this position.
+
+        Only facts and variables are copied, because nothing else changes in place.
+        """
         world = copy.copy(self.world)
         world._facts = defaultdict(set, {sign: set(facts) for sign, facts in world._facts.items()})
         world._vars_by_name = dict(world._vars_by_name)
@@ -93,7 +96,7 @@ class Engine(PddlEnv):
         self._here: int | None = None  # id of the position that the planner library holds now
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Returns the reply to one request."""
+        """Executes one request of the parent process and returns the reply to it."""
         for at in request.get("free", ()):
             self._positions.pop(at, None)
         if request["op"] == "open":
@@ -179,7 +182,7 @@ def _content(game: str | dict[str, str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serves requests until standard input ends, which also happens when the parent process dies."""
+    """Answers the parent's requests until standard input ends, which also happens when the parent process dies."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # redirects everything that the engine prints to the log
     if "--slow" not in sys.argv:

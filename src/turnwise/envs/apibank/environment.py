@@ -24,12 +24,13 @@ class ApiBankEnv(DialogueEnv):
             generated.
         levels: the levels to use, out of 1, 2 and 3.
         horizon: maximum number of turns of an episode.
-        steps: maximum number of replies with calls to one user message.
+        steps: maximum number of replies with tool calls that the policy may give to one user message.
         format: the format of tool calls. ``bfcl_python`` is API-Bank's own format, ``[Name(key='value')]``.
         mistakes: probabilities of the clumsy expert's mistakes.
         kept: maximum number of tasks whose ground truths are kept in memory.
         thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
-        muddle: probability that the clumsy expert writes a wrong list before a correct reply, if ``thinks`` is true.
+        muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
+            true.
         verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
             ``dialogues.demonstrated``).
 

@@ -59,7 +59,7 @@ def _wish(text: str, *calls: tuple[str, dict[str, Any]]) -> Wish:
 
 
 def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Adds a user to the office's tables. Returns the user's token and the arguments of the call that gets it."""
+    """Adds a user to the office's tables. Returns the user's token and the arguments of the call that asks for it."""
     person = rng.choice(names["person"])
     password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
     tables["users"] = {person: {"password": password, "token": token}}
@@ -67,13 +67,13 @@ def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str
 
 
 def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.Random, Names], Any]) -> Kind:
-    """Returns a function that fills a table and draws a request for one of its values.
+    """Returns a function that fills a table of the office at random and draws a user's request for one of its values.
 
     Args:
         api: the name of the API that answers the request.
         table: the name of the table.
         name: the kind of names (a key of ``Names``) that the table's keys are drawn from.
-        say: the text of the request, with ``{}`` for the table's key.
+        say: the text of the request, with ``{}`` in place of a key of the table.
         value: a function that draws a value of the table.
     """
 
@@ -165,7 +165,7 @@ _KEYWORDS = {name: api.about for name, api in APIS.items()}
 
 @dataclass(frozen=True)
 class OfficeTasks:
-    """Generates tasks for each split.
+    """Generates tasks with the APIs of a small office, at API-Bank's three levels, for each split.
 
     ``train`` and ``seen`` use the same names but different requests: a hash of a request's text decides its split.
     ``unseen`` uses names that occur in no training task.
@@ -187,11 +187,11 @@ class OfficeTasks:
             raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(self.levels)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split. The levels take turns from task to task."""
+        """Returns ``count`` tasks of a split. The level changes from task to task, in the order of ``levels``."""
         return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the problem that a task's data describes.
+        """Returns the dialogue (initial state, user messages, ground truth and tools) that a task's data describes.
 
         At levels 2 and 3, the policy is shown only the search API at the start. The answers of the search API describe
         the other APIs.
@@ -216,8 +216,8 @@ class OfficeTasks:
 def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
     """Returns the data of a random task.
 
-    At level 1, a task needs one call or a plan of two calls, and the policy is shown the APIs of these calls. At level
-    2, a task needs one call, and the policy must search for its API first. At level 3, a task needs a plan of two
+    At level 1, a task needs one call or two successive calls, and the policy is shown the APIs of these calls. At level
+    2, a task needs one call, and the policy must search for its API first. At level 3, a task needs two successive
     calls, and the policy must search for both APIs.
     """
     tables: dict[str, Any] = {}

@@ -18,12 +18,12 @@ Tables = dict[str, Any]
 
 
 class Refused(Exception):
-    """An API refuses a call. The text of this error becomes the answer to the call."""
+    """Raised by an API of the office that refuses a call. The text of this error becomes the answer to the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API.
+    """One API of the generated office.
 
     Attributes:
         name: the name of the API.
@@ -45,7 +45,7 @@ class Api:
 
 
 class Office:
-    """The state of one episode: tables that the APIs read and change.
+    """The state of one episode in the generated office: tables that the APIs read and change.
 
     As in API-Bank, the answer to a call is a JSON text of the API's output or of its exception.
     """
@@ -70,15 +70,15 @@ class Office:
             return _exception(str(error))
 
     def fork(self) -> Office:
-        """Returns an independent copy."""
+        """Returns an independent copy of this office."""
         return Office(self.tables)
 
     def same_state(self, other: Office) -> bool:
-        """Returns whether all tables of both offices are equal."""
+        """Returns whether all tables of this office equal those of the office ``other``."""
         return self.tables == other.tables
 
     def same_place(self, other: Office) -> bool:
-        """Returns whether all tables of both offices are equal. An office has no hidden state beside its tables."""
+        """Returns whether all tables of this office equal those of ``other``. There is no hidden state beside them."""
         return self.tables == other.tables
 
 
@@ -106,8 +106,8 @@ def _token(tables: Tables, username: str, password: str) -> Any:
 
 
 def _add(table: str) -> Callable[..., str]:
-    """Returns the function that implements an API: it adds a row to ``table`` for the token's user, with the arguments
-    of the call.
+    """Returns a function that implements an API. The API adds a row to ``table``: the arguments of the call, and the
+    user to whom the token in the call belongs.
     """
 
     def run(tables: Tables, token: str, **values: Any) -> str:
@@ -121,8 +121,8 @@ def _add(table: str) -> Callable[..., str]:
 
 
 def _delete(table: str) -> Callable[..., str]:
-    """Returns the function that implements an API: among the rows of the token's user in ``table``, it deletes the one
-    that matches the arguments of the call.
+    """Returns a function that implements an API. The API deletes a row of ``table``: the one that has the arguments of
+    the call and belongs to the user of the token in the call.
     """
 
     def run(tables: Tables, token: str, **values: Any) -> str:
@@ -136,8 +136,8 @@ def _delete(table: str) -> Callable[..., str]:
 
 
 def _query(table: str, column: str) -> Callable[..., Any]:
-    """Returns the function that implements an API: from each row of the token's user in ``table``, it takes the value
-    of ``column``, and it returns these values as a list.
+    """Returns a function that implements an API. The API lists the values of ``column`` in those rows of ``table`` that
+    belong to the user of the token in the call.
     """
 
     def run(tables: Tables, token: str) -> Any:
@@ -148,8 +148,8 @@ def _query(table: str, column: str) -> Callable[..., Any]:
 
 
 def _look_up(table: str, column: str) -> Callable[..., Any]:
-    """Returns the function that implements an API: it looks up the value that ``table`` has for the key in the call,
-    and returns this value under the name ``column``.
+    """Returns a function that implements an API. The API looks up the value that ``table`` has for the key in the call.
+    It answers with this value under the name ``column``.
     """
 
     def run(tables: Tables, **key: str) -> Any:
@@ -171,9 +171,9 @@ def _book(tables: Tables, doctor: str, date: str) -> Any:
 
 
 def _search(tables: Tables, keywords: str) -> Any:
-    """Returns the description of the API that shares the most words with the keywords, in its name and description.
+    """Returns the description of the API whose name and description share the most words with ``keywords``.
 
-    If several APIs share the same number of words with the keywords, the description of the first one is returned.
+    If several APIs share the same number of words with ``keywords``, the description of the first one is returned.
     """
     wanted = words(keywords)
     best = max(APIS.values(), key=lambda api: (api.name != SEARCHER) * len(wanted & words(f"{api.name} {api.about}")))

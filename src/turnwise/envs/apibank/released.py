@@ -55,11 +55,11 @@ class Recorded:
         return self
 
     def same_state(self, other: Recorded) -> bool:
-        """Returns True, because calls do not change the recorded answers."""
+        """Returns True: two states of an episode are always equal, because calls do not change the recorded answers."""
         return True
 
     def same_place(self, other: Recorded) -> bool:
-        """Returns True, because calls do not change the recorded answers."""
+        """Returns True: two states of an episode are always equal, because calls do not change the recorded answers."""
         return True
 
 
@@ -74,10 +74,10 @@ def same_call(made: ToolCall, true: ToolCall) -> bool:
 
 
 class ReleasedTasks:
-    """Reads the tasks from the public files.
+    """Reads the tasks of API-Bank from its public files.
 
-    A hash of the name of the dialogue's file, or at level 3 of the requirement, decides the split: about 80 % of the
-    dialogues are in ``train``, 10 % in ``seen`` and 10 % in ``unseen``.
+    A hash decides the split of a task: about 80 % of the dialogues are in ``train``, 10 % in ``seen`` and 10 % in
+    ``unseen``. At levels 1 and 2 it is a hash of the name of the dialogue's file, at level 3 of the user's requirement.
 
     Attributes:
         left_out: one pair (place in the file, reason) for each record that cannot be used.
@@ -118,7 +118,7 @@ class ReleasedTasks:
         return first(found, count, f"split {split} of the public API-Bank")
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the problem that a task's data describes."""
+        """Returns the dialogue (recorded answers, user message, ground truth, tools) that a task's data describes."""
         data = task.data
         turns = turns_from(data["turns"])
         answers = list(zip(turns[0].calls, data["answers"], strict=True))

@@ -54,7 +54,7 @@ class Apis:
             self.instances[name] = deepcopy(instance)
 
     def fork(self) -> Apis:
-        """Returns an independent copy."""
+        """Returns an independent copy of these APIs and their states."""
         twin = Apis.__new__(Apis)
         twin.classes, twin.full = self.classes, self.full
         twin.instances = deepcopy(self.instances)
@@ -81,8 +81,8 @@ class Apis:
                 self.full = _overgrown(self.instances[owner].root)
 
     def same_state(self, other: Apis) -> bool:
-        """Returns whether all public attributes of the APIs equal those of ``other``. The benchmark compares states in
-        this way.
+        """Returns whether all public attributes of these APIs equal those of the APIs ``other``. BFCL's own program
+        compares states in this way.
         """
         try:
             return all(
@@ -95,9 +95,9 @@ class Apis:
             return False
 
     def same_place(self, other: Apis) -> bool:
-        """Returns whether the public state and the hidden state of the APIs equal those of ``other``.
+        """Returns whether the public and private attributes of these APIs equal those of the APIs ``other``.
 
-        The hidden state is what private attributes hold, for example the working folder or a random generator.
+        Private attributes hold for example the working folder or a random generator.
         """
         return self.same_state(other) and all(
             _hidden(instance) == _hidden(other.instances[name]) for name, instance in self.instances.items()
@@ -106,7 +106,7 @@ class Apis:
 
 @lru_cache(maxsize=256)
 def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
-    """Returns a mapping of all public functions of the APIs: name of the function -> name of the API that has it."""
+    """Returns for each public function of the given APIs the API that has it: function's name -> API's name."""
     return {
         method: name
         for name in classes
@@ -117,16 +117,15 @@ def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
 
 @lru_cache(maxsize=1024)
 def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
-    """Returns the parameters of an API's function, without ``self``."""
+    """Returns the parameters of the function ``method`` of the API ``owner``, without ``self``."""
     return tuple(inspect.signature(getattr(api_class(owner), method)).parameters.values())[1:]
 
 
 @lru_cache(maxsize=1024)
 def _lists(owner: str, method: str) -> Mapping[str, Any]:
-    """Returns copies of those default values of a function that are lists, dictionaries or sets: name of the parameter
-    -> default.
+    """Returns copies of a function's default values that are lists, dictionaries or sets: parameter's name -> default.
 
-    Without copies, all episodes would share such a default value, and each of them could change it.
+    Only these types are copied, because a call can change such a value. Without copies, all episodes would share it.
     """
     defaults = {parameter.name: parameter.default for parameter in parameters(owner, method)}
     return {name: deepcopy(default) for name, default in defaults.items() if isinstance(default, list | dict | set)}
@@ -175,8 +174,8 @@ def _too_costly(call: ToolCall) -> str | None:
 
 
 def _overgrown(root: Any) -> bool:
-    """Returns whether a file system has more entries or levels than allowed. A folder that occurs several times is
-    counted each time.
+    """Returns whether the simulated file system below ``root`` has more entries or levels of folders than allowed. A
+    folder that occurs several times is counted each time.
     """
     seen, level = 0, [root]
     for _ in range(MAX_LEVELS):

@@ -21,13 +21,15 @@ class BfclEnv(DialogueEnv):
     Args:
         level: ``public`` has the 800 tasks of the benchmark. ``tiny`` has short generated tasks for the same APIs.
         horizon: maximum number of turns of an episode; None means the level's default (tiny 16, public 60).
-        steps: maximum number of replies with calls to one user message. The benchmark stops a model after 20.
+        steps: maximum number of replies with tool calls that the policy may give to one user message. BFCL's own
+            program stops a model after 20.
         format: the format of tool calls; None means the level's default (tiny ``bfcl_python``, public ``hermes``).
         subsets: the subsets of the public tasks to use.
         mistakes: probabilities of the clumsy expert's mistakes.
         kept: maximum number of tasks whose ground truths are kept in memory.
         thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
-        muddle: probability that the clumsy expert writes a wrong list before a correct reply, if ``thinks`` is true.
+        muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
+            true.
         verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
             ``dialogues.demonstrated``).
 

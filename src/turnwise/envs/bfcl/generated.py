@@ -25,7 +25,7 @@ _HELD_OUT = tuple(name for names in asdict(Names.held_out()).values() for name i
 
 @dataclass(frozen=True)
 class TinyTasks:
-    """Generates tasks for each split.
+    """Generates the short tasks of the level ``tiny`` of ``env=bfcl`` for each split.
 
     ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of the requests'
     texts decides the split (``dialogues.problem.part_of``). ``unseen`` uses names that occur in no training task. A
@@ -39,11 +39,11 @@ class TinyTasks:
     names: Callable[[random.Random], Names] | None = None
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split."""
+        """Returns ``count`` generated tasks of a split."""
         return [self._task(split, seed, index) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the problem that a task's data describes."""
+        """Returns the dialogue (initial state, user messages, ground truth and tools) that a task's data describes."""
         data = task.data
         classes = tuple(data["classes"])
         tools = tuple(tool for name in classes for tool in shown(name))
@@ -62,10 +62,10 @@ class TinyTasks:
 
 
 def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
-    """Returns whether a task with these user turns belongs to the split.
+    """Returns whether a task with the user messages ``turns`` belongs to ``split``.
 
-    A task belongs to ``unseen`` if each of its requests contains a held-out name, or has a hash that keeps it out of
-    training. The second case is needed for requests without names, such as sums.
+    A task belongs to ``unseen`` if each of its requests contains a held-out name or has a hash that keeps it out of
+    training. The hash is needed for requests without names, such as sums.
     """
     if split != "unseen":
         return part_of(turns) == split
@@ -73,8 +73,8 @@ def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
 
 
 def shown(name: str) -> Tools:
-    """Returns the functions of an API that the policy can call in tasks of the level ``tiny``. Each of them is needed
-    in some tasks.
+    """Returns the tool definitions of those functions of an API that the policy can call at the level ``tiny``. Each of
+    these functions is needed in some tasks.
     """
     return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
 

@@ -37,10 +37,10 @@ class MissingBfclError(InputError):
 
 
 def root() -> Path:
-    """Returns the folder of the installed package.
+    """Returns the folder of the installed package bfcl-eval.
 
     Raises:
-        MissingBfclError: the package is not installed.
+        MissingBfclError: bfcl-eval is not installed.
     """
     spec = find_spec("bfcl_eval")
     if spec is None or spec.origin is None:
@@ -68,7 +68,7 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    """Returns the tool definitions of an API's functions, with the parameters as JSON Schema."""
+    """Returns one tool definition for each function of an API. The parameters are described as JSON Schema."""
     records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name][1]}.json")
     return tuple(
         {
@@ -89,19 +89,19 @@ def tools_of_classes(names: tuple[str, ...]) -> Tools:
 
 
 def without(tools: Tools, names: set[str]) -> Tools:
-    """Returns the tools except those with the given names."""
+    """Returns those of the tool definitions ``tools`` whose names are not in ``names``."""
     return tuple(tool for tool in tools if function_of(tool)["name"] not in names)
 
 
 @lru_cache(maxsize=1)
 def announcement() -> str:
-    """Returns the text with which the user of the benchmark announces functions that become available only now."""
+    """Returns the user message with which BFCL tells the model that further functions are available from now on."""
     return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 
 @lru_cache(maxsize=len(SUBSETS))
 def entries(subset: str) -> dict[str, dict[str, Any]]:
-    """Returns the entries (tasks) of a subset: id -> the entry together with its ``ground_truth``.
+    """Returns the entries (tasks) of a subset of BFCL: id -> the entry together with its ``ground_truth``.
 
     Raises:
         ValueError: there is no subset of this name.

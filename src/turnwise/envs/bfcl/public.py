@@ -21,7 +21,7 @@ from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."
 NO_VALUE = "A value that this needs was not given. What is it?"
-UNSEEN_PAIRS = (  # pairs of APIs that occur together in no training task, but in 20 of the 200 dialogues
+UNSEEN_PAIRS = (  # pairs of APIs; the 20 of 200 dialogues that combine such a pair are kept out of training
     {"TicketAPI", "VehicleControlAPI"},
     {"MathAPI", "TravelAPI"},
     {"MathAPI", "TradingBot"},
@@ -33,7 +33,7 @@ SEEN_SHARE = 20  # number of dialogues in the split seen; they are drawn from th
 
 @dataclass(frozen=True)
 class PublicTasks:
-    """Provides the tasks of each split.
+    """Provides the public multi-turn tasks of BFCL v4 for each split.
 
     All variants of a dialogue are in the same split, because training on one variant would reveal the others. Of the
     dialogues, 80 % are in ``train``. The split ``unseen`` has the 10 % that combine two APIs which no training task
@@ -61,7 +61,7 @@ class PublicTasks:
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the problem of a task. The task's data holds the id of one of the benchmark's entries."""
+        """Returns the dialogue of a task, given the id of the benchmark's entry in the task's data."""
         return _problem(str(task.data["entry"]))
 
 

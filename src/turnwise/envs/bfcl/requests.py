@@ -72,7 +72,7 @@ def _turn(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
 def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
     """Creates a file system with two folders. The first folder contains a file that the second does not contain.
 
-    Returns the state, the names of both folders and the name of this file.
+    Returns the initial state of the file system, the names of the first and the second folder, and the file's name.
     """
     here, there = rng.sample(names.folders, 2)
     file, other = rng.sample(names.files, 2)
@@ -118,7 +118,7 @@ def _move(rng: random.Random, names: Names) -> Request:
 
 
 def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Creates two open tickets of a user. Returns the initial state and one of the tickets."""
+    """Creates two open tickets of a user. Returns the initial state of the ticket API and one of the two tickets."""
     numbers = sorted(rng.sample(range(1, 10), 2))
     queue = [
         {
@@ -206,7 +206,7 @@ def _lights(rng: random.Random, names: Names) -> Request:
 def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]]:
     """Creates stock prices and a list of watched stocks.
 
-    Returns the initial state and the names of three stocks. The first two are watched.
+    Returns the initial state of the trading API and the names of three stocks. The first two are watched.
     """
     symbols = rng.sample(names.stocks, 3)
     config = {

@@ -14,7 +14,7 @@ def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
     An argument without a name gets the name of the function's parameter at its position.
 
     Raises:
-        ValueError: ``source`` does not call a function of these APIs with literal arguments.
+        ValueError: ``source`` is not a call of a function of the APIs ``classes`` with literal arguments.
     """
     node = ast.parse(source, mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):

@@ -15,7 +15,7 @@ from turnwise.types import Task
 
 
 class BrowseEnv(QuestionEnv[BrowseSession]):
-    """An environment in which the policy answers questions from pages. It implements
+    """An environment in which the policy searches, opens and reads pages to answer questions. It implements
     ``turnwise.envs.environment.Environment``.
 
     A search lists only titles of pages, and an opened page shows only its beginning.

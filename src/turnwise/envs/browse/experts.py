@@ -1,7 +1,7 @@
 """Scripted experts of ``env=browse``.
 
-The experts know on which pages the evidence is. They search for these pages, open them and find words on them until
-they have seen all the evidence. Then they answer.
+The experts know which pages contain the evidence for the answer. They search for these pages, open them and find words
+on them until they have seen all the evidence. Then they answer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Mistakes(Chances):
     """
 
     stray: float = 0.1  # opens a page that has nothing to do with the question
-    vain: float = 0.1  # looks for words that the open page does not contain
-    again: float = 0.06  # repeats a search whose results were already listed
+    vain: float = 0.1  # looks on the open page for the title of the page that it needs next
+    again: float = 0.06  # searches for a page that an earlier search has already listed
     malformed: float = 0.06  # writes a reply that is not a valid call
 
 
@@ -39,7 +39,7 @@ class GoodExpert(Expert[BrowseSession]):
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def next_fact(self, session: BrowseSession) -> Fact | None:
-        """Returns the fact of the evidence that the expert looks for next, or None if all facts were shown."""
+        """Returns the fact that the expert looks for next, or None if it has seen all facts of the evidence."""
         missing = session.missing()
         if not missing:
             return None
@@ -75,7 +75,7 @@ def key_of(page: Page, sentence: str) -> str:
 
 
 class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
-    """The good expert with additional mistakes (:class:`Mistakes`), from which it recovers."""
+    """An expert that acts like the good expert, but sometimes makes :class:`Mistakes` and then recovers from them."""
 
     def has_room(self, session: BrowseSession) -> bool:
         return session.horizon - session.turns > 3 * len(session.missing()) + 3  # a page may have to be opened again

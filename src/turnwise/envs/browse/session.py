@@ -32,7 +32,8 @@ NOT_THERE = "The page does not say."
 class BrowseSession(QuestionSession):
     """A running episode of ``env=browse``.
 
-    The arguments that are not listed here are described in :class:`~turnwise.envs.search.question_environment.QuestionSession`.
+    The arguments that are not listed here are described in
+    :class:`~turnwise.envs.search.question_environment.QuestionSession`.
 
     Args:
         pages: the pages that can be opened.
@@ -42,7 +43,7 @@ class BrowseSession(QuestionSession):
         listed: the titles that the searches so far have listed.
         results: the titles that the last search listed.
         page: the open page; None if no page is open.
-        collected: the facts of the evidence that were shown so far.
+        collected: those facts of the evidence that the policy has been shown so far.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class BrowseSession(QuestionSession):
         self.collected: frozenset[Fact] = frozenset()
 
     def missing(self) -> list[Fact]:
-        """Returns the facts of the evidence that were not shown yet, in the order in which the policy can find them."""
+        """Returns the facts of the evidence that the policy has not seen, in the order in which it can find them."""
         return [fact for fact in self.question.evidence if fact not in self.collected]
 
     def use(self, name: str, argument: str) -> Step:

@@ -1,7 +1,7 @@
 """Checks that can be run on any environment.
 
-The checks repeat the experts' actions in fresh episodes, play hostile actions, test whether forks are independent, and
-compare the verifier's verdicts with hand-written cases.
+The checks repeat the experts' actions in fresh episodes, play hostile actions, test whether a fork and its parent
+session are independent, and compare the verifier's verdicts with hand-written cases.
 """
 
 from turnwise.envs.checks.cases import Case, Cases, read_cases

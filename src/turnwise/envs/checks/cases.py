@@ -37,9 +37,9 @@ class Where(BaseModel):
 class Case(BaseModel):
     """One case: a position in an episode, with actions that the verifier must accept and actions that it must refuse.
 
-    ``about`` describes the case. The key ``with`` of the file (``overrides``) holds overrides of the environment's
+    ``about`` describes the case. ``overrides`` (in the file: ``with``) holds overrides of the environment's
     configuration. ``after`` holds the actions that lead from the start of the episode to the position. ``expert`` is
-    the expert's action at this position.
+    the expert's action at this position, which the verifier must also accept.
     """
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -54,14 +54,14 @@ class Case(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases in one file."""
+    """The hand-written test cases of a verifier that are in one file."""
 
     path: Path
     cases: tuple[Case, ...]
 
     def wrong(self, make: Callable[[Sequence[str]], Environment]) -> tuple[list[str], list[str]]:
-        """Tests the verifier with all cases. Returns two lists of messages: the first is about actions to accept that
-        the verifier refuses, the second about actions to refuse that it accepts.
+        """Tests the verifier with all cases and returns two lists of messages. The first list is about actions that the
+        verifier refuses although it must accept them. The second is about actions that it accepts although it must not.
 
         Args:
             make: a function that builds the environment from configuration overrides.
@@ -101,7 +101,7 @@ class Cases:
 
 
 def case_file(environment: Environment) -> Path | None:
-    """Returns the path of the file with an environment's cases, or None if there is no such file.
+    """Returns the path of the file with the test cases of an environment's verifier, or None if there is no such file.
 
     The environment may have an attribute ``cases`` that holds the path. Otherwise the file is looked for in the folder
     of the environment's module.
@@ -114,7 +114,7 @@ def case_file(environment: Environment) -> Path | None:
 
 
 def read_cases(path: Path) -> Cases:
-    """Returns the cases in a file.
+    """Reads the test cases of a verifier from a file and returns them.
 
     Raises:
         InputError: the file is missing, is not YAML, or does not hold a list of cases.

@@ -26,7 +26,7 @@ class Replayed:
 
 
 def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
-    """Lets the good expert demonstrate the task, and then repeats the expert's actions in a fresh episode.
+    """Lets the good expert demonstrate a task, repeats its actions in a fresh episode, and returns the result.
 
     Args:
         environment: the environment to check.
@@ -68,7 +68,7 @@ def _told(messages: Sequence[Message]) -> list[str]:
 
 
 def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:
-    """Plays the experts' actions again and returns the number of steps per second.
+    """Plays the experts' actions again and returns the number of steps of the environment per second.
 
     Only the time that is spent in ``step`` counts. ``environment`` must not have played these tasks before, because
     cached results would shorten this time.
@@ -87,7 +87,7 @@ def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> 
 def check_forks(
     environment: Environment, replayed: Sequence[Replayed], others: Sequence[str], rng: random.Random
 ) -> list[str]:
-    """Checks that forks are independent, and returns descriptions of what is wrong; empty if nothing is wrong.
+    """Checks that a session and its forks do not influence each other. Returns one message for each error found.
 
     For each task, the expert's actions are played up to a random turn, and the session is then forked twice. The first
     fork is forked again, and these two forks take random actions to the end. Then the parent session and the second

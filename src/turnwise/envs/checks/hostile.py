@@ -118,7 +118,7 @@ class Hostile:
 def _call(text: str) -> tuple[int, int, dict[str, Any]] | None:
     """Returns the start, the end and the value of the JSON object that begins at the first brace of a text.
 
-    Returns None if no valid JSON object begins there, or if the object has no ``arguments``.
+    Returns None if no valid JSON object begins there, or if its value of ``arguments`` is not a JSON object.
     """
     start = text.find("{")
     try:
@@ -192,7 +192,7 @@ def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Ca
     for turn in range(environment.horizon):
         action = hostile()
         try:
-            if turn == 0:  # the verifiers must not fail on such texts either
+            if turn == 0:  # neither verifier may raise an error for a hostile action
                 environment.accepts(session, action, hostile.known[0])
                 environment.same(action, hostile.known[0])
             step = session.step(action)

@@ -19,8 +19,8 @@ from turnwise.envs.tools import read_calls
 
 
 def accepts(session: DialogueSession, action: str, expert: str) -> bool:
-    """Returns whether the reply ``action`` makes the same calls as the demonstrated reply ``expert``, or whether both
-    make none. ``session`` is not changed.
+    """Returns whether the policy's reply ``action`` makes the same tool calls as the demonstrated reply ``expert``, or
+    whether both replies make no call. ``session`` is not changed.
     """
     if session.done:
         return False

@@ -22,7 +22,7 @@ from turnwise.types import Task, Trajectory
 
 
 class Source(Protocol):
-    """Provides the tasks of an environment with dialogues."""
+    """Provides the tasks of an environment in which a user makes requests and the policy fulfils them."""
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """Returns ``count`` tasks of a split.
@@ -33,7 +33,7 @@ class Source(Protocol):
         ...
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the problem that the task's data describes.
+        """Returns the dialogue (initial state, user messages, ground truth and tools) that a task's data describes.
 
         Raises:
             KeyError, TypeError, ValueError: the data does not describe a task of this source.
@@ -50,14 +50,15 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
     Args:
         source: provides the tasks.
         horizon: maximum number of turns of an episode.
-        steps: maximum number of replies with calls to one user message.
+        steps: maximum number of replies with tool calls that the policy may give to one user message.
         format: the format of tool calls.
         mistakes: probabilities of the clumsy expert's mistakes.
         brief: whether the system message lists only the functions and gives no instructions. This keeps the message
             short for small policies.
         kept: maximum number of tasks whose ground truths are kept in memory.
         thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
-        muddle: probability that the clumsy expert writes a wrong list before a correct reply, if ``thinks`` is true.
+        muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
+            true.
         verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
             ``dialogues.demonstrated``).
 
@@ -110,8 +111,8 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """Lets an expert play the task and returns its episode as a trajectory.
 
-        Both experts make the calls of the ground truth. The clumsy expert also makes mistakes, which do not change the
-        state. The trajectory's ``success`` says whether the episode passed the task's check.
+        Both experts make the calls of the ground truth. The clumsy expert makes mistakes too, which do not change the
+        state of the simulated APIs. The trajectory's ``success`` says whether the episode passed the task's check.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.

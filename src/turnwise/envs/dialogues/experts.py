@@ -1,7 +1,8 @@
 """Scripted experts of environments with dialogues. The good expert makes the calls of the ground truth. The clumsy
 expert makes the same calls and sometimes a mistake.
 
-A mistake of the clumsy expert does not change the state, and the expert makes the correct call in its next reply.
+A mistake of the clumsy expert does not change the state, and the expert makes the correct call in its next reply. Only
+the mistake ``early`` ends the user turn without the correct call, which loses the episode.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from turnwise.envs.tools import Tools
 from turnwise.types import ToolCall
 
 DONE = "Done."
-_ROOM = 4  # number of replies to one user message that the good expert leaves free; the clumsy expert errs in them
+# The experts need at most ``steps`` minus this number of correct replies with calls to one user message. The other
+# replies that the limit ``steps`` allows leave room for the clumsy expert's mistakes.
+_ROOM = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,10 @@ none, the text is the whole reply.
 
 
 def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
-    """Yields the replies that make the calls of the ground truth and, for each user message, end with a closing reply.
+    """Yields the correct replies of a whole dialogue in order.
 
-    A reply makes one call. If a user message needs so many calls that one call per reply would exceed the limit of
-    replies, each reply makes several calls.
+    The replies to a user message make the calls of its ground truth. A closing reply without calls follows them. A
+    reply makes one call. If a user message needs more than ``session.steps - _ROOM`` calls, each reply makes several.
     """
     for turn in session.problem.turns:
         at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
@@ -129,7 +132,7 @@ def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
 def mistake(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """Returns a wrong call that does not change the state, or None if the drawn kind of mistake has no such call here.
+    """Returns a wrong call of the kind ``drawn`` that does not change the state; None if there is no such call here.
 
     Args:
         world: the state before the call. It is not changed.
@@ -137,7 +140,8 @@ def mistake(
         due: the correct call.
         last: the previous correct call; None if the expert made none yet for this user message.
         rng: the random generator.
-        drawn: the name of a mistake (a field of :class:`Mistakes`). For any other name, None is returned.
+        drawn: the kind of mistake, which is the name of a field of :class:`Mistakes`. For any other name, and for
+            ``early``, None is returned.
     """
     made: ToolCall | None = None
     if drawn == "wrong" and due.arguments:

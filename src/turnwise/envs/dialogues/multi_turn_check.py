@@ -40,8 +40,8 @@ class Reference:
         return cls(start, tuple(states), tuple(answers))
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
-        """Checks the state and the answers at the end of a user turn. Returns the name of the fault, or an empty text
-        if there is no fault.
+        """Checks the state and the answers at the end of a user turn. Returns the name of the policy's fault; empty if
+        there is no fault.
 
         Args:
             turn: index of the user turn.
@@ -65,8 +65,8 @@ def holds(seen: Iterable[str], wanted: Iterable[str]) -> bool:
 
 
 def check(reference: Reference, turns: Sequence[Sequence[Sequence[ToolCall]]]) -> str:
-    """Checks a whole dialogue. Returns the name of the first fault (``EMPTY``, ``STATE``, ``ANSWERS`` or ``STOPPED``),
-    or an empty text if the task is solved.
+    """Checks the policy's calls in a whole dialogue. Returns the name of the first fault (``EMPTY``, ``STATE``,
+    ``ANSWERS`` or ``STOPPED``), or an empty text if the task is solved.
 
     Args:
         reference: the result of running the task's ground truth.

@@ -14,7 +14,7 @@ W = TypeVar("W", bound="World")
 
 
 class World(Protocol):
-    """The current state of one episode, for example simulated APIs with their data. Tool calls read and change it."""
+    """The state of one episode, for example of simulated APIs and their data. Tool calls read and change this state."""
 
     def call(self, call: ToolCall) -> str:
         """Makes a call and returns the text of its answer. If the call fails, the answer is an error message."""
@@ -49,7 +49,7 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True)
 class DialogueProblem:
-    """The content of one task.
+    """The content of one dialogue task: the initial state, the user's messages with their ground truths, and the tools.
 
     Attributes:
         world: function that builds the initial state.

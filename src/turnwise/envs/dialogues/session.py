@@ -19,8 +19,8 @@ class DialogueSession:
 
     The policy makes calls until it replies without a call. This reply ends the user turn, and the user's next message
     follows. A reply that cannot be parsed also ends the user turn, as in BFCL. The episode is lost if a user turn fails
-    the check (``dialogues.multi_turn_check``), if the policy gives more than ``steps`` replies with calls to one user message, or
-    if it takes ``horizon`` turns without an end of the dialogue.
+    the check (``dialogues.multi_turn_check``), if the policy gives more than ``steps`` replies with calls to one user
+    message, or if the dialogue has not ended after ``horizon`` turns of the policy.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class DialogueSession:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if the first message lists the functions instead."""
+        """Returns the tools that the chat template shows; empty if the system message lists the functions instead."""
         return self.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
@@ -66,7 +66,9 @@ class DialogueSession:
         return [{"role": "system", "content": listed if self.brief else f"{listed}\n{HOW}"}, user]
 
     def step(self, action: str) -> Step:
-        """Makes the calls in the policy's reply. A reply without calls ends the user turn.
+        """Executes the tool calls in the policy's reply and returns the environment's answer.
+
+        A reply without calls ends the user turn.
 
         Raises:
             RuntimeError: the episode is over.
@@ -109,11 +111,11 @@ class DialogueSession:
         return self.problem.turns[self.turn].user
 
     def fork(self) -> DialogueSession:
-        """Returns an independent copy. The copy shares with this session only objects that never change."""
+        """Returns an independent copy of this session. The two share only objects that never change."""
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns an empty list, because the arguments of calls are free values and cannot be listed."""
+        """Returns an empty list: actions cannot be listed, because the arguments of tool calls are free values."""
         return []

@@ -63,7 +63,7 @@ def still_due(session: DialogueSession) -> list[ToolCall]:
 
 
 def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
-    """Returns whether ``calls``, made in the current state, would fulfil the user's request."""
+    """Returns whether ``calls`` would fulfil the user's request if they were made in the session's present state."""
     world, turn = session.world.fork(), session.turn
     seen = [*session.seen, *(world.call(call) for call in calls)]
     truth = session.reference
@@ -71,7 +71,10 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    """Yields the lists of calls that may be left of ``due`` after each call of ``calls`` has replaced one of them."""
+    """Yields lists of the calls of ``due`` that are left after each call of ``calls`` has replaced one of them.
+
+    One call may have replaced any call of ``due``. Several calls are assumed to have replaced the first ones.
+    """
     if len(calls) == 1:
         for i in range(len(due)):
             yield [*due[:i], *due[i + 1 :]]

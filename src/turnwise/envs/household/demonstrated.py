@@ -3,9 +3,9 @@
 Source: PivotRL, arXiv:2603.21383, App. A.2.
 
 An action is accepted if it has the effect of the expert's action: it changes the same part of the state in the same
-way, and its observation is of the same kind. This is the case if both actions are the same operation on things that are
-alike. Such actions differ only in details that do not matter or cannot be known, for example which of two mugs is
-taken, or which of two places that may hold a mug is searched first.
+way, and its observation is of the same kind. This is the case if both actions do the same operation with objects and
+receptacles that are alike. Such actions differ only in details that do not matter or cannot be known, for example which
+of two mugs is taken, or which of two places that may hold a mug is searched first.
 
 - Two objects are alike if they have the same type and are equally clean, hot, cold, sliced and lit.
 - Two receptacles (places that can hold objects) are alike if they agree in three respects. First, their role in the
@@ -15,7 +15,7 @@ taken, or which of two places that may hold a mug is searched first.
 
 The verifier does not ask whether the expert's action was good. If the expert's action does nothing ("Nothing
 happens."), there is no effect to compare with. In such a turn no action is accepted, not even the expert's action. The
-paper, too, leaves calls that end in an error out of its candidates.
+paper, too, leaves expert turns whose call ends in an error out of the turns that it may train on.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Kind = tuple[object, ...]
 
 
 class Effect(NamedTuple):
-    """The effect of an action: its operation, and the properties of the things that it acts on."""
+    """The effect of an action: its operation, and the properties of the objects and receptacles that it acts on."""
 
     operation: int
     things: tuple[Kind, ...]
@@ -96,7 +96,7 @@ def _receptacle(world: World, state: State, r: int) -> Kind:
 
 
 def _places(world: World, objects: int) -> int:
-    """Returns a bit mask of the receptacles that can hold one of the objects. ``objects`` is a bit mask too."""
+    """Returns a bit mask of the receptacles that can hold at least one of the objects in the bit mask ``objects``."""
     found = 0
     for o in bits(objects):
         found |= world.fits[o]

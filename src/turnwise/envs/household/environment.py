@@ -1,4 +1,4 @@
-"""``env=household``: ALFWorld's texts and rules in generated rooms, in pure Python."""
+"""``env=household``: a pure Python environment with ALFWorld's texts and rules, in generated rooms."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return HouseholdSession(task, self._worlds(task), self.horizon)
 
     def replay(self, task: Task, actions: Sequence[str]) -> HouseholdSession:
-        """Opens an episode of the task, applies the given actions and returns it.
+        """Opens an episode of the task, applies the given actions in it and returns the episode.
 
         If the episode ends before the last action, the remaining actions are ignored.
         """
@@ -66,9 +66,9 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return session
 
     def remaining(self, session: HouseholdSession) -> int:
-        """Returns the number of actions that still lead to the goal on the shortest way; 0 if the goal is reached.
+        """Returns the length of the shortest plan from the session's state to the goal, in actions; 0 if it is reached.
 
-        The shortest way is computed with full knowledge of where everything is.
+        The plan may use the places of all objects, even of those that the policy has not seen.
         """
         return planner.remaining(session.world, session.state)
 

@@ -46,7 +46,7 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[HouseholdSession]):
-    """An expert that acts almost optimally for what it has seen. The seed decides in which order it searches places."""
+    """An expert that acts almost optimally, given what it has seen. Its seed decides the order in which it searches."""
 
     def __init__(self, session: HouseholdSession, seed: int | str) -> None:
         super().__init__(session, seed)

@@ -19,7 +19,7 @@ UNREACHABLE = 1_000_000
 
 
 class Aim(NamedTuple):
-    """The part of the goal that a plan has to reach, and the objects that the plan may use.
+    """The part of a task's goal that a plan has to reach.
 
     ``targets`` and ``lamps`` are bit masks of the target objects and lamps whose places the plan may use.
     """
@@ -30,7 +30,7 @@ class Aim(NamedTuple):
 
 
 def full_aim(world: World) -> Aim:
-    """Returns the whole goal of the task. A plan for it may use the places of all target objects and lamps."""
+    """Returns the whole goal of a task as an aim. A plan for it may use the places of all target objects and lamps."""
     return Aim(world.targets, world.toggles, world.wanted)
 
 
@@ -65,7 +65,7 @@ def remaining(world: World, state: State) -> int:
 
 
 def distance(world: World, state: State, aim: Aim) -> int:
-    """Returns the number of actions of the shortest plan that reaches the aim; ``UNREACHABLE`` if there is no plan."""
+    """Returns the number of actions of the shortest plan from ``state`` to ``aim``; ``UNREACHABLE`` if none exists."""
     at, held, contents = state.at, state.held, state.contents
     closed = world.openable & ~state.opened
     treated = state.treated(world)
@@ -144,7 +144,7 @@ def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
 
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
-    """Returns how many actions it takes to treat and place the object ``o``, which the agent holds untreated.
+    """Returns how many actions the agent needs to treat and place the object ``o``, which it holds.
 
     The agent goes to an appliance, treats the object (cleans, heats or cools it), goes to a destination and puts the
     object down.

@@ -82,12 +82,12 @@ _TEMPLATES = {
 
 
 def listing(names: Iterable[str]) -> list[str]:
-    """Returns the names in the order in which observations list them: by type, then with the highest number first."""
+    """Sorts names of objects or receptacles as observations list them: by type, then the highest number first."""
     return sorted(names, key=lambda name: (name.split()[0], -int(name.split()[1])))
 
 
 def numbered(types: Iterable[str]) -> list[str]:
-    """Returns a name for each element of ``types``, in the order of ``listing``.
+    """Returns one name (type and number) for each element of ``types``, in the order of ``listing``.
 
     For example, ``["drawer", "drawer"]`` gives ``["drawer 2", "drawer 1"]``.
     """
@@ -95,7 +95,7 @@ def numbered(types: Iterable[str]) -> list[str]:
 
 
 def layout(seed: int) -> tuple[str, tuple[str, ...]]:
-    """Returns the kind of the room with this seed and the names of its 8 to 14 receptacles."""
+    """Returns the kind of the room that belongs to a seed, and the names of the room's 8 to 14 receptacles."""
     rng = random.Random(f"household room {seed}")
     kind = list(ROOMS)[seed % len(ROOMS)]
     while True:
@@ -156,7 +156,9 @@ def fingerprint(data: Mapping[str, Any]) -> int:
 
 
 def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
-    """Returns the data of one random task; None if the drawn room and goal allow no task."""
+    """Returns the data of one random task. Returns None if the drawn room has no start place for the target object,
+    or if fewer than 8 objects were placed.
+    """
     goal = rng.choice(TYPES)
     room = rng.choice(rooms(split)[rng.choice(_KINDS[goal])])
     kind, receptacles = layout(room)

@@ -9,7 +9,7 @@ from turnwise.types import Message, Task
 
 
 class HouseholdSession:
-    """A running episode. See ``turnwise.envs.environment.Session``.
+    """A running episode of ``env=household``. See ``turnwise.envs.environment.Session``.
 
     An action that is unknown or not possible now gets the answer "Nothing happens.". ``turns`` counts every action,
     including actions without effect. The episode ends when the goal is reached or after ``horizon`` turns.
@@ -51,7 +51,7 @@ class HouseholdSession:
         return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> HouseholdSession:
-        """Returns an independent copy. It shares only objects that never change."""
+        """Returns an independent copy of this session. The two share only objects that never change."""
         twin = HouseholdSession.__new__(HouseholdSession)
         twin.task = self.task
         twin.world = self.world
@@ -63,7 +63,7 @@ class HouseholdSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns the texts of all commands that are possible now, in alphabetical order like TextWorld."""
+        """Returns the texts of all commands that are possible now, in alphabetical order as in TextWorld."""
         world, state = self.world, self.state
         return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))
 

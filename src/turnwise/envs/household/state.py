@@ -37,7 +37,9 @@ NOWHERE = -1
 
 
 class State:
-    """Everything that an action can change. In a bit mask, bit i stands for receptacle or object number i of ``World``.
+    """Everything in a household episode that an action can change.
+
+    In a bit mask, bit i stands for receptacle or object number i of ``World``.
 
     ``seen`` is the mask of the receptacles into which the agent has looked. Only the agent moves objects, so it still
     knows what lies in these receptacles. The agent therefore knows the place of an object if the object lies in a
@@ -65,7 +67,7 @@ class State:
         self.clean = self.hot = self.cool = self.sliced = self.lit = 0
 
     def copy(self) -> State:
-        """Returns an independent copy."""
+        """Returns an independent copy of this state."""
         twin = State.__new__(State)
         twin.at = self.at
         twin.held = self.held
@@ -156,9 +158,9 @@ class State:
             self.sliced |= 1 << o
 
     def treated(self, world: World) -> int:
-        """Returns a bit mask of the objects that are clean, hot or cool, as the goal requires.
+        """Returns a bit mask of the objects that are in the condition (clean, hot or cool) that the goal requires.
 
-        If the goal requires no cleaning, heating or cooling, all bits are set.
+        If the goal requires none of these conditions, all bits are set.
         """
         if world.goal == "pick_clean_then_place_in_recep":
             return self.clean
@@ -185,7 +187,7 @@ class State:
         return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
 
     def describe(self, world: World, command: Command) -> str:
-        """Returns the observation that the agent gets after the command was applied to this state."""
+        """Returns the observation that ``command`` gives. This state must be the one after the command was applied."""
         op, o, r = command
         if op in (GO, OPEN, LOOK_INTO):
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))

@@ -1,8 +1,8 @@
 """The functional verifier ``oracle`` of ``env=household`` (PivotRL, arXiv:2603.21383).
 
-It accepts actions that are as good as an expert's. It is not enough that an action does no harm: when such actions were
-rewarded, walking back and forth was as good as searching. So every accepted action makes progress in one of the
-following two ways, and the policy gains nothing by repeating actions:
+It accepts actions that are as good as those of an expert. It is not enough that an action does no harm: when such
+actions were rewarded, walking back and forth was as good as searching. So every accepted action makes progress in one
+of the following two ways, and the policy gains nothing by repeating actions:
 
 - If the observations so far suffice to pursue a part of the goal, the action must shorten the shortest plan that uses
   only these observations by one step. No action can shorten it by more.
@@ -11,7 +11,7 @@ following two ways, and the policy gains nothing by repeating actions:
   another such receptacle. Or it puts down an object or switches on the lamp, if this shortens the shortest plan that is
   computed with full knowledge of the room.
 
-The expert's action has no influence on the verdict. So the accepted actions in a state do not depend on whether the
+The expert's action has no influence on the decision. So the accepted actions in a state do not depend on whether the
 good or the clumsy expert demonstrated the task. Once everything that matters was observed, the shortest plan that uses
 only the observations is as short as the one that is computed with full knowledge of the room.
 """

@@ -103,7 +103,7 @@ def _mask(kinds: Sequence[str], wanted: Set[str]) -> int:
 
 
 class World:
-    """The part of a household task that no action changes.
+    """The part of a household task that no action changes: names, affordances, possible commands, and texts.
 
     Args:
         data: the task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
@@ -172,7 +172,7 @@ class World:
         self._inside: dict[tuple[int, int], str] = {}
 
     def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
-        """Returns the text that says what the agent sees at a receptacle. ``mask`` is the mask of the objects in it."""
+        """Returns as text what the agent sees at a receptacle. ``mask`` is a bit mask of the objects in it."""
         name = self.receptacles[receptacle]
         if self.openable >> receptacle & 1:
             if not is_open:

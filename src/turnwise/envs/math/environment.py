@@ -1,4 +1,7 @@
-"""``env=math``: mathematical problems with a Python tool. The library math-verify decides which answers are right."""
+"""``env=math``: the policy solves mathematical problems with a Python tool.
+
+The library math-verify decides whether the policy's answer is right.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class MathEnv(ToolEnv[MathSession]):
         shown: maximum number of characters of the tool's output that the policy sees.
         files: split (train, seen, unseen) -> the file with its problems. None means that problems are generated.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        interpreter: the sandbox of the Python tool. It starts when the tool first runs code.
+        interpreter: the sandbox of the Python tool. It starts in :meth:`ready`, or else when the tool first runs code.
         equality: decides whether an answer is right.
 
     Raises:

@@ -30,7 +30,8 @@ _NUMBER = re.compile(r"[-+]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{1,18})?(/[1-9]\
 
 
 class Equality:
-    """A function that compares two answers. The worker process starts at the first comparison that needs it.
+    """A callable that returns whether two answers are equal. The worker process, which runs math-verify, starts at the
+    first comparison that needs it.
 
     Args:
         seconds: time limit of one comparison.
@@ -63,7 +64,7 @@ class Equality:
         return self._known(answer.strip(), reference.strip())
 
     def close(self) -> None:
-        """Ends the worker process."""
+        """Ends the worker process that compares answers, if it is running."""
         with self._lock:
             if self._worker is not None:
                 self._worker.close()

@@ -12,7 +12,7 @@ from turnwise.envs.math.session import MathSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake.
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn.
 
     The expert makes a mistake only while enough turns are left to correct it.
     """
@@ -24,7 +24,10 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[MathSession]):
-    """An expert that runs the problem's code once and then answers. If the problem has no code, it answers at once."""
+    """An expert that runs the problem's code once and then answers.
+
+    If the problem has no code, or the policy has no Python tool, the expert answers at once.
+    """
 
     def __init__(self, session: MathSession, seed: int | str) -> None:
         super().__init__(session, seed)
@@ -38,7 +41,7 @@ class GoodExpert(Expert[MathSession]):
 
 
 class ClumsyExpert(Clumsy[MathSession], GoodExpert):
-    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
 
     def has_room(self, session: MathSession) -> bool:
         return bool(self.code) and session.horizon - session.turns > 2

@@ -45,7 +45,7 @@ class Interpreter:
     )
 
     def run(self, before: tuple[str, ...], code: str) -> CallResult:
-        """Runs a snippet after the snippets in ``before`` and returns its result.
+        """Runs the snippet ``code`` in the Python state after the snippets in ``before``, and returns its result.
 
         Raises:
             NoSandboxError: this machine has no program that can run a sandbox.
@@ -65,14 +65,14 @@ class Interpreter:
         return outcome
 
     def close(self) -> None:
-        """Ends the processes that the sandbox keeps running."""
+        """Ends the sandbox and the Python processes that are kept in it."""
         self._states.clear()
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
 
     def _state(self, snippets: tuple[str, ...]) -> PythonState:
-        """Returns the Python state after the given snippets. If the state after the first few of them is still kept,
+        """Returns the Python state after the given snippets. If the state after the first few snippets is still kept,
         only the later snippets run again.
         """
         if snippets in self._states:
@@ -91,7 +91,7 @@ class Interpreter:
             self._states.popitem(last=False)
 
     def open(self) -> Sandbox:
-        """Returns the sandbox. The first call starts and tests it.
+        """Returns the sandbox of the Python tool. The first call starts and tests the sandbox.
 
         Raises:
             NoSandboxError: this machine has no program that can run a sandbox; the message says what to install.
@@ -104,7 +104,7 @@ class Interpreter:
         return self._sandbox
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state for pickling without the sandbox, because a copy in another process starts its own
-        sandbox.
+        """Returns the attributes for pickling, without the sandbox: a copy of this object in another process starts its
+        own sandbox.
         """
         return self.__dict__ | {"_sandbox": None, "_states": OrderedDict(), "_outcomes": Remembered()}

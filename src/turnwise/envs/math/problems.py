@@ -22,7 +22,10 @@ _SEEN = 5  # one in five problems belongs to the split unseen, and one in five o
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """A problem with its answer. ``code`` is Python code that computes the answer; None if no such code is known."""
+    """A mathematical problem with its right answer.
+
+    ``code`` is Python code that computes the answer; None if no such code is known.
+    """
 
     kind: str
     text: str
@@ -149,8 +152,8 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
-    """Returns ``count`` different problems of a split. The kinds of problems take turns. A larger ``count`` only adds
-    problems at the end of the list.
+    """Returns ``count`` different problems of a split. The kinds of problems alternate in the list. A larger ``count``
+    only adds problems at the end of the list.
 
     A hash of a problem's text decides its split, so no two splits share a problem.
 

@@ -25,7 +25,7 @@ SILENT = "(no output)"
 
 
 class MathSession(TextSession):
-    """A running episode of ``env=math`` (:class:`~turnwise.envs.tool_session.TextSession`).
+    """A running episode of ``env=math``. Its base class is :class:`~turnwise.envs.tool_session.TextSession`.
 
     ``snippets`` holds the code snippets that ran so far. ``values`` holds the last printed line of each snippet that
     succeeded and printed something.

@@ -15,7 +15,7 @@ from turnwise.envs.math.session import MathSession
 
 
 def accepts(session: MathSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts the action. ``session`` is not changed.
+    """Returns whether the verifier accepts the policy's reply ``action``. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox or the worker of math-verify failed.

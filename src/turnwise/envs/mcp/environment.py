@@ -34,9 +34,9 @@ _KEPT = 256  # number of tasks whose parsed data is kept in memory
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """The probabilities with which the clumsy scripted expert makes each kind of mistake before a correct call.
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it before a correct call.
 
-    A mistake changes nothing, because the wrong call is refused before a server sees it.
+    A mistake does not change the state of a server, because the wrong call is refused before a server sees it.
 
     Attributes:
         unknown: probability that the expert makes the call with a tool name that does not exist.
@@ -121,7 +121,7 @@ class McpEnv(ReplayedEnv):
         return first(self._read.get(split, []), count, f"split {split} of {self.file}")
 
     def reset(self, task: Task) -> ReplayedSession:
-        """Opens a fresh episode.
+        """Opens a fresh episode of the task.
 
         Raises:
             ValueError: the task belongs to another environment.
@@ -135,9 +135,10 @@ class McpEnv(ReplayedEnv):
         return McpEpisode(problem, self._servers, self._servers.shown(), self.format, self.system, self.shown, where)
 
     def trial(self, session: ReplayedSession, rng: random.Random) -> str:
-        """Returns the next tool call of the task's solution, or the closing reply after the last call.
+        """Returns a reply with the next tool call of the task's solution, or the closing reply after the last call.
 
-        :meth:`unforkable` makes these calls twice, to find out whether the servers answer differently the second time.
+        :meth:`unforkable` makes the calls of a solution twice, to find out whether the servers answer differently the
+        second time.
         """
         calls = self._problems(session.task).calls or ()
         turn = len(session.taken)
@@ -185,7 +186,7 @@ class McpEnv(ReplayedEnv):
         return same_text(action, expert)
 
     def close(self) -> None:
-        """Ends the servers that no episode is using, and the servers that episodes share."""
+        """Ends the MCP servers that no episode is using, and the MCP servers that episodes share."""
         self._servers.close()
 
     def _replies(

@@ -1,4 +1,4 @@
-"""Connects to one MCP server, which is a process that this module starts (stdio) or runs at an HTTP address."""
+"""Connects to one MCP server: a process that this module starts (stdio), or a server at an HTTP address."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typing import Any
 from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault
 
-_SLACK = 10.0  # this module gives up a call so many seconds after the MCP client's own time limit has passed
-_PAGES = 100  # maximum number of pages of a list of tools
+_SLACK = 10.0  # this module stops waiting for a call this many seconds after the MCP client's own time limit
+_PAGES = 100  # maximum number of pages in which a server may send the list of its tools
 # Time limit in s for ending the servers when this process ends. The package mcp waits 2 s for a server, then ends it,
 # and kills it 2 s later.
 _END = 8.0
@@ -28,7 +28,7 @@ _END = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a server's tool to one call."""
+    """The answer of an MCP server's tool to one call."""
 
     text: str
     failed: bool = False  # whether the tool reports an error
@@ -82,7 +82,8 @@ class Link:
             raise self._failed(f"cannot list its tools ({_told(error)})") from None
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
-        """Calls a tool and returns its answer. If the server refuses the call, its error message is the answer.
+        """Calls a tool of the server and returns its answer. If the server refuses the call, its error message is the
+        answer.
 
         Raises:
             EnvironmentFault: the server died, timed out, or broke the protocol.
@@ -107,7 +108,7 @@ class Link:
         return Answer(text_of(result), bool(result.is_error))
 
     def close(self) -> None:
-        """Ends the connection and, if there is one, the server's process."""
+        """Ends the connection to the MCP server. If this object has started the server, the server ends too."""
         self.fault = self.fault or f"server {self.name}: the connection was closed"
         self._close()
 

@@ -54,14 +54,14 @@ class Check(Call):
 
 
 class Problem(BaseModel):
-    """One task.
+    """The content of one task of ``env=mcp``.
 
     Attributes:
         prompt: the user's request.
         setup: calls that are made before the policy's first call.
         answer: the right answer, or a list of right answers. The policy's last reply must give one of them. None means
             that any reply is right.
-        check: a call that is made at the end of the episode and must return a given text; None means no check.
+        check: a call that is made at the end of the episode, and the text that it must return; None means no check.
         calls: the tool calls that solve the task and that the expert makes; None if they are not known.
     """
 

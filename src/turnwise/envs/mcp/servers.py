@@ -33,7 +33,7 @@ class Server:
 
 
 def server_of(name: str, given: Mapping[str, Any]) -> Server:
-    """Checks the settings of a server, as the configuration gives them, and returns them.
+    """Checks the settings of a server that the configuration gives, and returns them as a ``Server``.
 
     Raises:
         ValueError: a key is unknown or has a value of another type, or both or neither of command and url are given.
@@ -148,7 +148,8 @@ class Servers:
     def holder(self, tool: str) -> str:
         """Returns the name of the server that runs the calls of a tool.
 
-        This is the server that shows the tool to the policy. If no server shows it, it is the only server that has it.
+        This is the server that shows the tool to the policy. If no server shows the tool, it is the only server that
+        has the tool.
 
         Raises:
             InputError: no server has the tool, or several have it.
@@ -163,7 +164,10 @@ class Servers:
         return found[0]
 
     def take(self, name: str) -> Link:
-        """Returns a connection for one episode. Its server was just started, was just reset, or is shared by episodes.
+        """Returns a connection to the server ``name`` for one episode.
+
+        The server was just started or just reset, unless it is shared or has a ``url``. A server that is shared or has
+        a ``url`` may be used by other episodes at the same time.
 
         Raises:
             EnvironmentFault: the server cannot be reached, or its reset fails.
@@ -191,14 +195,14 @@ class Servers:
     def give(self, name: str, link: Link, busy: bool = False) -> None:
         """Takes a connection back after an episode.
 
-        A server with the setting ``reset`` is kept for the next episode. Other servers are ended, unless they are
-        shared.
+        If the server has the setting ``reset``, the connection is kept for a later episode. If the server is shared,
+        its connection stays open. Any other connection is closed, and this ends the server if this run has started it.
 
         Args:
             name: the name of the server.
             link: the connection.
             busy: whether a call may still be running. If so, a server with the setting ``reset`` is ended, because the
-                call would affect the next episode.
+                running call would affect the next episode.
         """
         server = self.servers[name]
         if server.reset and not link.fault and not busy:
@@ -207,7 +211,10 @@ class Servers:
             link.close()
 
     def close(self) -> None:
-        """Ends the shared servers and those that no episode is using. Without this call, they end with this process."""
+        """Ends the shared MCP servers and the MCP servers that no episode is using.
+
+        Without a call of this method, they end with this process.
+        """
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()

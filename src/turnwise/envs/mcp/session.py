@@ -41,7 +41,7 @@ def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> R
 
 
 class McpEpisode:
-    """A running episode. See ``turnwise.envs.shared_episode.Episode``.
+    """A running episode of ``env=mcp``. It implements ``turnwise.envs.shared_episode.Episode``.
 
     The episode takes a server only when it calls one of the server's tools for the first time. So opening an episode is
     cheap.
@@ -87,7 +87,8 @@ class McpEpisode:
     def act(self, text: str) -> Step:
         """Makes the tool calls in a reply of the policy, one after the other, and returns their answers.
 
-        A reply without calls ends the episode. The answer and the final state are then judged.
+        A reply without calls ends the episode. Then the answer in this reply and the final state of the servers are
+        judged.
 
         Raises:
             EnvironmentFault: a server failed, or the episode was closed.
@@ -102,9 +103,10 @@ class McpEpisode:
             self._acting = False
 
     def close(self) -> None:
-        """Gives the servers back. A server with a running call is ended, unless other episodes share it.
+        """Closes this episode and gives its MCP servers back. A server with a running call is ended, unless other
+        episodes share it.
 
-        After this, the episode cannot act any more.
+        A closed episode cannot act any more.
         """
         with self._lock:
             self._closed = True

@@ -89,7 +89,7 @@ class OpenenvEpisode:
         return self._step(self._text(result.observation), reward, bool(result.done), {"admissible": True})
 
     def close(self) -> None:
-        """Ends the session on the server."""
+        """Ends this episode's session on the OpenEnv server."""
         self._link.close()
 
     def _step(self, text: str, reward: float, done: bool, info: dict[str, Any]) -> Step:

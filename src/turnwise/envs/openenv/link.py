@@ -26,7 +26,7 @@ _FULL = "(code: CAPACITY_REACHED)"
 
 
 class RefusedActionError(ValueError):
-    """The server answered that an action does not fit the schema of its actions."""
+    """The OpenEnv server refused an action, because the action does not fit the schema of the server's actions."""
 
 
 def check_package() -> None:
@@ -52,7 +52,8 @@ def headers(variable: str | None) -> dict[str, str] | None:
 
 
 def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, Any]:
-    """Returns the JSON schema of the server's actions, without the field ``metadata`` that the package adds.
+    """Returns the JSON schema of the server's actions, without the field ``metadata`` that the package openenv
+    adds.
 
     Raises:
         InputError: the server cannot be reached, or does not provide the schema.
@@ -101,7 +102,7 @@ class Link:
         self._socket = getattr(self._client, "_ws", None)
 
     def step(self, action: Mapping[str, Any]) -> Any:
-        """Sends an action to the server and returns the result that the package's client gives.
+        """Sends an action to the server and returns the result that the client of the package openenv gives.
 
         Raises:
             RefusedActionError: the action does not fit the server's schema.
@@ -113,7 +114,10 @@ class Link:
         return result
 
     def close(self) -> None:
-        """Ends the session. In a forked process this does nothing, because the session belongs to the parent."""
+        """Ends the session on the server.
+
+        In a forked process this method does nothing, because the session belongs to the parent process.
+        """
         if os.getpid() == self._owner:
             event_loop.start(_closed(self._client))
 

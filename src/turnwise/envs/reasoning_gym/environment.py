@@ -165,7 +165,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
 
 
 def _place(name: Any, settings: Any) -> str:
-    """Returns a data set's name and settings as one text, by which they are compared."""
+    """Returns a data set's name and settings as one text. Equal texts mean the same data set with the same settings."""
     return json.dumps([name, settings], sort_keys=True, default=str)
 
 

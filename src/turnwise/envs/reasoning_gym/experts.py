@@ -11,7 +11,7 @@ from turnwise.envs.reasoning_gym.session import ReasoningSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake.
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn.
 
     The expert makes no mistake in the last turn. So with a horizon of one turn it never makes any mistake.
     """
@@ -21,14 +21,14 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[ReasoningSession]):
-    """An expert that gives the answer that the package provides."""
+    """An expert that gives the answer that the package reasoning-gym provides."""
 
     def best(self, session: ReasoningSession) -> str:
         return session.write(str(session.item.answer))
 
 
 class ClumsyExpert(Clumsy[ReasoningSession], GoodExpert):
-    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
 
     def has_room(self, session: ReasoningSession) -> bool:
         return session.horizon - session.turns > 1

@@ -35,12 +35,12 @@ def countdown(answer: str, entry: Mapping[str, Any]) -> float:
 
 
 def same(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 if the answer equals the package's answer (whitespace at both ends is ignored), else 0."""
+    """Returns 1 if the answer equals the answer of reasoning-gym, else 0. Whitespace at both ends is ignored."""
     return float(answer.strip() == entry["answer"].strip())
 
 
 def n_queens(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 if the answer is one of the boards that solve the question, else 0."""
+    """Returns 1 if the answer is one of the boards that solve the question of the data set ``n_queens``, else 0."""
     return float(answer.strip() in {board.strip() for board in entry["metadata"]["valid_answers"]})
 
 
@@ -81,4 +81,7 @@ OWN_SCORES: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
     "spiral_matrix": same,
     "string_insertion": same,
 }
-"""Name of a data set -> the function that scores an answer. Its arguments are the answer and the question's entry."""
+"""Name of a data set -> the function that scores an answer to one of its questions.
+
+The arguments of the function are the answer and the question's entry in the data set.
+"""

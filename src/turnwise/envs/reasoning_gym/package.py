@@ -45,7 +45,7 @@ REFUSED: Mapping[str, str] = {
     "list_functions": _AGAIN,
     "composite": "it is a mixture; name its data sets in env.tasks",
 }
-"""Data sets that cannot be used -> the reason."""
+"""Name of a data set of reasoning-gym that cannot be used -> the reason."""
 LETTERS = ("spell_backward", "figlet_font")
 """Data sets whose scorer compares the answer with the right answer letter by letter.
 
@@ -73,7 +73,7 @@ class Item:
 
 
 def package() -> Any:
-    """Imports and returns the package.
+    """Imports the package reasoning-gym and returns its module ``factory``.
 
     Raises:
         MissingReasoningGymError: the package cannot be imported.
@@ -90,12 +90,12 @@ def package() -> Any:
 
 
 class Dataset:
-    """One data set with given settings.
+    """One data set of the package reasoning-gym, opened with given settings.
 
     Args:
         name: the data set's name in the package.
-        settings: settings of the data set's configuration. The setting ``level`` stands for all settings of this level
-            of the data set's curriculum.
+        settings: settings of the data set's configuration. The setting ``level`` selects a level of the data set's
+            curriculum, which gives the values of the settings that are not named here.
         key: the configuration key that error messages name.
 
     Raises:
@@ -140,7 +140,7 @@ class Dataset:
     def _at(self, level: Any, key: str) -> Any:
         """Returns the data set's configuration at a level of its curriculum.
 
-        A curriculum has several attributes. An attribute that has fewer levels than this is set to its last level.
+        A curriculum has several attributes. An attribute that does not have this level is set to its last level.
         """
         if self.name not in package().CURRICULA:
             raise InputError(

@@ -59,7 +59,7 @@ class ReasoningSession:
         return self.dataset.score(self.item, answer) if answer else 0.0
 
     def step(self, action: str) -> Step:
-        """Scores a reply and returns the score as the reward.
+        """Scores the policy's reply and returns a step with the score as the reward.
 
         Raises:
             RuntimeError: the episode is over.
@@ -73,9 +73,9 @@ class ReasoningSession:
         return Step(text, score, self.done, self.won, {"score": score})
 
     def fork(self) -> ReasoningSession:
-        """Returns an independent copy. It shares the question, which never changes, with the original."""
+        """Returns an independent copy of the session. The two share the question, which never changes."""
         return copy.copy(self)
 
     def admissible(self) -> list[str]:
-        """Returns an empty list, because answers are free text."""
+        """Returns an empty list, because answers are free text and the admissible ones cannot be listed."""
         return []

@@ -1,4 +1,4 @@
-"""Exact match and token F1 of short answers, as defined by SQuAD and HotpotQA (arXiv:1809.09600)."""
+"""Computes the exact match and the F1 of short answers, as SQuAD and HotpotQA (arXiv:1809.09600) define them."""
 
 from __future__ import annotations
 

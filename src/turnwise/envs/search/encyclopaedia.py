@@ -39,7 +39,7 @@ class Thing:
     sentences: dict[str, str] = field(default_factory=dict)
 
     def fact(self, relation: str) -> Fact:
-        """Returns the fact that the relation states: the title of this thing's page and the sentence on the page."""
+        """Returns the fact of a relation as a pair: the title of this thing's page, and the sentence that states it."""
         return self.name, self.sentences[relation]
 
 
@@ -87,7 +87,7 @@ class Encyclopaedia:
         self.pages = Pages(page for _, pages in drawn for page in pages)
 
     def questions(self, split: str, seed: int) -> list[Question]:
-        """Returns all questions of a split. The kinds of questions take turns.
+        """Returns all questions of a split. Questions of different kinds alternate in the list.
 
         ``seed`` decides the order of the questions of one kind.
         """

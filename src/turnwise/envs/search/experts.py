@@ -12,7 +12,7 @@ from turnwise.envs.search.session import SearchSession
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """The probability with which the clumsy scripted expert makes each kind of mistake in a turn.
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn.
 
     The expert makes a mistake only while enough turns are left to correct it.
     """
@@ -38,7 +38,7 @@ class GoodExpert(Expert[SearchSession]):
     def plan(self, session: SearchSession) -> list[str]:
         """Returns the titles of the evidence pages that the expert still has to search for, the next one first.
 
-        A title is left out if the expert has already searched for it, even if the search did not show its page.
+        A title is left out if the expert has already searched for it, even if this search did not show the page.
         """
         missing = [title for title in session.missing() if title not in self.asked]
         return missing[::-1] if self.swap else missing
@@ -52,7 +52,7 @@ class GoodExpert(Expert[SearchSession]):
 
 
 class ClumsyExpert(Clumsy[SearchSession], GoodExpert):
-    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
 
     def has_room(self, session: SearchSession) -> bool:
         return session.horizon - session.turns > len(self.plan(session)) + 1

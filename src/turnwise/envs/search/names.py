@@ -23,7 +23,7 @@ class Names:
     """Draws a new name for a thing of a given kind, such as a person or a town.
 
     Args:
-        level: ``tiny`` combines ordinary words from a list of about a hundred; ``full`` invents words.
+        level: ``tiny`` combines words from fixed lists, which have 75 words in all; ``full`` invents words.
         rng: random number generator that decides all names.
     """
 
@@ -36,7 +36,7 @@ class Names:
             self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
 
     def __call__(self, kind: str) -> str:
-        """Returns a name for a thing of this kind, which was not returned before.
+        """Returns a name for a thing of the given kind. No name is returned twice.
 
         Raises:
             ValueError: all names of this kind are used up.

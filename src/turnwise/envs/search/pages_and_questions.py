@@ -10,7 +10,7 @@ from typing import Any
 from turnwise.envs.search.records import cleaned
 
 Fact = tuple[str, str]
-"""A fact: the title of the page that states it, and the sentence."""
+"""A fact as a pair: the title of the page that states the fact, and the sentence on the page that states it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class Pages:
 
     Two pages with the same title are merged into one page with the sentences of both.
 
-    Control characters and the markers of calls and answers are removed from all texts (``records.cleaned``).
+    In all texts, ``records.cleaned`` replaces control characters by blanks, and it breaks up the markers of chats and
+    calls.
 
     Raises:
         ValueError: there are no pages.
@@ -57,7 +58,7 @@ class Pages:
         return iter(self.pages)
 
     def named(self, title: str) -> Page | None:
-        """Returns the page with a title; None if there is none. Upper and lower case do not matter."""
+        """Returns the page with the given title, or None if no page has it. Upper and lower case do not matter."""
         return self._named.get(title.strip().casefold())
 
 

@@ -83,7 +83,7 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
 
 
 def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
-    """Returns one question and its pages; None if the record is marked as unanswerable."""
+    """Returns the question in a record and the pages that come with it; None if the record says it is unanswerable."""
     if "paragraphs" in record:
         return _musique(record)
     if "supporting_facts" in record and "context" in record:

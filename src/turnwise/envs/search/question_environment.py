@@ -86,7 +86,8 @@ class QuestionEnv(ToolEnv[Q]):
     Attributes:
         opens: whether the policy can open pages. If so, the environment needs the pages themselves, not only a
             retriever.
-        evidence: what a question file has to name so that the experts can act, as a word for error messages.
+        evidence: a word for error messages. It says what a question file has to name so that the scripted experts can
+            act.
 
     Raises:
         ValueError: a number is out of range, or there are no pages.

@@ -54,7 +54,11 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
 
 
 def cleaned(text: str) -> str:
-    """Returns the text without control characters. Markers of chats and calls like ``<tool_call>`` are broken up."""
+    """Returns the text with a blank in place of each control character.
+
+    In the markers of chats and calls, such as ``<tool_call>``, a blank is inserted after ``<``, so that no later parser
+    takes them for markers.
+    """
     return _MARK.sub("< ", _CONTROL.sub(" ", text))
 
 

@@ -38,12 +38,12 @@ class Retriever(Protocol):
     """A function that finds the pages that fit a query best. The best page comes first. It may find no page."""
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Returns at most ``k`` pages. Raises ``EnvironmentFault`` if the search itself fails."""
+        """Returns at most ``k`` pages for the query. Raises ``EnvironmentFault`` if the search itself fails."""
         ...
 
 
 class Bm25:
-    """Lucene's BM25 over titles and sentences (bm25s, arXiv:2407.03618).
+    """Finds pages with Lucene's BM25 over their titles and sentences (package bm25s, arXiv:2407.03618).
 
     Pages with equal scores are ordered by page number.
     """
@@ -73,8 +73,8 @@ class Bm25:
 
 
 class Served:
-    r"""A retrieval server with the ``/retrieve`` protocol of Search-R1. ``scripts/serve_retrieval.py`` is such a
-    server.
+    r"""Finds pages with a retrieval server that has the ``/retrieve`` protocol of Search-R1.
+    ``scripts/serve_retrieval.py`` is such a server.
 
     A POST request with ``{"queries": [...], "topk": k, "return_scores": true}`` gets the answer ``{"result":
     [[{"document": {"contents": "title\ntext"}, "score": s}, ...]]}``.
@@ -105,7 +105,7 @@ class Served:
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Returns at most ``k`` pages.
+        """Returns at most ``k`` pages for the query, the best page first.
 
         Raises:
             EnvironmentFault: the search failed.
@@ -197,7 +197,7 @@ def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
         if not all(contents.strip() for contents in found):
             raise ValueError("a page has neither a title nor a text")
         pages = [contents.partition("\n") for contents in found[:k]]
-        # Pages removes markers of chats and calls, so each page passes through it before the policy sees it.
+        # Pages breaks up the markers of chats and calls, so each page passes through it before the policy sees it.
         return tuple(next(iter(Pages([Page(title.strip().strip('"'), (text,))]))) for title, _, text in pages)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(said(repr(error), key_from(KEY))) from error

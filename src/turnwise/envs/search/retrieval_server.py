@@ -48,7 +48,8 @@ class Limits:
         k: maximum number of pages that a query may ask for.
         hits: maximum number of pages that all queries of a request may ask for together.
         part: number of queries that are searched together, which bounds the memory of their scores.
-        connections: maximum number of open connections; further ones are closed.
+        connections: maximum number of open connections. If there are more, those without a complete request are closed
+            first.
         waiting: maximum number of requests that are searched or wait for a search; further ones get status 503.
         arrive: seconds within which a request must have arrived completely.
         search: seconds that a request may take for waiting and searching together. The limit is checked between the
@@ -188,7 +189,9 @@ async def _search(
 
 @asynccontextmanager
 async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """Starts the server and yields its address. It closes connections that are too slow, too old or too many.
+    """Starts the server and yields its address.
+
+    The server closes connections that are too slow or open for too long, and some connections if there are too many.
 
     Raises:
         OSError: the address cannot be used.
@@ -215,7 +218,7 @@ async def _guard(runner: web.AppRunner, asked: set[Any], limits: Limits) -> None
         asked &= set(there)
         late = [one for one in there if now - since[one] > (limits.open if one in asked else limits.arrive)]
         # If there are too many connections, those without a complete request are closed first, beginning with the
-        # oldest.
+        # oldest. Then those with a complete request are closed, beginning with the newest.
         order = [one for one in there if one not in asked] + [one for one in reversed(there) if one in asked]
         for connection in {*late, *order[: max(0, len(there) - limits.connections)]}:
             if connection.transport is not None:

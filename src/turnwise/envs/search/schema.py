@@ -40,8 +40,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What an encyclopaedia contains: for each kind of thing its number per country, its definition and its relations,
-    and also the comparisons and the asides.
+    """Defines what a generated encyclopaedia contains: for each kind of thing the number of such things per country, a
+    definition and the relations, and in addition the comparisons and the asides.
 
     An aside is a sentence without useful facts that mentions another thing ``{y}`` of the country. Because of asides, a
     search for a name may find a page that only mentions the name.

@@ -15,7 +15,8 @@ SHOWN = 2_000  # maximum number of characters of one page in a result
 
 
 class SearchSession(QuestionSession):
-    """A running episode. See :class:`~turnwise.envs.search.question_environment.QuestionSession`.
+    """A running episode of ``env=search``. The base class
+    :class:`~turnwise.envs.search.question_environment.QuestionSession` describes the arguments.
 
     ``seen`` holds the titles of all pages that search results have shown, in the order in which they were shown.
     """

@@ -1,4 +1,7 @@
-"""Provides the questions and pages of ``env=search`` and ``env=browse``, generated or read from files of the user."""
+"""Provides the questions and pages of ``env=search`` and ``env=browse``.
+
+They come from the generated encyclopaedia or from files of the user.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from turnwise.types import Task
 
 
 class Source:
-    """The questions of each split, and the pages that are searched for their answers.
+    """Holds the questions of each split, and the pages in which the policy searches for the answers.
 
     Args:
         level, edition, countries, hops: arguments of :class:`~turnwise.envs.search.encyclopaedia.Encyclopaedia`.

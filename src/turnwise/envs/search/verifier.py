@@ -22,7 +22,7 @@ from turnwise.envs.search.session import SearchSession
 
 
 def accepts(session: SearchSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts the policy's action. ``session`` is not changed.
+    """Returns whether the verifier ``oracle`` accepts the policy's reply ``action``. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the search failed.

@@ -1,6 +1,6 @@
-"""``env=software``: small code repositories with one wrong line, which the policy repairs with tools.
+"""``env=software``: the policy uses tools to repair small code repositories in which one line is wrong.
 
-The test cases decide whether the repair is right. They run in the sandbox.
+Test cases decide whether the repair is right. They run in the sandbox.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
             forward. ``call`` accepts only the expert's call. ``name`` accepts calls of the tool that the expert calls.
             None means effect at the tiny level and name at the full level.
         slips: probabilities of the mistakes of the clumsy scripted expert.
-        box: the sandbox. It starts when it first runs code.
+        box: the sandbox. It starts in :meth:`ready`, or else when it first runs code.
 
     Raises:
         ValueError: an argument is out of its range.

@@ -16,7 +16,7 @@ from turnwise.envs.software.session import SoftwareSession
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake."""
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn."""
 
     again: float = 0.08  # runs the tests once more
     astray: float = 0.12  # opens another file, or one that does not exist
@@ -49,7 +49,7 @@ class GoodExpert(Expert[SoftwareSession]):
 
 
 class ClumsyExpert(Clumsy[SoftwareSession], GoodExpert):
-    """An expert that acts like the good one but sometimes makes :class:`Slips`, from which it then recovers."""
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Slips`) and recovers from it."""
 
     def _again(self, session: SoftwareSession) -> str:
         return session.write("run")

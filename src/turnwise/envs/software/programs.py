@@ -15,7 +15,7 @@ Line = str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One function with the wrong forms of its lines and its test cases."""
+    """One function of a generated repository, with its test cases and with the wrong forms of its lines."""
 
     name: str
     head: str  # the function's parameters, as written in the source

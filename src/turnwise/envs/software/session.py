@@ -50,7 +50,7 @@ print({mark!r} + json.dumps(found))
 
 
 class SoftwareSession(WorkspaceSession):
-    """A running episode in a repository. It implements ``turnwise.envs.environment.Session``.
+    """A running episode of ``env=software``. It implements ``turnwise.envs.environment.Session``.
 
     The task is solved when the code returns the right value in every test case, shown or hidden.
 
@@ -84,7 +84,7 @@ class SoftwareSession(WorkspaceSession):
         return cut(refusal(error), self.shown)
 
     def lines(self, path: str) -> list[str]:
-        """Returns the lines of a file.
+        """Returns the lines of a file in the repository.
 
         Raises:
             ToolCallError: there is no file with this path.
@@ -95,7 +95,7 @@ class SoftwareSession(WorkspaceSession):
         return entry.content.decode().splitlines()
 
     def _shows(self, call: ToolCall, answer: str) -> int:
-        """Returns what the observation ``answer`` after ``call`` shows of the fault, as a number like ``found``."""
+        """Returns how much of the fault the observation ``answer`` after ``call`` shows, on the scale of ``found``."""
         path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
         lines = answer.splitlines()
         if call.name == "run":

@@ -40,7 +40,7 @@ class NoHarnessError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The results of the harness. Each instance for which a patch was submitted is resolved, failed or a fault.
+    """The results of SWE-bench's harness. Each instance for which a patch was submitted is resolved, failed or a fault.
 
     A fault is an error of the test system, so it says nothing about the patch. The success rate that the harness
     reports counts faults as failures. The property ``rate`` leaves faults out.
@@ -150,7 +150,7 @@ class Harness:
 
 
 def write_predictions(path: Path, patches: Mapping[str, str], model: str) -> None:
-    """Writes the file that the harness reads. Each line is a JSON object with an instance, the model and a patch."""
+    """Writes the file of patches for the harness. Each line is a JSON object: an instance, the model and a patch."""
     rows = [{"instance_id": key, "model_name_or_path": model, "model_patch": patch} for key, patch in patches.items()]
     with atomic_write(path) as part:
         part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -46,9 +46,10 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def held_out(program: Program) -> list[tuple[int, int]]:
-    """Returns the faults of a function that only ``unseen`` uses, each as (index of the line, index of its wrong form).
+    """Returns those faults of a function that are reserved for the split ``unseen``.
 
-    These faults are the last wrong form of each line that has several wrong forms.
+    Each fault is a pair (index of the line, index of its wrong form). The reserved faults are the last wrong form of
+    each line that has several wrong forms.
     """
     forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
     return [(i, last) for i, last in forms.items() if last > 1]
@@ -59,7 +60,10 @@ BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(
 
 
 def _is_seen(data: Mapping[str, Any]) -> bool:
-    """Returns whether a repository without a held-out fault belongs to ``seen``. About a tenth of them do."""
+    """Returns whether a repository belongs to ``seen`` and not to ``train``. About a tenth of the repositories do.
+
+    The fault of the repository is not one that is reserved for ``unseen``.
+    """
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
 
 

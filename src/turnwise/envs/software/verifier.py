@@ -20,7 +20,7 @@ Verifier = Literal["effect", "call", "name"]
 
 
 def effective(session: SoftwareSession, action: str) -> bool:
-    """Returns whether the action repairs the code or shows more of the fault. ``session`` is not changed.
+    """Returns whether the policy's action repairs the code or shows more of the fault. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox failed.
@@ -33,9 +33,9 @@ def effective(session: SoftwareSession, action: str) -> bool:
 
 
 def alike(session: SoftwareSession, action: str, expert: str, whole: bool) -> bool:
-    """Returns whether the action and the expert's action are valid calls of the same tool.
+    """Returns whether the policy's action and the expert's action are valid calls of the same tool.
 
-    If ``whole`` is true, they must also have the same arguments.
+    If ``whole`` is true, the two calls must also have the same arguments.
     """
     try:
         ours, theirs = session.call(action), session.call(expert)

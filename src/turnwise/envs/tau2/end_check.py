@@ -16,13 +16,13 @@ DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "actio
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A task together with the result of making the calls that solve it. A ``Reference`` is never changed.
+    """A task of tau2-bench and the state to which the calls that solve it lead. A ``Reference`` is never changed.
 
     Attributes:
         problem: the content of the task.
         goal: the state of the databases after the calls in ``problem.gold``.
-        steps: the pair (call, whether it changes the state) for each of these calls that succeeds or changes the state.
-            The benchmark ignores the other calls.
+        steps: a pair (call, whether it changes the state) for each call in ``problem.gold`` that succeeds or changes
+            the state. The benchmark ignores the other calls.
         customer: the identifier of the customer; empty if it is not known.
     """
 
@@ -33,7 +33,7 @@ class Reference:
 
     @classmethod
     def of(cls, problem: Tau2Problem) -> Reference:
-        """Makes the calls in ``problem.gold`` on a copy of the start state and returns the result.
+        """Makes the calls in ``problem.gold`` on a copy of the start state, and returns the ``Reference``.
 
         Raises:
             EnvironmentFault: the databases cannot be used.

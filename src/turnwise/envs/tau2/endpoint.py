@@ -64,7 +64,7 @@ class EndpointUser:
             raise ValueError(f"extra must not set {', '.join(taken)}: the simulated user sets these keys itself")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation that consists of the model's first message. Calls the model for it.
+        """Asks the model for the user's first message and returns a conversation that consists of this message.
 
         Raises:
             EnvironmentFault: the model gave no answer. :meth:`reply` raises this error too.
@@ -146,7 +146,7 @@ class EndpointUser:
         self._told = True
 
     def close(self) -> None:
-        """Ends running requests. The user can be asked again afterwards."""
+        """Ends the running requests to the model. The simulated user can be asked again afterwards."""
         if self._background is not None:
             self._background.close(self.client.close())
             self._background = None

@@ -1,4 +1,4 @@
-"""``env=tau2``: customer service of an airline, a shop and a phone company, after tau2-bench (arXiv:2506.07982)."""
+"""``env=tau2``: customer service of an airline, a shop and a phone company, as in tau2-bench (arXiv:2506.07982)."""
 
 from __future__ import annotations
 

@@ -75,7 +75,8 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
 def _new(session: Tau2Session, gold: Gold) -> bool:
     """Returns whether the expert has to make ``gold``, a listed call that changes nothing in the databases.
 
-    It has to if the answer would be new to it, if the benchmark requires the call, or if the call is a transfer.
+    The expert has to make the call in three cases: if the answer would be new to the expert, if the benchmark requires
+    the call, or if the call transfers the user to a human.
     """
     required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
     return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
@@ -89,7 +90,7 @@ def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Itera
 
 
 def _confirm(changes: Sequence[Gold]) -> str:
-    """Returns a message that describes the changes and asks whether to make them."""
+    """Returns the expert's message that lists the planned changes and asks the user to confirm them."""
     lines = [
         f"- {gold.call.name.replace('_', ' ')}: "
         + ", ".join(f"{name} {_plain(value)}" for name, value in gold.call.arguments.items())

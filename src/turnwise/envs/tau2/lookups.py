@@ -41,8 +41,9 @@ def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | Non
     """Returns the next read that a careful agent makes before ``call``; None if it needs no further read.
 
     The function first looks for a read whose answer contains an identifier that the agent needs and does not know. If
-    there is none and ``writes`` says that ``call`` changes the state, it takes the first read that gets another answer
-    after ``call`` than before. It returns None if the agent has already seen the answer before ``call``.
+    there is none and ``writes`` says that ``call`` changes the state, the function looks for the first read that would
+    get different answers before and after ``call``. It returns this read, or None if the agent has already seen the
+    answer that the read gets before ``call``.
     """
     before = session.world.fork()  # one copy is enough for all reads, because reads do not change it
     reads = [read for read in _reads(session, call) if read != call]
@@ -63,7 +64,7 @@ def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | Non
 
 
 def seen(session: Tau2Session, answer: str) -> bool:
-    """Returns whether the agent has already seen this answer."""
+    """Returns whether a text that the agent has read so far contains ``answer``, the answer of a tool."""
     return any(answer in text for text in session.shown)
 
 

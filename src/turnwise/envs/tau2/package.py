@@ -53,7 +53,9 @@ class MissingTau2Error(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The tools of a domain: definitions for the chat template, and the benchmark's functions by name."""
+    """The tools of a domain: ``tools`` holds their definitions for the chat template, and ``functions`` maps the name
+    of each tool to the benchmark's function.
+    """
 
     tools: Tools
     functions: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]]
@@ -120,8 +122,8 @@ def toolbox(domain: str) -> Toolbox:
 def opener(domain: str) -> Callable[[], Any]:
     """Returns the benchmark's function that opens the databases of a domain.
 
-    That function puts the databases into the store of the running context. It returns the object that runs the domain's
-    tools.
+    That function puts the databases into the store of the running context, and it returns the object that runs the
+    domain's tools.
     """
     found: Callable[[], Any] = of_package(*_OPENERS[domain])
     return found
@@ -138,14 +140,17 @@ def policy(domain: str) -> str:
 
 @lru_cache(maxsize=len(DOMAINS))
 def splits(domain: str) -> Mapping[str, tuple[str, ...]]:
-    """Returns the shipped lists of task ids: ``train`` and ``test``, which together are the benchmark's base set."""
+    """Returns the ids of a domain's tasks in each shipped split: ``train`` or ``test`` -> ids.
+
+    The two splits together are the benchmark's base set.
+    """
     shipped = json.loads(_text(domain, "split_tasks.json"))
     return {name: tuple(map(str, shipped[name])) for name in ("train", "test")}
 
 
 @lru_cache(maxsize=len(DOMAINS))
 def records(domain: str) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the tasks of the base set by id, as JSON values."""
+    """Returns the tasks of the benchmark's base set in a domain: id of a task -> its record as JSON values."""
     named = {name for ids in splits(domain).values() for name in ids}
     found = {str(record["id"]): record for record in json.loads(_text(domain, "tasks.json"))}
     if lost := named - found.keys():

@@ -27,14 +27,15 @@ DONE: Mapping[str, Any] = {  # a tool of solo mode, in which only the agent can 
 class Gold:
     """One of the tool calls that the benchmark lists as a task's solution.
 
-    ``compared`` names the arguments in which a call of the agent must agree with it; None means all arguments.
+    ``compared`` names the arguments in which a call of the agent must agree with the listed call; None means all
+    arguments.
     """
 
     call: ToolCall
     compared: tuple[str, ...] | None = None
 
     def matches(self, call: ToolCall) -> bool:
-        """Returns whether a call of the agent counts as this call by the benchmark's rule.
+        """Returns whether the benchmark counts ``call``, a call of the agent, as the listed call.
 
         The elements of a list may be in any order. For a transfer to a human, it is enough that the tool is the same.
         """
@@ -50,7 +51,7 @@ class Gold:
 
 @dataclass(frozen=True, slots=True)
 class Tau2Problem:
-    """One task.
+    """The content of one task of tau2-bench.
 
     Attributes:
         domain: one of ``DOMAINS``.

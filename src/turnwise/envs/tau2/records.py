@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Table:
-    """The records of a table at the start of every episode. They are never changed."""
+    """The records that a database table has at the start of every episode. They are never changed."""
 
     __slots__ = ("_texts", "records")
 
@@ -19,7 +19,7 @@ class Table:
         self._texts: dict[str, str] = {}
 
     def text(self, key: str) -> str | None:
-        """Returns a record as text, by which records are compared; None if there is no record with this key."""
+        """Returns the record with this key as text, or None if there is none. Records are compared as texts."""
         if key in self.records and key not in self._texts:
             self._texts[key] = text_of(self.records[key])
         return self._texts.get(key)

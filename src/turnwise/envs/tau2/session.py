@@ -31,7 +31,7 @@ _SHOWN = 160  # maximum length of an error message in characters
 
 
 class Tau2Session:
-    """A running episode. See ``turnwise.envs.environment.Session``.
+    """A running episode of ``env=tau2``. It implements ``turnwise.envs.environment.Session``.
 
     A reply of the agent either makes tool calls or is a message to the user. The episode ends when the user ends the
     conversation or, in solo mode, when the agent calls ``done``. An episode that has not ended after ``horizon`` turns
@@ -144,7 +144,7 @@ class Tau2Session:
         self.done, self.won = True, not self.fault
 
     def fork(self) -> Tau2Session:
-        """Returns an independent copy. The copy has its own databases; everything else is immutable and is shared."""
+        """Returns an independent copy of the session with its own databases. The rest is immutable and is shared."""
         twin = copy.copy(self)
         twin.world = self.world.fork()
         return twin

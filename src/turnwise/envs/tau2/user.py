@@ -89,7 +89,7 @@ class ScriptedUser:
         return Talk(scenario, (("user", reason or "Hello, I need your help."),))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """See :meth:`User.reply`."""
+        """Returns the conversation with the agent's message and this user's answer added. See :meth:`User.reply`."""
         if transferred or satisfied:
             return self._end(talk, message, TRANSFERRED if transferred else STOP)
         known, others = facts(talk.scenario)

@@ -148,15 +148,15 @@ def _without(due: Due, call: ToolCall) -> Due | None:
 
 
 def _changes(due: Due, call: ToolCall) -> bool:
-    """Returns whether the call in ``due`` that equals ``call`` changes the state, according to the reference."""
+    """Returns whether the call in ``due`` that equals ``call`` changes the state, as stored in ``due``."""
     return next(writes for gold, writes in due if _same(gold, call))
 
 
 def _same(gold: Gold, call: ToolCall) -> bool:
     """Returns whether a call of the agent is the listed call ``gold``.
 
-    The benchmark's less strict rule decides if the benchmark names the arguments to compare, and for a transfer to a
-    human. Otherwise all arguments must be equal.
+    If the benchmark names the arguments to compare, or if ``call`` transfers the user to a human, the benchmark's less
+    strict rule (:meth:`Gold.matches`) decides. Otherwise all arguments must be equal.
     """
     if gold.compared is not None or call.name == TRANSFER:
         return gold.matches(call)

@@ -58,9 +58,10 @@ class World:
         return cls(domain, pristine(domain)).fork()
 
     def fork(self) -> World:
-        """Returns an independent copy.
+        """Returns an independent copy of the databases.
 
-        The copy shares the tables. Records that were read or changed are copied when they are next used.
+        The copy shares the tables with this object. Records that were accessed by key are copied when one of the two
+        accesses them again.
         """
         from inspect_ai.util import Store
 
@@ -97,7 +98,7 @@ class World:
     def opened(self) -> Any:
         """Returns the benchmark's object that runs the domain's tools on these databases.
 
-        The benchmark first passes changes on from one database to the other.
+        If the domain has two databases, the benchmark first passes changes on from one database to the other.
 
         Raises:
             EnvironmentFault: the databases cannot be used.
@@ -108,7 +109,7 @@ class World:
             raise EnvironmentFault(f"tau2 {self.domain}: the databases cannot be used ({error})") from error
 
     def within(self, function: Callable[[], T]) -> T:
-        """Calls ``function`` and returns its result. If it asks inspect-ai for a store, it gets this world's store."""
+        """Calls ``function`` and returns its result. During the call, ``self.store`` is inspect-ai's current store."""
         from inspect_ai.util._store import init_subtask_store
 
         def run() -> T:
@@ -120,7 +121,7 @@ class World:
     def state(self) -> Mapping[str, Any]:
         """Returns the content of the databases as values that can be compared.
 
-        Of a table that episodes share, only the changed records are included.
+        If episodes share a table, only those of its records that this episode has changed are included.
         """
         found: dict[str, Any] = {}
         for name, value in self.store.items():
@@ -132,7 +133,7 @@ class World:
         return found
 
     def same_state(self, other: World) -> bool:
-        """Returns whether the databases of two worlds count as equal."""
+        """Returns whether the databases of this world and of ``other`` have the same content."""
         return self.state() == other.state()
 
     same_place = same_state  # there is no hidden state: equal states give equal answers from now on
@@ -146,7 +147,7 @@ class World:
         return {bill.bill_id for bill in self.store.get(_BILLS).bills} if self.domain in SOLO else set()
 
     def _name_bills(self, before: set[str]) -> None:
-        """Gives each bill that a call has created an id that is the same in every replay, instead of the random id."""
+        """Replaces the random id of each bill that a call has created. The new id is the same in every replay."""
         database = self.store.get(_BILLS)
         for bill in database.bills:
             if bill.bill_id not in before and _RANDOM_BILL.fullmatch(bill.bill_id):
@@ -158,7 +159,8 @@ class World:
 
 @lru_cache(maxsize=len(DOMAINS))
 def pristine(domain: str) -> Store:
-    """Returns a domain's store in its shipped state. Episodes share its large tables, and the store is never changed.
+    """Returns the store with a domain's databases in their shipped state. The store is never changed, and episodes
+    share its large tables.
 
     Raises:
         MissingTau2Error: the package cannot be used.
@@ -197,7 +199,7 @@ def _error(message: str) -> str:
 
 
 def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
-    """Changes ``world`` by what happened before the episode begins, for example a wrong setting or an unpaid bill.
+    """Applies to ``world`` what happened before the episode, for example a wrong setting or an unpaid bill.
 
     Raises:
         EnvironmentFault: an action fails.

@@ -1,4 +1,4 @@
-"""``env=terminal``: small file tasks (chores) in a folder, which the policy does with real bash in the sandbox."""
+"""``env=terminal``: the policy does small file tasks (chores) in a folder, with real bash in the sandbox."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
             if it makes progress. ``similarity`` compares the text of the policy's command with the expert's command.
         threshold: the verifier ``similarity`` accepts a command whose similarity to the expert's command is at least
             this, in (0, 1].
-        judge: a function that decides whether two commands are equivalent whose similarity is below the threshold. None
-            means that such commands are not equivalent.
+        judge: a function that is called if the similarity of two commands is below the threshold. It decides whether
+            the commands are equivalent. None means that such commands are not equivalent.
         slips: probabilities of the mistakes of the clumsy scripted expert.
-        box: the sandbox. It starts at the first command.
+        box: the sandbox. It starts in :meth:`ready`, or else at the first command.
 
     Raises:
         ValueError: an argument is out of its range.

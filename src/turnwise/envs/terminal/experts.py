@@ -16,7 +16,7 @@ from turnwise.envs.terminal.session import TerminalSession
 
 @dataclass(frozen=True, slots=True)
 class Slips(Chances):
-    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake."""
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn."""
 
     look: float = 0.12  # lists the folder, or reads a file
     misspell: float = 0.1  # uses a path that does not exist
@@ -25,13 +25,13 @@ class Slips(Chances):
 
 
 class GoodExpert(Expert[TerminalSession]):
-    """An expert that does the chores in order. The seed decides between equivalent commands."""
+    """An expert that does the chores (small file tasks) in order. The seed decides between equivalent commands."""
 
     def best(self, session: TerminalSession) -> str:
         return session.write("bash", self.command(session))
 
     def command(self, session: TerminalSession) -> str:
-        """Returns the command that the good expert gives in this state."""
+        """Returns the bash command that the good expert gives in the present state of the episode."""
         chore = session.goal.unmet(session.tree)
         assert chore is not None
         if session.hidden(chore):
@@ -39,17 +39,17 @@ class GoodExpert(Expert[TerminalSession]):
         return str(chore["command"]).format(path=chore["path"])
 
     def search(self, chore: Mapping[str, Any]) -> str:
-        """Returns a command that searches for the file of the chore by the word in it."""
+        """Returns a command that searches for the chore's file by the word with which the request describes it."""
         return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
 
 
 class ClumsyExpert(Clumsy[TerminalSession], GoodExpert):
-    """An expert that acts like the good one but sometimes makes :class:`Slips`, from which it then recovers."""
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Slips`) and recovers from it."""
 
     stray: str | None = None  # path of a needless file, which the next command removes
 
     def act(self, session: TerminalSession) -> str:
-        """Returns the next action, which is sometimes a mistake."""
+        """Returns the next action of the clumsy expert, which is sometimes a mistake."""
         if self.stray is not None:
             path, self.stray = self.stray, None
             return session.write("bash", f"rm {path}")

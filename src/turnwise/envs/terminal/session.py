@@ -19,8 +19,9 @@ _RULES = "You work in a folder through bash. The task is done as soon as the fol
 
 
 class TerminalSession(WorkspaceSession):
-    """A running episode in a folder. It implements ``turnwise.envs.environment.Session``. Each command runs in a new
-    shell that starts in the work folder.
+    """A running episode of ``env=terminal``. It implements ``turnwise.envs.environment.Session``.
+
+    Each command runs in a new shell that starts in the work folder.
 
     ``located`` holds the paths of the files that the policy has found. A file counts as found once an observation has
     shown which file a chore (a small file task) is about.
@@ -41,7 +42,7 @@ class TerminalSession(WorkspaceSession):
         return str(self.call(action).arguments["command"])
 
     def act(self, call: ToolCall) -> Step:
-        """Runs the command and checks whether the task is done."""
+        """Runs the policy's bash command and checks whether the task is done."""
         outcome, self.tree = self.box.run(str(call.arguments["command"]), self.tree)
         won = self.goal.missing(self.tree) == 0
         return Step(self.text_of(outcome), float(won), won, won)
@@ -50,15 +51,19 @@ class TerminalSession(WorkspaceSession):
         return refusal(error)[: self.shown]
 
     def step(self, action: str) -> Step:
-        """Applies one action as :meth:`ToolSession.step` does, and adds to ``located`` the chores' files that the
-        observation identifies.
+        """Applies one action as :meth:`ToolSession.step` does, and returns the step.
+
+        If the observation identifies the file that a chore is about, this method adds the file's path to ``located``.
         """
         step = super().step(action)
         self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, step.observation, c)}
         return step
 
     def hidden(self, chore: Mapping[str, Any]) -> bool:
-        """Returns whether the policy still has to find the chore's file. It need not if the request gives the path."""
+        """Returns whether the policy still has to find the file that the chore is about.
+
+        The result is False if the request gives the file's path.
+        """
         return chore["find"] is not None and chore["path"] not in self.located
 
     def text_of(self, outcome: CallResult) -> str:

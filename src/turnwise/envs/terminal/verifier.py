@@ -27,7 +27,7 @@ Judge = Callable[[str, str], bool]
 
 
 def effective(session: TerminalSession, action: str) -> bool:
-    """Returns whether the verifier ``effect`` accepts the action. ``session`` is not changed.
+    """Returns whether the verifier ``effect`` accepts the policy's action. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the sandbox failed.

@@ -38,7 +38,7 @@ _MISSES = 1000  # after this many boards in a row that gave no new board of the 
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """Probabilities per turn with which the clumsy scripted expert makes each kind of mistake.
+    """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn.
 
     The expert makes a mistake only while enough turns are left to win the game after it.
     """
@@ -48,7 +48,7 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[GameSession]):
-    """An expert that makes the moves of the game's solver."""
+    """An expert that makes the best moves, which the solver of the game computes."""
 
     def moves(self, session: GameSession) -> Moves:
         return solver_of(session.task).moves(session.texts())
@@ -58,7 +58,7 @@ class GoodExpert(Expert[GameSession]):
 
 
 class ClumsyExpert(Clumsy[GameSession], GoodExpert):
-    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
+    """An expert like :class:`GoodExpert` that sometimes makes a mistake (:class:`Mistakes`) and recovers from it."""
 
     def has_room(self, session: GameSession) -> bool:
         return session.horizon - len(session.taken) > self.moves(session).needed + 2

@@ -27,7 +27,7 @@ class MissingTextArenaError(InputError):
 
 
 def package() -> Any:
-    """Imports and returns the package. The import makes no network connection.
+    """Imports the package textarena and returns it. The import makes no network connection.
 
     Raises:
         MissingTextArenaError: the package cannot be imported.
@@ -42,7 +42,7 @@ def package() -> Any:
 
 
 class GameEpisode:
-    """One game as an episode. It implements ``turnwise.envs.shared_episode.Episode``.
+    """One game of textarena as an episode. It implements ``turnwise.envs.shared_episode.Episode``.
 
     Args:
         name: id of the game in the package's registry.
@@ -77,8 +77,8 @@ class GameEpisode:
         """Passes the policy's reply to the game and returns the game's answer.
 
         The game ends at a second invalid move in a row, and at a reply that the game cannot read. In both cases the
-        reward is at most 0. Without this limit, some games would reward partial results, and the policy could gain by
-        giving up.
+        reward is at most 0. Without this limit on the reward, some games would reward partial results, and the
+        policy could gain by giving up.
         """
         state = self._game.state
         try:

@@ -1,5 +1,6 @@
-"""Solvers of games of textarena. From the texts of an episode, a solver computes the best moves, and other legal moves
-that gain nothing.
+"""Solves four games of textarena.
+
+From the texts of an episode, a solver computes the best moves, and other legal moves that gain nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Moves:
 
     good: Sequence[str]
     idle: Sequence[str]
-    needed: int  # number of turns until the game is won, in the worst case
+    needed: int  # number of turns until the game is won, in the worst case; in Mastermind an estimate, at most 8
 
 
 class Solver(Protocol):
-    """Solves one game."""
+    """The interface of a solver, which computes the moves of one game of textarena."""
 
     def moves(self, texts: Texts) -> Moves:
         """Returns the moves for the last state of an unfinished episode."""
@@ -42,7 +43,7 @@ class Solver(Protocol):
 
 
 class FrozenLake:
-    """Finds the shortest paths around the holes of the board."""
+    """Solves the game FrozenLake: finds the shortest paths around the holes of the board."""
 
     _STEPS: Mapping[str, tuple[int, int]] = {"[up]": (-1, 0), "[down]": (1, 0), "[left]": (0, -1), "[right]": (0, 1)}
     _WORDS = re.compile(r"\[\s*(up|down|left|right|w|a|s|d)\s*\]", re.IGNORECASE)
@@ -69,10 +70,10 @@ def _board(text: str) -> dict[tuple[int, int], str]:
 
 
 class GuessTheNumber:
-    """Finds the number by bisection.
+    """Solves the game GuessTheNumber: finds the number by bisection.
 
-    A guess is accepted if the number of guesses that may be needed after it, in the worst case, is not greater than after
-    a guess of the middle number.
+    A guess is a good move if, in the worst case, no more guesses are needed after it than after a guess of the middle
+    number.
     """
 
     def read(self, action: str) -> str | None:
@@ -99,7 +100,7 @@ def _guesses(numbers: int) -> int:
 
 
 class TowerOfHanoi:
-    """Finds the moves that begin a shortest solution from the current board."""
+    """Solves the game TowerOfHanoi: finds the moves that begin a shortest solution from the current board."""
 
     def read(self, action: str) -> str | None:
         found = re.findall(r"\[([ABCabc])\s*,?\s*([ABCabc])\]", action)
@@ -130,7 +131,10 @@ def _hanoi(towers: Towers) -> dict[str, Towers]:
 
 
 class Mastermind:
-    """Finds the secret code by elimination. A guess is a good move if it agrees with all answers of the game so far."""
+    """Solves the game Mastermind: finds the secret code by elimination.
+
+    A guess is a good move if it agrees with all answers of the game so far.
+    """
 
     def read(self, action: str) -> str | None:
         found = re.search(r"\[(\d+(?:\s+\d+)*)\]", action)
@@ -165,7 +169,7 @@ def _written(codes: Iterable[Sequence[int]]) -> list[str]:
 
 
 def distances(goal: P, near: Callable[[P], Iterable[P]], allowed: set[P] | None = None) -> dict[P, int]:
-    """Returns the smallest number of steps to the goal from each place from which the goal can be reached.
+    """Returns the places from which the goal can be reached: place -> the smallest number of steps to the goal.
 
     Args:
         goal: the goal.

@@ -75,7 +75,9 @@ class VerifiersEnv(ReplayedEnv):
         self._rows = cache(self._listed)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns the first ``count`` rows of a split of the data set as tasks (``package.rows``).
+        """Returns the first ``count`` rows of a split of the environment's data set as tasks.
+
+        ``package.rows`` explains which rows belong to a split.
 
         Raises:
             ValueError: there is no split of this name, or the count is negative.

@@ -28,8 +28,9 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
 
 
 class _Asked:
-    """The queues between the library's rollout and the episode. The event loop must create them, because they belong to
-    the loop.
+    """Holds the queues through which the library's rollout and the episode exchange prompts and replies.
+
+    The queues must be created in the event loop, because they belong to the loop.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,7 @@ async def _next(asked: _Asked) -> tuple[Sequence[Any], Sequence[Any]] | None:
 
 
 class VerifiersEpisode:
-    """A rollout of the library as an episode. It implements ``turnwise.envs.shared_episode.Episode``.
+    """A rollout of the verifiers library as an episode. It implements ``turnwise.envs.shared_episode.Episode``.
 
     Args:
         environment: an environment of the library.
@@ -233,8 +234,8 @@ class VerifiersEpisode:
         return Response(id=uuid.uuid4().hex, created=int(time.time()), model="policy", usage=usage, message=message)
 
     def _shown(self, messages: list[Message]) -> Step:
-        """Returns a step with the environment's answer. The answer keeps its messages if some of them are tool messages
-        and the chat template shows these. Otherwise it becomes one user message.
+        """Returns a step with the environment's answer. The answer keeps its separate messages if some of them are tool
+        messages and the chat template shows tool messages. Otherwise it becomes one user message.
         """
         text = "\n".join(str(message["content"]) for message in messages)
         kept = any(message["role"] != "user" for message in messages) and templated(self.form)
