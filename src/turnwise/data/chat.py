@@ -38,7 +38,7 @@ class ChatTokens:
     """Renders and tokenises conversations with a tokenizer's own chat template.
 
     ``end_id`` is the token that closes an assistant turn. ``stop_ids`` are the ids at which sampling stops: ``end_id``, and eos
-    if it is another token. If the template closes a turn only with ordinary text, ``end_id`` is eos, which it does not write.
+    if it is another token. If a template closes turns only with plain text, ``end_id`` is eos, which the template never writes.
 
     ``options`` are passed to the template, for example ``{"enable_thinking": False}`` for Qwen3. Rollouts keep the reasoning of
     earlier turns. In demonstrations the template may drop it, and ``spines`` then warns once. If ``thinking`` is set,
@@ -97,11 +97,11 @@ class ChatTokens:
         self.stop_ids = (self.end_id,) if self._eos in (None, self.end_id) else (self.end_id, self._eos)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
-        """Returns the token ids of the history and of the generation prompt, after which the policy writes."""
+        """Returns the token ids of the conversation so far and of the generation prompt. The policy's reply follows them."""
         return self._encode(self.text(messages, tools))
 
     def text(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
-        """Returns the history and the generation prompt as the template writes them."""
+        """Returns the text that the chat template renders for the conversation so far, with the generation prompt at the end."""
         return self._render(messages, tools)
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
@@ -115,13 +115,13 @@ class ChatTokens:
         return self._close() + ids if truncated else ids
 
     def action(self, text: str) -> list[int]:
-        """Returns the ids of a demonstrated action, including the end-of-turn token."""
+        """Returns the token ids of a demonstrated assistant reply, including the end-of-turn token."""
         return list(self._encode_action(self._body(_key([_spoken(text)]))))
 
     def decode(self, action_ids: Sequence[int]) -> str:
-        """Returns the text that the environment gets of an action: no end-of-turn token, no reasoning, no outer whitespace.
+        """Returns the part of an action's text that the environment receives, without end-of-turn token and outer whitespace.
 
-        The reasoning is all text up to the last ``</think>``. Special tokens that the policy wrote inside its action are kept.
+        The reasoning, which is all text up to the last ``</think>``, is left out. Special tokens inside the action are kept.
         """
         return self.written(action_ids).rpartition("</think>")[2].strip()
 
@@ -162,15 +162,16 @@ class ChatTokens:
         return spines
 
     def reply(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Spine:
-        """Returns the last assistant turn with its whole rendered history, as a spine that has only this turn."""
+        """Returns a spine whose only turn is the last assistant turn. The tokens before it are the whole rendered history."""
         spine = self._split(messages, tools, last=True)[-1]
         return Spine(spine.ids, spine.turns[-1:])
 
     def _split(
         self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False, last: bool = False
     ) -> list[Spine]:
-        """Splits a trajectory at each turn whose rendered history differs from the spine so far. It compares before all turns if
-        ``each`` is set, else before those of ``compared``, but never if thinking is kept. ``last`` renders only the last turn.
+        """Splits a trajectory into spines. A new one begins before a turn whose rendered history differs from the spine so far.
+        All turns are checked if ``each`` is set, else those of ``compared``, but none if thinking is kept. If ``last`` is set
+        and thinking is not kept, only the last turn is rendered.
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:
@@ -232,7 +233,7 @@ class ChatTokens:
         return self._eos, ""
 
     def _body_uncached(self, spoken: str) -> str:
-        """Returns the text that the policy must write for the assistant message ``spoken`` (by ``_key``), without end of turn."""
+        """Returns the text, without end of turn, that the policy must write for ``spoken``, an assistant message as JSON."""
         (message,) = json.loads(spoken)
         calls = message.get("tool_calls") or ()
         answers = [{"role": "tool", "content": "v", "tool_call_id": call.get("id")} for call in calls] or [_ANSWER]
@@ -256,7 +257,7 @@ class ChatTokens:
         return text[len(self._opening) : len(text) - len(tail)]
 
     def _bridge_uncached(self, observation: str) -> str:
-        """Returns the text between two actions, given the messages of the observation as a text that ``_key`` made."""
+        """Returns the template's text between two actions. ``observation`` holds the messages between them, as JSON."""
         answer = json.loads(observation)
         try:
             tail = self._cut([_ASKED, _spoken(_SPOKEN), *answer])[1]
@@ -275,7 +276,7 @@ class ChatTokens:
         return encoded(self.tokenizer, text)
 
     def _encode_after_uncached(self, text: str) -> tuple[int, ...]:
-        """Returns the ids of a text after an end-of-turn token. At the start of a text, some tokenizers would give other ids."""
+        """Returns the token ids of a text after an end-of-turn token. Some tokenizers give other ids at the start of a text."""
         return tuple(self._encode(self._end + text)[1:])
 
     def _encode_action_uncached(self, body: str) -> tuple[int, ...]:

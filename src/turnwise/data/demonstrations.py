@@ -44,14 +44,14 @@ class Demonstrations:
         self.chat = chat
         self.names = Names(folder)
         self._kept: DiskList[Demonstration] = DiskList(folder)
-        self._starts = array("Q", [0])  # number of turns before each trajectory; the last element counts all turns
-        self.histories = array("I")  # number of tokens before each turn
-        self.ends = array("I")  # number of tokens up to the end of each turn
+        self._starts = array("Q", [0])  # for each trajectory, the number of turns in earlier ones; the last counts all
+        self.histories = array("I")  # for each turn, the number of tokens before it in its spine
+        self.ends = array("I")  # for each turn, the number of tokens of its spine up to the turn's end
         self.number = lru_cache(maxsize=_NEAR)(self.names.place)
         self._near = lru_cache(maxsize=_NEAR)(self._kept.__getitem__)
 
     def add(self, trajectory: Trajectory, shown: Trajectory | None = None, check: Check | None = None) -> None:
-        """Adds a trajectory.
+        """Adds an expert trajectory and its tokens at the end of the list.
 
         Args:
             trajectory: the trajectory to keep.
@@ -94,7 +94,7 @@ class Demonstrations:
         return self._near(number)
 
     def named(self, name: str) -> Trajectory | None:
-        """Returns the trajectory with this id, or None if there is none."""
+        """Returns the trajectory whose id is ``name``, or None if there is none."""
         number = self.number(name)
         return None if number is None else self[number].trajectory
 
@@ -108,9 +108,9 @@ class Demonstrations:
 
     @property
     def starts(self) -> Sequence[int]:
-        """Number of turns before each trajectory; the last element is the number of all turns."""
+        """For each trajectory, the number of turns in all earlier trajectories. The last element counts all turns."""
         return self._starts
 
     def of_turn(self, place: int) -> int:
-        """Returns the number of the trajectory that contains turn ``place``. Turns are numbered over all trajectories."""
+        """Returns the number of the trajectory that contains turn ``place``. Turn numbers run over all trajectories."""
         return bisect_right(self._starts, place) - 1

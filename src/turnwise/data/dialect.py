@@ -84,7 +84,8 @@ def uses_tools(trajectory: Trajectory) -> bool:
 
 
 def dialect_of(chat: ChatTokens, as_text: bool = False, form: Format | None = None) -> Dialect:
-    """Returns the dialect for the chat template of ``chat``: what the template leaves out, and the format of calls.
+    """Returns the :class:`Dialect` for the chat template of ``chat``. It says what the template leaves out and in which
+    format tool calls are written.
 
     Args:
         as_text: whether tools and calls are written as text even if the template can show them.
@@ -136,8 +137,8 @@ def _result() -> Message:
 
 
 def _shown(chat: ChatTokens, messages: Sequence[Message], tools: Sequence[Any], what: str) -> str:
-    """Returns an empty text if the rendered messages contain the text ``what``. Otherwise returns the reason in
-    brackets, which is appended to a message.
+    """Returns an empty text if the rendered messages contain the text ``what``. Otherwise returns the reason why they
+    do not, in brackets, so that it can be appended to an error message.
     """
     try:
         return "" if what in chat.text(messages, tools) else " (they are left out)"

@@ -68,8 +68,8 @@ class DiskList(Sequence[T], Generic[T]):
 
 
 class Names:
-    """A list of texts on disk that finds the text of an index and the index of a text. It needs 24 bytes of memory for
-    each text, whatever its length.
+    """A list of texts on disk that can find the index of a text. It needs 24 bytes of memory for each text, whatever
+    the text's length.
 
     A text is found by a digest of 64 bits. Texts with the same digest are read from the disk and compared, so they are
     not confused.
@@ -87,7 +87,7 @@ class Names:
             self._sort()
 
     def place(self, name: str) -> int | None:
-        """Returns the first index of the text, or None if it was never added."""
+        """Returns the first index of the text ``name`` in the list, or None if the text was never added."""
         digest = _digest(name)
         wanted = np.uint64(digest)
         begin = int(np.searchsorted(self._digests, wanted))

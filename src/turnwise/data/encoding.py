@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-EACH = 64  # number of first turns of a trajectory; the history before each of them is compared
+EACH = 64  # for so many first turns of a trajectory, the rendered history is compared with the token ids (``compared``)
 
 
 class ChatTemplateError(InputError):
@@ -32,8 +32,8 @@ def rendered(
     """Returns the text that the chat template makes of messages, with the generation prompt if ``prompt`` is True.
 
     Raises:
-        ChatTemplateError: the template refuses the messages, or exceeds its time or memory limits. The message contains
-            ``name``, the name of the model.
+        ChatTemplateError: the template refuses the messages, or exceeds its time or memory limits. The error message
+            contains ``name``, the name of the model.
     """
     try:
         with rendering():
@@ -77,11 +77,12 @@ class Spine:
 
 
 def compared(count: int) -> set[int]:
-    """Returns the indices of those turns before which the rendered history is compared with the token ids.
+    """Returns the indices of those turns of a trajectory whose rendered history is compared with the trajectory's token
+    ids. ``count`` is the number of turns.
 
-    A trajectory of ``count`` turns is compared before the first ``EACH`` turns, then before turns whose index grows by
-    a factor of 1.5, and before the last turn. So the total length of the compared histories stays small. If a template
-    rewrites a turn, the turn is also rewritten in all later histories, so the next comparison finds the change.
+    The function selects the first ``EACH`` turns, later turns whose index grows by a factor of 1.5 each time, and the
+    last turn. So the total length of the compared histories stays small. If a template rewrites a turn, the turn is
+    also rewritten in all later histories, so the next comparison finds the change.
     """
     found, turn = set(range(min(count, EACH))), float(EACH)
     while turn < count:

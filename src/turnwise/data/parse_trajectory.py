@@ -13,7 +13,8 @@ from turnwise.text import parse_json
 from turnwise.types import Pivot, Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
-MOST = 20_000  # largest number of messages of a trajectory; so many exceed any context, but are rendered within seconds
+# largest number of messages of a trajectory; they exceed any model's context, but can still be rendered within seconds
+MOST = 20_000
 _TEXTS = (
     "name",
     "tool_call_id",
@@ -263,7 +264,7 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy without the keys that hold null. Parquet files store null for absent keys."""
+    """Returns a copy of ``mapping`` without the keys whose value is null. Parquet files store null for absent keys."""
     return {key: value for key, value in mapping.items() if value is not None}
 
 
@@ -271,7 +272,7 @@ def from_text(text: str, what: str) -> Any:
     """Returns the value of a JSON text.
 
     Raises:
-        UnusableError: the text is not JSON. The message uses ``what`` as the name of the text.
+        UnusableError: the text is not JSON. The error message uses ``what`` as the name of the text.
     """
     try:
         return parse_json(text)

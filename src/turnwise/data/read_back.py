@@ -1,4 +1,4 @@
-"""Checks that demonstrated replies can be read back from the text that the chat template renders for them."""
+"""Checks that demonstrated replies can be parsed again from the text that the chat template renders for them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from turnwise.types import Trajectory
 
 
 def check_read_back(dialect: Dialect, trajectory: Trajectory, actions: Sequence[str]) -> str:
-    """Checks that the text and the calls of each demonstrated reply can be read back from the reply that the chat
-    template renders. Returns a message about the first reply that fails, or an empty text if none fails.
+    """Checks that parsing each rendered reply gives the tool calls of the demonstrated reply. If the demonstrated reply
+    has no calls, the rendered reply must contain its text. Returns a message about the first reply that fails the
+    check, or an empty text if none fails.
 
     Args:
-        dialect: the dialect, whose format is used to parse the calls.
+        dialect: what the chat template leaves out, and the format in which the tool calls are parsed.
         trajectory: the trajectory as it was read from the file.
         actions: the rendered replies of the trajectory, in order.
     """

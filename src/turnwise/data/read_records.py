@@ -211,7 +211,7 @@ class _Array:
         self.text, self.at, self.line, self.more = "", 0, 1, True
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Yields a pair ``("file:number", item)`` for every item. An unusable item is replaced by an UnusableError."""
+        """Yields a pair ``("file:number", item)`` for each array item. An UnusableError replaces an unusable item."""
         self._take("[")
         if self._next() == "]":
             self._take("]")
@@ -271,7 +271,7 @@ class _Array:
         return found
 
     def _next(self) -> str:
-        """Skips whitespace and returns the next character, or an empty text at the end of the file."""
+        """Skips whitespace and returns the file's next character, or an empty text at the end of the file."""
         while True:
             at = skip_space(self.text, self.at)
             self._pass(at)

@@ -30,8 +30,8 @@ class TurnInContext:
 
 
 def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
-    """Returns one step for each assistant turn of a trajectory, in order. A pivot has only one step, its last assistant
-    turn.
+    """Returns one step for each assistant turn of a trajectory, in order. A trajectory that is a pivot has only one
+    step, its last assistant turn.
 
     The reasoning is the value of the message's key ``reasoning_content``, ``reasoning`` or ``thinking``. If there is no
     such key, it is the thinking block at the start of the message's content. Tool calls that are written in the content

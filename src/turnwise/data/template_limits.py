@@ -23,14 +23,14 @@ from jinja2.compiler import CodeGenerator, Frame
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
 
-SECONDS = 4.0  # processor time for one render, and for all test renders of a template together
+SECONDS = 4.0  # limit of the processor time of one render, and of all test renders of a template together
 GROWTH = 4 * 2**30  # bytes by which the process may grow during a render
 LONGEST = 2**23  # largest length of a text in characters; a tokenizer takes about 2 s and 500 MB for it
-_LONG = 2**20  # largest length in characters of a text that is passed to a function
-_NUMBER = 10**6  # largest number that is passed to a function
+_LONG = 2**20  # largest length in characters of a text that a template may pass to a function
+_NUMBER = 10**6  # largest number that a template may pass to a function
 _DATE = 200  # largest length of a date format in characters
 _BITS = 4096  # largest number of bits of an integer
-_LOOK = 0.1  # seconds between two checks
+_LOOK = 0.1  # seconds between two checks of the time and memory of running renders
 _GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters, which are slow on long texts or random
 _REFUSED = {"translate", "maketrans"}  # removed methods: they may replace each character by a text of any length
 _QUICK = {  # names of functions that only copy a text, so they may get long texts; "" stands for macros
@@ -98,8 +98,8 @@ class _Generator(CodeGenerator):
 
 
 class _Filters(dict[str, Callable[..., Any]]):
-    """A dictionary of Jinja's filters. It makes each filter check its arguments before it runs. This also holds for
-    filters that are added later.
+    """A dictionary of Jinja's filters. Each filter in it, whenever it was added, checks the size of its arguments
+    before it runs.
     """
 
     def __setitem__(self, name: str, known: Callable[..., Any]) -> None:
@@ -184,7 +184,7 @@ def _check(name: str, *values: Any) -> None:
 
 
 def _unfolded(value: Any, known: dict[int, int]) -> int:
-    """Returns the number of values in a nested value. A list that occurs several times in it is counted each time.
+    """Returns the number of values in a value with nested lists. A list that occurs several times counts each time.
 
     ``known`` holds the numbers that were already computed, by the ``id`` of the list.
 
@@ -287,7 +287,7 @@ def _resident() -> int:
     """Returns the resident memory of this process in bytes."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):  # no such file system
+    except (OSError, ValueError, IndexError):  # a system without /proc
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

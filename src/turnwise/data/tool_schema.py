@@ -86,7 +86,7 @@ def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> l
 
 
 def check_tool(tool: Any) -> str | None:
-    """Returns a message about what is wrong with the definition of a tool, or None if the definition can be used."""
+    """Returns a message about the first mistake in the definition of a tool, or None if the definition can be used."""
     if not isinstance(tool, Mapping) or not isinstance(function_of(tool).get("name"), str):
         return "a tool must be an object with a name, as {'type': 'function', 'function': {'name', 'parameters'}}"
     parameters = function_of(tool).get("parameters")
@@ -97,7 +97,9 @@ def check_tool(tool: Any) -> str | None:
 
 
 def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
-    """Returns a message about the first part of a schema that :func:`check_value` cannot use; None if there is none."""
+    """Returns a message about the first part of a JSON schema that :func:`check_value` cannot use, or None if it can
+    use the whole schema.
+    """
     for key, kind, what in (
         ("properties", Mapping, "an object"),
         ("required", list, "a list"),
@@ -121,7 +123,9 @@ def _check_schema(schema: Mapping[str, Any], where: str) -> str | None:
 
 
 def check_value(value: Any, schema: Mapping[str, Any], where: str) -> list[str]:
-    """Returns a message for each place where ``value`` violates ``schema``. ``where`` is the value's name in them."""
+    """Returns a message for each place where ``value`` violates the JSON schema ``schema``. In the messages, the value
+    has the name ``where``.
+    """
     wanted = schema.get("type")
     types = [wanted] if isinstance(wanted, str) else list(wanted or ())
     if types and not any(_is(value, name) for name in types):

@@ -55,7 +55,9 @@ class DataError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The result of reading trajectory files: the usable trajectories in file order, and the problems of the others."""
+    """The result of reading trajectory files: the usable trajectories in file order, and a description of each unusable
+    trajectory.
+    """
 
     trajectories: tuple[Trajectory, ...]
     problems: tuple[BadTrajectory, ...] = ()
@@ -94,8 +96,8 @@ def each_trajectory(
     strict: bool = False,
     max_line_bytes: int = MAX_BYTES,
 ) -> tuple[BadTrajectory, ...]:
-    """Passes every usable trajectory of the files to ``take``, one at a time in file order, and returns the problems of
-    the unusable ones.
+    """Passes every usable trajectory of the files to ``take``, one at a time in file order. Returns a description of
+    each unusable trajectory.
 
     Args:
         take: a function that receives a trajectory. It may raise UnusableError to refuse the trajectory.
@@ -153,8 +155,8 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory], key
         keys: all keys that the messages may have. None means that the keys are first collected from all messages.
 
     Raises:
-        DataError: the file cannot be written; an existing file is unchanged.
-        OSError: the disk is full; an existing file is unchanged.
+        DataError: the file cannot be written. If a file of this name exists, it is unchanged.
+        OSError: the disk is full. If a file of this name exists, it is unchanged.
     """
     path = Path(path)
     if keys is None:

@@ -64,10 +64,10 @@ class ChatClient:
         backoff: pause before the second request in seconds. It doubles for each further request, with random jitter.
         give_up_after: number of consecutive failed questions after which no request is sent for ``cooldown`` seconds,
             so that a dead endpoint does not block a run.
-        cooldown: see ``give_up_after``.
+        cooldown: length in seconds of the pause that ``give_up_after`` causes.
         price_in: price per million prompt tokens, for the report and the budget.
         price_out: price per million completion tokens.
-        budget: amount of money after which no request is sent; None: no limit.
+        budget: amount of money after which no request is sent. None means that there is no limit.
     """
 
     url: str

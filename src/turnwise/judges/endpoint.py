@@ -39,7 +39,7 @@ class EndpointJudge:
         model: name of the judging model at the endpoint. It is part of the cache key, so different models need
             different names.
         rubric: name of a rubric in ``judges/rubrics``.
-        cache: path of the file that caches scores; None: no cache.
+        cache: path of the file that caches scores. None means that scores are not cached.
         structured: how the server is asked for JSON; use ``none`` for a server that refuses ``response_format``.
         temperature: sampling temperature of the judging model.
         max_tokens: maximum length of an answer in tokens. A model that reasons first needs many tokens.
@@ -73,7 +73,7 @@ class EndpointJudge:
         self._rubric = load_rubric(self.rubric)
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
-        """Starts to score a candidate and returns at once. The future's result is the score, or None if it failed.
+        """Starts to score a candidate and returns at once. The future's result is the score; None if scoring failed.
 
         Raises:
             InputError: the cache cannot be opened. This can happen only at the first candidate.
@@ -174,7 +174,7 @@ class EndpointJudge:
         return snap(self._keep(key, {"score": raw})["score"]), ""
 
     def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Returns the body of a request with these chat messages.
+        """Returns the body of a request with the chat messages ``messages``.
 
         The cache key is computed from such a body too. Its messages then contain an empty code instead of a random one.
         """

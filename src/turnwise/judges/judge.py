@@ -12,7 +12,8 @@ from turnwise.types import Message, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A reply of the policy that is to be scored, with its context and reference.
+    """A reply of the policy that a judge is to score, with the conversation before the reply and the reference
+    (rationale and correct tool calls).
 
     ``id`` is only a label. Scores depend only on the content, so candidates that differ only in ``id`` share one
     request.
@@ -36,7 +37,7 @@ class Judge(Protocol):
     """
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
-        """Starts to score a candidate and returns at once. If the endpoint fails, the future's result is None."""
+        """Starts to score a candidate and returns at once. The future's result is the score; None if scoring failed."""
         ...
 
     def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
@@ -48,7 +49,7 @@ class Judge(Protocol):
         ...
 
     def close(self) -> None:
-        """Cancels all scoring that is still running. The futures of these candidates get the result None."""
+        """Cancels all scoring that is still running. The futures of the cancelled candidates get the result None."""
         ...
 
 

@@ -25,7 +25,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(slots=True)
 class OfflineJudge:
-    """Computes the rubric of App. B.2 (AWPO, arXiv:2512.19126) by rules. This is the default judge.
+    """Scores replies by rules that follow the rubric of AWPO (arXiv:2512.19126, App. B.2). This is the default judge.
 
     The score is snap(clip(s + ``bias`` + ``noise`` z)). Here s is the result of :func:`grade`, clip limits the sum to
     [0, 1], and :func:`snap` rounds it to a tier. z is a standard normal random number, whose seed depends on ``seed``
@@ -117,8 +117,9 @@ def dimensions(candidate: Candidate) -> Grades:
     - tools: the same formula, for the tool names of the reply's calls and of the true calls instead of words;
     - parameters: 2 e / (a + b), where the reply's calls have a parameters in total, the true calls have b, and e
       parameters are equal under the best one-to-one match of calls of the same tool;
-    - conduct: 1 - s / c, where the reply has c calls, and s is the greater of two numbers: the calls beyond the number
-      of true calls, and the repeated calls. For a reply without calls it is 1 if there are no true calls, otherwise 0.
+    - conduct: 1 - s / c, where the reply has c calls, and s is the greater of two numbers: by how many c exceeds the
+      number of true calls, and how many of the reply's calls repeat an earlier call. Without calls in the reply,
+      conduct is 1 if there are no true calls, otherwise 0.
     """
     reasoning = None
     if candidate.reference is not None:
@@ -183,5 +184,7 @@ def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
 
 
 def _same(a: object, b: object) -> bool:
-    """Returns whether two values have the same JSON text. Unlike in Python, true and 1 differ, and so do 1 and 1.0."""
+    """Returns whether two values have the same JSON text. True does not equal 1, and 1 does not equal 1.0, unlike in
+    Python.
+    """
     return calls_text([ToolCall("", {"": a})]) == calls_text([ToolCall("", {"": b})])

@@ -51,8 +51,8 @@ def question(
     The system message contains only the rubric, so that a server can cache it for all candidates.
 
     Args:
-        rubric: the rubric.
-        candidate: the candidate.
+        rubric: the scoring instructions for the model.
+        candidate: the policy's reply that is to be scored, with its reference.
         code: random text in the markers around each untrusted text.
         section: function that puts markers around an untrusted text; its arguments are name, text and code.
     """

@@ -130,10 +130,12 @@ async def write_rationales(
 def write_reasoned(path: Path, trajectories: Iterable[Trajectory], written: Written) -> None:
     """Writes trajectories to a file, with their rationales as ``reasoning_content`` of the assistant messages.
 
-    A message stays unchanged if it already has reasoning, or if it has no rationale. The file is replaced atomically.
+    A message stays unchanged if it already has a ``reasoning_content``, or if no rationale was written for it. The file
+    is replaced atomically.
 
     Raises:
         InputError: the file cannot be written.
+        OSError: the disk is full.
     """
     write_trajectories(path, [_reasoned(trajectory, written) for trajectory in trajectories])
 

@@ -1,4 +1,4 @@
-"""Counts the requests to an endpoint and computes their faults by kind, tokens, cost, latencies and rates."""
+"""Counts requests to an endpoint, their tokens and their faults of each kind. Computes cost, latencies and rates."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Advantage(Protocol):
     A rule that compares all trees of an update also implements :class:`BatchAdvantage`.
     """
 
-    wants_refill: bool  # whether other states replace trees whose weights are all 0, up to a limit
+    wants_refill: bool  # whether trees from other states replace trees in which every turn has weight 0, up to a limit
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit: ...
 
@@ -34,9 +34,9 @@ class Credited:
 class BatchAdvantage(Protocol):
     """An advantage rule that needs all trees of an update at once, or values from earlier updates.
 
-    The rule itself has no state. The loop stores the ``memory`` that the rule returned for the previous update (empty
-    at first) and passes it in. If trees without a learning signal are replaced, the loop calls the rule again for the
-    larger batch, with the same memory.
+    The rule itself has no state. The training loop stores the ``memory`` that the rule returned for the previous update
+    (empty at first) and passes it in. If trees without a learning signal are replaced, the loop calls the rule again
+    for the larger batch, with the same memory.
     """
 
     def over(
@@ -47,8 +47,8 @@ class BatchAdvantage(Protocol):
 def credit_all(
     rule: Advantage, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]
 ) -> Credited:
-    """Returns the credit of all trees of an update. A :class:`BatchAdvantage` is called once, other rules once per
-    tree.
+    """Returns the credit (advantage and weight of each turn) of all trees of an update. A :class:`BatchAdvantage` is
+    called once, other rules once per tree.
     """
     if isinstance(rule, BatchAdvantage):
         return rule.over(trees, rewards, memory)
@@ -56,12 +56,12 @@ def credit_all(
 
 
 def spread(tree: RolloutTree, leaf_advantage: Mapping[int, float]) -> Credit:
-    """Returns the credit of every turn, given the advantages of some leaves (turn index -> advantage).
+    """Returns the credit (advantage and weight) of every turn of a tree, given the advantages of some leaves.
 
-    A turn receives the sum of the advantages of the leaves below it. So in a tree that branches only at its root, every
-    turn of a path has the advantage of the path's leaf. In other trees, a turn that several paths share gets the sum of
-    the gradients that a separate copy in each path would get. The weight of a turn is 1 if ``leaf_advantage`` has a
-    leaf below it, else 0.
+    ``leaf_advantage`` maps the turn index of a leaf to the leaf's advantage. A turn receives the sum of the advantages
+    of the leaves below it. So in a tree that branches only at its root, every turn of a path has the advantage of the
+    path's leaf. In other trees, a turn that several paths share gets the sum of the gradients that a separate copy in
+    each path would get. The weight of a turn is 1 if ``leaf_advantage`` has a leaf below it, else 0.
     """
     return spread_turns(tree, {leaf: [value] * len(tree.path(leaf)) for leaf, value in leaf_advantage.items()})
 
@@ -82,10 +82,11 @@ def spread_turns(tree: RolloutTree, path_advantage: Mapping[int, Sequence[float]
 
 
 def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, float]:
-    """Returns the reward ``name`` of every leaf whose environment did not fail (turn index -> reward).
+    """Returns the reward called ``name`` of every leaf of a tree whose environment did not fail, as a mapping from the
+    leaf's turn index to the reward.
 
     Raises:
-        ValueError: there is no such reward, or the number of its values is not the number of leaves.
+        ValueError: ``rewards`` has no such name, or the number of values is not the number of leaves.
     """
     leaves = tree.leaves()
     if name not in rewards:
@@ -118,11 +119,11 @@ def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, 
 
 
 def mean(values: Collection[float]) -> float:
-    """Returns the arithmetic mean; the sum is rounded only once (``math.fsum``)."""
+    """Returns the arithmetic mean of ``values``. The sum is rounded only once (``math.fsum``)."""
     return math.fsum(values) / len(values)
 
 
 def std(values: Collection[float]) -> float:
-    """Returns the population standard deviation."""
+    """Returns the population standard deviation of ``values``."""
     centre = mean(values)
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / len(values))

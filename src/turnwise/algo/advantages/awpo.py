@@ -23,7 +23,7 @@ class _Group:
     ratio: float | None  # rho (Eq. 20); None if the judge gave no score for one of the leaves
     a_out: _Leaves
     a_mix: _Leaves | None  # None if the judge gave no score for one of the leaves
-    agreement: float | None  # correlation of outcome and reasoning; None if one of them does not vary
+    agreement: float | None  # correlation of outcome and reasoning reward; None if one of them does not vary
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,14 @@ class Awpo:
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
         """Returns the credit of one tree as if it were the only tree of the first update.
 
-        In that case R_max is the mean outcome of this tree, so w = 0 if ``saturation`` is True.
+        In that case R_max (the highest mean outcome so far) is the mean outcome of this tree. So the judge's scores are
+        not used (w = 0) if ``saturation`` is True.
         """
         return self.over([tree], [rewards], {}).credits[0]
 
     def over(self, trees: Sequence[RolloutTree], rewards: Sequence[Rewards], memory: Mapping[str, float]) -> Credited:
-        """Returns the credit of all trees of an update, the new memory (R_max so far) and the metrics to log.
+        """Returns the credit of all trees of an update, the new memory (R_max, the highest mean outcome so far) and the
+        metrics to log.
 
         Raises:
             ValueError: the outcome is missing or not finite for a valid leaf, or ``reasoning`` is infinite.
@@ -170,7 +172,7 @@ class Awpo:
         return _Group(centre, s_out, ratio, a_out, self._normalised(mixed), self._agreement(outcome, reasoning))
 
     def _agreement(self, outcome: _Leaves, reasoning: _Leaves) -> float | None:
-        """Returns the correlation of outcome and reasoning in a group, or None if one of them does not vary.
+        """Returns the correlation of outcome and reasoning reward in a group, or None if one of them does not vary.
 
         The paper's Assumption 3.2 takes this correlation to be at least 0.
         """
@@ -203,7 +205,7 @@ class Awpo:
         return self.alpha_prio if self.tau_low < group.mean < self.tau_high else self.alpha_base
 
     def _credit(self, tree: RolloutTree, group: _Group | None, weight: float) -> Credit:
-        """Returns the credit of a tree (Eq. 23), with A_out and A_mix added as views for diagnostics."""
+        """Returns the credit of a tree (Eq. 23). Its ``views`` hold A_out and A_mix, for diagnostics."""
         if group is None:
             return spread(tree, self._untaught(tree))
         a_out, a_mix = group.a_out, group.a_mix or group.a_out
@@ -225,7 +227,7 @@ class Awpo:
             return {}
         trained = [group for group, _, trained in found if trained]
         ratios = [group.ratio for group in trained if group.ratio is not None]
-        # Groups with equal outcomes are left out: A_out is 0 there and rho is 1 or 0, so the gate decides nothing.
+        # Groups with equal outcomes are left out. Their A_out is 0 and their rho is 1 or 0, so the gate has no effect.
         varied = [group.ratio for group, _, _ in found if group.ratio is not None and group.spread > self.tolerance]
         agreed = [group.agreement for group, _, _ in found if group.agreement is not None]
         return {
@@ -243,7 +245,9 @@ class Awpo:
 
 
 def _mixed(tree: RolloutTree, rewards: Rewards, outcome: _Leaves) -> _Leaves | None:
-    """Returns R_mix = R_out + R_reasoning (Eq. 17), or None if a valid leaf has no reasoning reward."""
+    """Returns R_mix, the sum of outcome and reasoning reward of each valid leaf (Eq. 17). The result is None if a valid
+    leaf has no reasoning reward.
+    """
     if "reasoning" not in rewards or any(map(math.isnan, leaf_rewards(tree, rewards, "reasoning").values())):
         return None
     reasoning = finite_rewards(tree, rewards, "reasoning")

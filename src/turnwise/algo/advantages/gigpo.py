@@ -27,11 +27,11 @@ class GiGPO:
     anchor state, whichever rollout and turn they belong to. The rewards r_k of a path add up to its total
     (:func:`turnwise.algo.advantages.turn_rewards.payments`).
 
-    The anchor state of a turn is what the environment showed before the turn. All turns that begin at the root share
-    one anchor, as do all branches of one turn. The anchor of any other turn is the text of the last observation, as in
-    the authors' code. The same text can stand for many states of the environment ("Nothing happens.").
-    ``anchor=history`` therefore requires the same observations in the same order since the root. An observation that
-    repeats the opening does not match the root's anchor, because a tree keeps the opening as tokens only.
+    The anchor state of a turn is what the environment showed before the turn. All first turns (children of the root)
+    share one anchor. The anchor of any other turn is the text of the last observation before it, as in the authors'
+    code. The same text can stand for many states of the environment ("Nothing happens."). ``anchor=history`` therefore
+    requires the same observations in the same order since the root. If an observation repeats the opening messages,
+    the turns after it still do not share the root's anchor, because a tree stores the opening only as tokens.
 
     F_norm is the population std of the group plus ``eps``, or 1 if ``scale`` is False. A_S is 0 for a step that is
     alone at its anchor or whose anchor's returns are all equal. A turn that several leaves share is one step. The
@@ -43,7 +43,8 @@ class GiGPO:
         omega: weight of the step-relative advantage A_S; with 0 only the episode-relative advantage A_E is left.
         gamma: discount per turn.
         scale: whether F_norm is std + eps. If False, F_norm is 1, which is the paper's other choice.
-        anchor: what two turns must have in common to be compared.
+        anchor: what two turns must have in common to be compared: the last ``observation``, or the whole ``history`` of
+            observations.
         eps: added to the std.
         tolerance: std at or below which values count as equal.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.
@@ -71,7 +72,7 @@ class GiGPO:
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn of ``tree``.
+        """Returns the credit (advantage and weight) of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
@@ -87,8 +88,8 @@ class GiGPO:
         return spread(tree, {})
 
     def _relative(self, values: dict[_Key, float]) -> dict[_Key, float]:
-        """Returns (value - mean) / F_norm for each value of a group, or 0 if the group has only one value or equal
-        values.
+        """Returns (value - mean) / F_norm for each value of a group, or 0 for each value if all values are equal or if
+        the group has only one value. F_norm is the group's std + ``eps``, or 1 if ``scale`` is False.
         """
         spread_of = std(values.values()) if values else 0.0
         if spread_of <= self.tolerance:

@@ -21,7 +21,7 @@ class GroupAdvantage:
 
     Attributes:
         eps: added to the std.
-        tolerance: rewards count as equal if their std is at most this, because float rewards are never exactly equal.
+        tolerance: rewards count as equal if their std is at most this, because rounding can make equal rewards differ.
         scale: whether to divide by std + eps. Dr.GRPO (arXiv:2503.20783) does not.
         baseline: ``mean`` is the mean of the whole group. ``leave_one_out`` is the mean of the other leaves (RLOO,
             arXiv:2402.14740).
@@ -50,7 +50,7 @@ class GroupAdvantage:
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn of ``tree``.
+        """Returns the credit (advantage and weight) of every turn of ``tree``.
 
         Raises:
             ValueError: there is no reward named ``total``, it has not one value for each leaf, or a value is not

@@ -53,7 +53,7 @@ class MonteCarlo:
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn of ``tree``.
+        """Returns the credit (advantage and weight) of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.
@@ -82,8 +82,8 @@ class MonteCarlo:
 
 
 def leaf_means(tree: RolloutTree, total: dict[int, float]) -> dict[int, float]:
-    """Returns V, the mean total reward of the leaves below, for the root (key -1) and every turn on a path to a leaf of
-    ``total``. A leaf's V is its own total.
+    """Returns V of the root (key -1) and of every turn on a path to a leaf of ``total``. V of a node is the mean total
+    reward of the leaves below the node; V of a leaf is its own total.
     """
     below: dict[int, list[float]] = defaultdict(list)
     for leaf, value in total.items():

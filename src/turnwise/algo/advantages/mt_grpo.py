@@ -1,4 +1,6 @@
-"""MT-GRPO (arXiv:2505.11821): combines rewards of turns with the outcome, as published or in an unbiased form."""
+"""MT-GRPO (arXiv:2505.11821): computes advantages from the rewards of single turns and the outcome, either in the
+published form or in an unbiased form.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class MTGRPO:
     ``naive`` is the published form: A_k = A^T_k + lambda A^O before the last turn of a rollout, and lambda A^O at the
     last turn. A^T_k is the reward of turn k alone, normalised (mean and population std) over all valid rollouts of the
     tree that go on after their turn k. A^O is the outcome (the run's ``total``), normalised over all valid rollouts.
-    The paper writes this for two turns. With more turns, the usual form has separate statistics for each turn index.
+    The paper writes this for two turns. The usual extension to more turns has separate statistics for each turn index.
     The baseline is biased if the policy decides when to end (verl issue 7244), because a rollout's own action at turn k
     decides whether it enters the statistics of turn k.
 
@@ -40,9 +42,10 @@ class MTGRPO:
     outcome. If no turn has a reward, ``naive`` is lambda times the group advantage, and ``unbiased`` is lambda times
     the leave-one-out group advantage. The metric ``train/turns_paid`` is then 0, and the run warns.
 
-    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.advantage.spread`). A tree whose
-    advantages are all 0 is handled as ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves
-    whose environment failed are left out of all statistics.
+    A turn that several leaves share receives the sum of the leaves' A_k
+    (:func:`turnwise.algo.advantages.advantage.spread`). A tree whose advantages are all 0 is handled as
+    ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves whose environment failed are left out
+    of all statistics.
 
     Attributes:
         form: ``naive`` or ``unbiased``, as described above.
@@ -86,7 +89,7 @@ class MTGRPO:
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn of ``tree``.
+        """Returns the credit (advantage and weight) of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards` and

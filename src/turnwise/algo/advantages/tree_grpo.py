@@ -1,5 +1,5 @@
-"""Tree-GRPO (arXiv:2509.21240) as the TRACE paper writes it (arXiv:2606.11119, Eqs. 48-49): compares a leaf with two
-groups.
+"""Tree-GRPO (arXiv:2509.21240) as the TRACE paper writes it (arXiv:2606.11119, Eqs. 48-49): compares each leaf of a
+rollout tree with two groups of leaves.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class TreeGRPO:
     """Computes A_i = A_intra + A_inter for each valid leaf i with total reward r_i. Each part is (r_i - mean) / (std +
     eps), with the mean and the population std of one of two groups that contain the leaf.
 
-    Either part is 0 where its group's rewards are equal. The inter-tree group (for A_inter) consists of all valid
-    leaves of the prompt. The intra-tree group (for A_intra) consists of the leaves that share a prefix: with
-    ``siblings``, the leaves below the last turn at which the leaf's path branches; with ``tree``, the leaves of one
-    root rollout and of all rollouts that branched from it. A leaf that is alone in its intra-tree group has A_intra =
-    0. Turns receive the sum of their leaves' advantages. A tree whose rewards are all equal is handled as
-    ``zero_variance`` says. A tree that a gate stopped is never trained on.
+    A part is 0 if all rewards of its group are equal. The inter-tree group (for A_inter) consists of all valid leaves
+    of the prompt. The intra-tree group (for A_intra) consists of the leaves that share a prefix: with ``siblings``, the
+    leaves below the last turn at which the leaf's path branches; with ``tree``, the leaves of one root rollout and of
+    all rollouts that branched from it. A leaf that is alone in its intra-tree group has A_intra = 0. Each turn receives
+    the sum of the advantages of the leaves below it. A tree whose rewards are all equal is handled as ``zero_variance``
+    says. A tree that a gate stopped is never trained on.
 
     Attributes:
         eps: added to the std.
@@ -48,7 +48,7 @@ class TreeGRPO:
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn of ``tree``.
+        """Returns the credit (advantage and weight) of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.

@@ -1,4 +1,6 @@
-"""TreeRPO (arXiv:2506.05183) in the form given by TRACE (arXiv:2606.11119, Eqs. 45-47): compares siblings."""
+"""TreeRPO (arXiv:2506.05183) in the form given by TRACE (arXiv:2606.11119, Eqs. 45-47): compares the children of each
+node of a rollout tree with one another.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class TreeRPO:
         return self.zero_variance == "refill"
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn of ``tree``.
+        """Returns the credit (advantage and weight) of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards`.

@@ -1,4 +1,4 @@
-"""Credit from the rewards of single turns: prime-rl's ``turn_credit``, and plain rewards-to-go."""
+"""Computes advantages from the rewards of single turns: by prime-rl's ``turn_credit``, or as plain rewards-to-go."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ class TurnCredit:
     of the tree's rollouts, and each rollout has the same weight whatever its length. With gamma = 1 and no rewards
     before the end, this is the group advantage.
 
-    Turns receive the sum over the leaves below them (:func:`turnwise.algo.advantages.advantage.spread`). A tree whose
-    advantages are all 0 is handled as ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves
-    whose environment failed are left out of all statistics.
+    A turn that several leaves share receives the sum of the leaves' A_t
+    (:func:`turnwise.algo.advantages.advantage.spread`). A tree whose advantages are all 0 is handled as
+    ``zero_variance`` says. A tree that a gate stopped is never trained on. Leaves whose environment failed are left out
+    of all statistics.
 
     Attributes:
         form: ``smeared`` or ``to_go``, as described above.
@@ -100,7 +101,7 @@ class TurnCredit:
         return credit_and_tell(self, self.turn_reward, trees, rewards, memory, self.turn_offset)
 
     def __call__(self, tree: RolloutTree, rewards: Rewards) -> Credit:
-        """Returns the credit of every turn of ``tree``.
+        """Returns the credit (advantage and weight) of every turn of ``tree``.
 
         Raises:
             ValueError: see :func:`turnwise.algo.advantages.advantage.finite_rewards` and
@@ -139,7 +140,7 @@ def smeared(progress: Sequence[float], gamma: float) -> list[float]:
     """Returns the credit c_t of every turn t: the sum over k >= t of progress_k gamma^(k-t) / Z_k, where Z_k = 1 +
     gamma + ... + gamma^(k-1).
 
-    Both ``progress`` and the result have shape (K).
+    ``progress`` holds the reward of each turn of a rollout. Both ``progress`` and the result have shape (K).
 
     The turns are numbered from 1. The result has the same sum as ``progress``, because the parts of each turn's
     progress add up to that progress.

@@ -1,4 +1,4 @@
-"""The rewards of single turns, read from the environment's rewards or from keys of the turns' info."""
+"""Reads the rewards of single turns: either the environment's rewards, or the values of a key in the turns' info."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def check_discount(name: str, gamma: float) -> None:
 
 
 def rollout_moments(paths: Collection[Sequence[float]]) -> tuple[float, float]:
-    """Returns mean and population std over the turns of several paths; each path has the same weight, regardless of its
-    length.
+    """Returns the mean and the population std of the numbers in ``paths``. A path has one number for each turn of a
+    rollout. Each path has the same weight, regardless of its length.
     """
     centre = mean([mean(path) for path in paths])
     return centre, math.sqrt(mean([mean([(value - centre) ** 2 for value in path]) for path in paths]))

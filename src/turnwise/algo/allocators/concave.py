@@ -1,7 +1,8 @@
 """Distributes a budget of units (rollouts) over items (prompts or prefixes).
 
-Each further unit that an item receives gains at most as much as the unit before. Therefore the greedy choice is optimal. The
-cost of this choice is nearly linear in the number of items and in the budget.
+The gain of each further unit of an item is at most the gain of the unit before. Therefore the greedy choice, which
+always takes the unit with the greatest gain, is optimal. The cost of this choice is nearly linear in the number of
+items and in the budget.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
 
     Only units with a gain above 0 are taken. The best ``budget`` units are those whose gain is above a threshold
     (``price``). Gains are computed in growing blocks, and only for items whose last unit so far was above the
-    threshold. So few gains of units that are not taken are computed. Units whose gain equals the threshold go to the
-    items in order, and each item is filled before the next.
+    threshold. So only few gains are computed in vain. Units whose gain equals the threshold go to the items in order,
+    and each item gets all such units before the next item gets any.
 
     Args:
         gain: returns the gains of a block of units.
@@ -61,7 +62,7 @@ def greedy(gain: Gain, items: int, budget: int, width: int = 1) -> Counts:
 
 
 def even(items: int, budget: int) -> Counts:
-    """Spreads ``budget`` units evenly over the items; the first items get the remainder."""
+    """Returns the units of each item if ``budget`` units are spread evenly. The first items get the remainder."""
     counts = np.full(items, budget // items, np.int64)
     counts[: budget % items] += 1
     return counts

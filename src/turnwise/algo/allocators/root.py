@@ -68,8 +68,8 @@ def root_allocation(values: Sequence[float] | Array, budget: int) -> Counts:
 
 
 def _complete(counts_B: Counts, lone: int, pair_B: Array, high_B: Array, low_B: Array) -> None:
-    """Removes the single rollout of prompt ``lone``, or gives this prompt a second rollout, whichever loses less. The
-    total number of rollouts stays the same.
+    """Moves one rollout, so that prompt ``lone`` has no rollout or two rollouts instead of one. Of the two, it chooses
+    the move with the greater sum of gains.
     """
     others = np.flatnonzero(counts_B >= 2)
     m, high, low, pair = (x[others] for x in (counts_B, high_B, low_B, pair_B))

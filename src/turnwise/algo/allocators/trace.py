@@ -1,4 +1,6 @@
-"""TRACE (arXiv:2606.11119): spends rollouts, at roots and then prefixes, where success and failure are both likely."""
+"""TRACE (arXiv:2606.11119): spends the rollouts where success and failure are both likely. It starts rollouts first at
+the roots (initial states), and then at prefixes of these rollouts.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ class Trace:
             raise ValueError(f"prefix must be predicted or random, got {self.prefix!r}")
 
     def __call__(self, states: Sequence[State]) -> list[int]:
-        """Returns m, the number of root rollouts of each state."""
+        """Returns for each state the number m of rollouts to start from its root."""
         if not states:
             return []
         budget = 2 * len(states) if self.budget is None else self.budget

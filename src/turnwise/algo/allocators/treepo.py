@@ -47,7 +47,9 @@ class TreePO:
 
 
 def _draw(rng: random.Random, path: Sequence[int], count: int) -> list[int]:
-    """Draws ``count`` of the turns; a turn is drawn again only when all turns have been drawn equally often."""
+    """Returns ``count`` random turns of ``path``. A turn is drawn again only when all turns have been drawn equally
+    often.
+    """
     drawn: list[int] = []
     while len(drawn) < count:
         drawn += rng.sample(path, min(len(path), count - len(drawn)))

@@ -24,8 +24,8 @@ class Divergence(AtStep):
     Attributes:
         k: K, the number of turns after which the gate decides. It decides once.
         threshold: d_L, the distance below which a tree is stopped.
-        over: whether the gate also decides on a group whose rollouts have all ended by step K, as in the paper's second
-            tier.
+        over: whether the gate also decides on a group whose rollouts have all ended by step K. The paper's second tier
+            does this.
     """
 
     k: int = 10

@@ -47,12 +47,12 @@ class Gate:
 
 
 class AtStep(Gate):
-    """A gate that decides after ``k`` turns, from these first turns of the rollouts. A subclass that overrides
-    :meth:`looks_at` can decide at other steps.
+    """A gate that decides when the rollouts of a group have taken ``k`` turns. The decision is based on these turns. A
+    subclass that overrides :meth:`looks_at` can decide at other steps.
 
     ``over`` says whether the gate also decides on a group whose rollouts have all ended by then. No rollout of such a
     group is left to stop, but the group can still be left out of the update. The second tier of arXiv:2605.05802 does
-    this: it computes d_K from a buffer of finished rollouts.
+    this: it computes d_K (mean edit distance of the first K actions) from a buffer of finished rollouts.
     """
 
     __slots__ = ()
@@ -63,7 +63,7 @@ class AtStep(Gate):
         return step == self.k
 
     def decision(self, tree: RolloutTree, group: Prefixes) -> GateDecision:
-        """Returns the decision of the gate, given the first turns of a tree."""
+        """Returns the gate's decision about ``tree``. ``group`` holds the first turns of the tree's rollouts."""
         raise NotImplementedError
 
     def __call__(self, tree: RolloutTree, step: int) -> bool:
@@ -76,6 +76,8 @@ class AtStep(Gate):
 
 
 def noted(tree: RolloutTree, decision: GateDecision) -> bool:
-    """Appends a decision to ``tree.looks``, which reports read, and returns whether the decision stops the tree."""
+    """Appends a gate's decision to ``tree.looks``, which reports read, and returns whether the decision stops the
+    tree.
+    """
     tree.looks.append(decision)
     return decision.stop

@@ -20,7 +20,8 @@ class Predicted(AtStep):
     The gate uses TRACE's success predictor where Selective Rollout uses the distance between rollouts
     (arXiv:2605.05802, Eq. 2). Both estimate whether a group will contain successes and failures. The probability that
     both occur is that of arXiv:2606.11119, Eq. 12, but with a separate probability of success for each rollout. For a
-    rollout that has ended this is its reward, otherwise the predicted value of its history before its action at step K.
+    rollout that has ended, the probability is its reward. For any other rollout, it is the predicted value of the
+    rollout's history before its action at step K.
 
     Attributes:
         value: predicts the success of histories.
@@ -56,7 +57,7 @@ class Predicted(AtStep):
 
 
 def mixed_probability(success_G: Sequence[float]) -> float:
-    """Returns the probability that independent rollouts with these success probabilities contain a success and a
-    failure.
+    """Returns the probability that independent rollouts contain both a success and a failure. ``success_G`` holds each
+    rollout's probability of success.
     """
     return 1 - math.prod(success_G) - math.prod(1 - v for v in success_G)

@@ -1,4 +1,4 @@
-"""The first K steps of a group of rollouts, on which gates base their decisions."""
+"""Collects the first K turns of the rollouts of a group. Gates base their decisions on these turns."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def symbol(text: str) -> str:
 def prefixes(
     actions: Sequence[Sequence[str]], observations: Sequence[Sequence[str]], ended: Sequence[bool], step: int
 ) -> Prefixes:
-    """Returns the prefixes of a group after ``step`` turns, given the actions and observations of each rollout. Later
-    turns are not read.
+    """Returns the :class:`Prefixes` of a group of rollouts after ``step`` turns, given the actions and observations of
+    each rollout. Later turns are not read.
 
     Args:
         actions, observations: one sequence for each rollout, in order of turns.
@@ -54,11 +54,12 @@ def prefixes(
 
 
 def group_at(tree: RolloutTree, step: int, over: bool = False) -> Prefixes | None:
-    """Returns the prefixes of the rollouts of ``tree`` after ``step`` turns, or None if the gate has nothing to decide.
+    """Returns the first ``step`` turns of the rollouts of ``tree``, or None if a gate has nothing to decide.
 
     All valid rollouts of the tree must have taken that many turns or ended before; some may have taken more. The result
     is None if all rollouts have ended and ``over`` is False, if fewer than two rollouts are valid, or if rollouts
-    branched below the root. Rollouts that branched share a prefix by construction, so their agreement shows nothing.
+    branched below the root. Rollouts that branched from one turn share their first turns by construction, so the fact
+    that these turns agree shows nothing.
     """
     every = [tree.path(leaf) for leaf in tree.leaves()]
     if sum(map(len, every)) != len(tree.turns):

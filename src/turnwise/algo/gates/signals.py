@@ -3,9 +3,9 @@ disagree so far.
 
 Each signal lies in [0, 1]. For all signals but ``termination_fraction``, the least value means that the rollouts are
 alike: 1 / G for the three unique ratios (G is the number of rollouts), 0 for the others. The names of the signals are
-those of the authors' released table. Where the paper leaves a choice open, the code follows that
-table: the entropy is divided by log G, and all rollouts that have ended count as having
-the same action and observation in the signals of a single step (``turnwise.algo.gates.prefixes``).
+those of the authors' released table. Where the paper leaves a choice open, the code follows that table: the entropy is
+divided by log G, and in the signals of a single step, all rollouts that have ended count as having the same action and
+observation (``turnwise.algo.gates.prefixes``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def action_bigram_jaccard(group: Prefixes) -> float:
 
 
 def unique_prefix_ratio(group: Prefixes) -> float:
-    """Returns the number of different action prefixes divided by the number of rollouts G."""
+    """Returns the number of different sequences of first K actions divided by the number of rollouts G."""
     return _unique(group.actions)
 
 

@@ -42,7 +42,7 @@ class Correction:
     sample (``sequence``).
 
     The truncation is that of Ionides, "Truncated importance sampling" (2008). verl, SkyRL and TRL use it at the token
-    level with a cap of 2, against the mismatch between the log-probs of engine and trainer.
+    level with a cap of 2, to correct the mismatch between the log-probs of sampling engine and trainer.
 
     The mask keeps a sample only if the geometric mean of its token ratios lies in [``mask_low``, ``mask_high``]. The
     defaults are SkyRL's 0.99 and 1.01; verl suggests 0.999 and 1.001 for long outputs. A masked sample has no gradient

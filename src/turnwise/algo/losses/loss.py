@@ -154,8 +154,8 @@ def token_scale(batch: LossInputs, aggregation: Aggregation, constant_length: fl
       x samples of the token's tree);
     - ``turn_mean_token_mean``: the mean over the tokens of each turn, then the mean over all turns of the update
       (PivotRL Eq. 7);
-    - ``token_mean``: mean over all tokens of the update (DAPO);
-    - ``constant``: sum over tokens divided by (sequences x ``constant_length``), free of length bias (Dr.GRPO).
+    - ``token_mean``: the mean over all tokens of the update (DAPO);
+    - ``constant``: the sum over tokens, divided by (sequences x ``constant_length``). It has no length bias (Dr.GRPO).
 
     A token's weight scales its loss but does not change a denominator: a token of weight 1/2 counts as a whole token.
 

@@ -1,4 +1,4 @@
-"""The strict local reward: 1 only for exactly the demonstrated action."""
+"""The strict reward of a single action: 1 only if the action is exactly the demonstrated action."""
 
 from __future__ import annotations
 

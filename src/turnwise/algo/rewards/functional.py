@@ -1,4 +1,4 @@
-"""The functional local reward: 1 for any action that is equivalent to the demonstrated one."""
+"""The functional reward of a single action: 1 if the action is equivalent to the demonstrated action."""
 
 from __future__ import annotations
 

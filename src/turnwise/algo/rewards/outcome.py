@@ -26,7 +26,9 @@ class Outcome:
 
     @property
     def most(self) -> float | None:
-        """Returns the greatest possible reward: 1 for success, or None for a sum of rewards, whose bound is unknown."""
+        """Returns the greatest possible reward: 1 with ``of=won``. With ``of=return`` the result is None, because the
+        bound of a sum of the environment's rewards is unknown.
+        """
         return 1.0 if self.of == "won" else None
 
     def __call__(self, tree: RolloutTree) -> Rewards:

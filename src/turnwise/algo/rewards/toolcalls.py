@@ -25,7 +25,7 @@ class ToolCalls:
     to one with equivalent demonstrated calls (:func:`turnwise.data.toolcalls.match.equivalent`). ``strict`` is 1 if the
     calls are identical to the demonstrated calls and have the same order. If ``functional`` is 1 and ``strict`` is 0,
     the action is acceptable although it does not match exactly. An action that cannot be parsed or was cut off gets 0
-    for both. If no call was demonstrated, only an action without calls gets 1.
+    for both. If no call was demonstrated, only an action without calls gets 1 for both.
 
     Attributes:
         format: the text format of tool calls, in the policy's actions and in the demonstrations. With None, the run
@@ -46,7 +46,7 @@ class ToolCalls:
 
         Raises:
             ValueError: a rollout has more than one turn, or the state has no demonstrated action.
-            InputError: the demonstrated action is not in this format.
+            InputError: the demonstrated action is not in ``format``, the format of calls that this reward reads.
         """
         expected = self._expected(tree.state)
         form, functional, strict = [], [], []

@@ -65,7 +65,9 @@ def expert_turns(
 
 @dataclass(frozen=True, slots=True)
 class ExpertTurns:
-    """Selects every expert turn for training, without a filter. So the turns are not profiled before training."""
+    """Selects every expert turn for training, without a filter. So no actions are sampled at the turns before training
+    (``k`` is 0).
+    """
 
     source: ClassVar[Literal["expert"]] = "expert"
     k: ClassVar[int] = 0

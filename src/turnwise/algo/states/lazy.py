@@ -27,7 +27,7 @@ class LazyStates(Sequence[State]):
 
     @abstractmethod
     def place(self, state_id: str) -> int | None:
-        """Returns the index of the state with this id, or None if there is no such state."""
+        """Returns the index of the state whose id is ``state_id``, or None if there is no such state."""
 
     @abstractmethod
     def groups(self) -> NDArray[np.int64]:
@@ -98,7 +98,9 @@ def lengths_of(states: Sequence[State]) -> NDArray[np.uint32]:
 
 
 def chosen(states: Sequence[State], places: Iterable[int]) -> Sequence[State]:
-    """Returns the states with these indices, which must ascend. The result is lazy if ``states`` is lazy."""
+    """Returns the states with the indices ``places``, which must be in ascending order. The result is lazy (its states
+    are built when they are indexed) if ``states`` is lazy.
+    """
     if isinstance(states, LazyStates):
         return Chosen(states, np.fromiter(places, np.int64))
     return [states[place] for place in places]

@@ -20,8 +20,8 @@ Keep = Literal["adv", "mixed", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Pivots:
-    """Chooses the expert turns to train on by their profiles. The profile of a turn holds the rewards of actions that
-    were sampled there.
+    """Chooses the expert turns to train on by their profiles. The profile of a turn holds the rewards of the actions
+    that a policy sampled at this turn.
 
     A turn is mixed if these rewards differ. ``adv`` keeps mixed turns whose mean reward is below ``lambda_diff`` (Eq.
     5), ``mixed`` keeps every mixed turn, and ``all`` keeps every candidate (the paper's random turns). ``k`` is the
@@ -92,7 +92,7 @@ class ProfileSummary:
     states: int
     zero_signal: float  # fraction of states whose samples all have the same reward
     solved: float  # fraction of states at which every sample has the greatest reward, 1
-    miss_rate: float | None  # fraction of functionally correct samples that are not strict; None without such samples
+    miss_rate: float | None  # fraction of functionally correct samples that the strict rule rejects; None if none is
     yield_curve: tuple[tuple[float, int], ...]  # pairs of lambda_diff and the number of states that ``adv`` then keeps
 
     def result(self, kept: int) -> dict[str, float]:
@@ -102,8 +102,9 @@ class ProfileSummary:
 
 
 def summarise(profiles: Iterable[Profile], lambdas: Sequence[float] | None = None) -> ProfileSummary:
-    """Returns a summary of the profiles: how many states each ``lambda_diff`` keeps, how many states have samples that
-    all have the same reward, and how often exact matching rejects an action that is functionally correct.
+    """Returns a summary of the profiles of states. It says how many states each ``lambda_diff`` keeps, how many states
+    have samples that all have the same reward, and how often exact matching rejects an action that is functionally
+    correct.
 
     Args:
         profiles: one profile per state.

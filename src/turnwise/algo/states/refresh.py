@@ -50,7 +50,7 @@ class Refresh:
             )
 
     def decay(self, history: Sequence[float]) -> float | None:
-        """Returns the mean of ``history`` over its last window divided by the mean over its first window.
+        """Returns the mean of the last ``window`` values of ``history`` divided by the mean of the first ``window``.
 
         Args:
             history: the fraction of groups with mixed outcomes at each iteration since the last profile.
@@ -63,10 +63,10 @@ class Refresh:
         return last / first if first > 0 else None
 
     def due(self, history: Sequence[float], profiles: int) -> bool:
-        """Returns whether to profile again now.
+        """Returns whether to sample actions at all candidate states and record their rewards again now (a new profile).
 
         Args:
-            history: the fraction of mixed groups at each iteration since the last profile.
+            history: the fraction of groups with mixed outcomes at each iteration since the last profile.
             profiles: the number of profiles so far.
         """
         left = self.decay(history)

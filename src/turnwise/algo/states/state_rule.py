@@ -14,9 +14,10 @@ STD_TOLERANCE = 1e-6  # rewards with at most this std count as equal, because fl
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The rewards of K actions that the base policy sampled at one state, once by the functional and once by the strict
-    rule. The functional rule accepts every action that is equivalent to the demonstrated action. The strict rule
-    accepts only exactly the demonstrated action.
+    """The rewards of K actions that one policy sampled at one state, once by the functional and once by the strict
+    rule. The policy is the base policy, or the current policy if states are profiled again. The functional rule accepts
+    every action that is equivalent to the demonstrated action. The strict rule accepts only exactly the demonstrated
+    action.
 
     ``strict`` is empty if the rewards were read from a file that gives only a pass rate.
 
@@ -75,8 +76,8 @@ class StateRule(Protocol):
 
     @property
     def reprofile(self) -> Refresh | None:
-        """Returns the rule that decides when to profile the states again under the current policy and choose states
-        anew, or None if this never happens.
+        """Returns the rule that decides when to profile the candidate states again (under the current policy) and to
+        choose states anew, or None if this never happens.
         """
         ...
 

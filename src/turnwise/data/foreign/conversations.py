@@ -27,7 +27,7 @@ _KEPT = ("tool_calls", "tool_call_id", "name")
 
 def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the messages of a record, with the roles and keys that Turnwise uses. If the record has a text under the
-    key ``system``, this text becomes the first message.
+    key ``system`` and no system message at its start, this text becomes the first message.
 
     Raises:
         UnusableError: there is no conversation, or a turn is not usable.
@@ -50,7 +50,7 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tools_of_record(record: Mapping[str, Any]) -> list[Any]:
-    """Returns the tools of a record as they are written there, or an empty list if the record lists no tools.
+    """Returns the tools of a record in their original form, or an empty list if the record lists no tools.
 
     Raises:
         UnusableError: the tools are not a list.
@@ -80,7 +80,7 @@ def _message(turn: Any, where: str) -> dict[str, Any]:
         message["reasoning_content"] = reasoning
     if said in _CALLS:
         message |= {"content": "", "tool_calls": _calls(text, where)}
-    elif isinstance(turn.get("function_call"), Mapping):  # OpenAI's older form
+    elif isinstance(turn.get("function_call"), Mapping):  # OpenAI's older key for a single tool call
         message["tool_calls"] = [{"type": "function", "function": dict(turn["function_call"])}]
     if role != "tool":
         message.pop("name", None)  # a person's name, which no chat template shows
@@ -115,7 +115,7 @@ def _calls(text: str, where: str) -> list[dict[str, Any]]:
     the calls in the form of ``tool_calls``.
 
     Raises:
-        UnusableError: the text is not such JSON. ``where`` is the place of the text in the message.
+        UnusableError: the text is not such JSON. ``where`` names the place of the text in the error message.
     """
     try:
         value, end = decode_json(text, 0)

@@ -30,17 +30,17 @@ KEYS = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "n
 def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool = False) -> Trajectory:
     """Returns a record of a trajectory file as a Trajectory.
 
-    A record with a ``task`` is already in Turnwise's format. The environment reads the text of its replies, so ``auto``
-    leaves this text unchanged.
+    A record with a ``task`` is already in Turnwise's format. The environment reads the text of its replies, so
+    ``calls="auto"`` leaves this text unchanged.
 
     Args:
         record: a record with OpenAI's, ShareGPT's or xLAM's keys, or a pivot row. If the record could not be read, this
             argument is the UnusableError that says why, and this error is raised.
         source: the place of the record as ``file:line``. A record without an id gets an id made from it.
         calls: the format of tool calls in the text of replies.
-        keep_system: whether to keep the system message from which the tools were read. The chat template shows the
-            tools itself, in the format that the policy has learned. The message would list the tools a second time and
-            would teach another format.
+        keep_system: whether to keep the system message from which the tools were read. By default it is dropped,
+            because the chat template shows the tools itself, in the format that the policy has learned. The message
+            would list the tools a second time and would teach another format.
 
     Raises:
         UnusableError: the record has a mistake; the error describes the first mistake.

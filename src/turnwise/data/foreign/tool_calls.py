@@ -1,4 +1,6 @@
-"""Moves tool calls from the text of replies to ``tool_calls``, and the answers of several tools to messages of their own."""
+"""Moves tool calls from the text of replies to the key ``tool_calls``. If one message holds the answers of several
+tools, splits it into one message for each answer.
+"""
 
 from __future__ import annotations
 
@@ -112,8 +114,8 @@ def _with_names(text: str, tools: Sequence[Any]) -> Reply:
 
 
 def _answers(message: Mapping[str, Any], called: int) -> list[str]:
-    """Returns the answers of tools that a message holds, or an empty list if the message should stay unchanged.
-    ``called`` is the number of calls in the assistant message before it.
+    """Returns the answers of the tools in a message as separate texts, or an empty list if the message should stay
+    unchanged. ``called`` is the number of calls in the assistant message before it.
     """
     text = message["content"].strip()
     if found := _tagged(text):

@@ -57,7 +57,7 @@ def messages_of(params: Mapping[str, Any], where: str = "") -> list[dict[str, An
         where: a text that error messages put before the word ``input``.
 
     Raises:
-        UnusableError: an item has an unknown role or kind, or holds no text.
+        UnusableError: an item of the input has an unknown role or kind, or holds no text.
     """
     messages: list[dict[str, Any]] = []
     if isinstance(params.get("instructions"), str) and params["instructions"].strip():
@@ -92,7 +92,9 @@ def _count(value: Any) -> bool:
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], names: dict[Any, str], where: str) -> None:
-    """Adds one item of a row's input to ``messages``. ``names`` maps the id of each earlier call to its tool's name."""
+    """Adds one item of a pivot row's input to the chat messages ``messages``. ``names`` maps the id of each earlier
+    tool call to the name of the called tool.
+    """
     kind = item.get("type", "message")
     if kind == "message":
         role = _ROLES.get(str(item.get("role")))
@@ -138,10 +140,11 @@ def _speak(messages: list[dict[str, Any]], key: str, text: str) -> None:
 
 
 def _text(content: Any, where: str) -> str:
-    """Returns the text of an item's content, which is either a text or a list of parts whose texts are joined.
+    """Returns the text of an input item's ``content``. The content is either a text, or a list of parts whose texts are
+    joined.
 
     Raises:
-        UnusableError: a part holds no text. ``where`` is the item's name in the message.
+        UnusableError: a part holds no text. ``where`` is the name of the item in the error message.
     """
     if isinstance(content, str):
         return content

@@ -1,5 +1,6 @@
-"""The rules for pivot rows of NVIDIA-NeMo/Gym. They come from Gym's documentation (the row contract in
-``nemo-gym-pivot-datasets``) and from the code of Gym's resource server that verifies single steps of tool use.
+"""Lists the rules that pivot rows of NVIDIA-NeMo/Gym must follow. The rules come from Gym's documentation (the row
+contract in ``nemo-gym-pivot-datasets``) and from the code of Gym's resource server that verifies single steps of tool
+use.
 
 A row has three keys. ``responses_create_params`` is a request of the Responses API: the conversation before the action,
 and the tools. ``expected_action`` is one function call, several function calls, or a message. ``agent_ref`` names the
@@ -41,8 +42,8 @@ class Rule:
 
 
 def check_row(row: Mapping[str, Any], to_read: bool = False) -> None:
-    """Checks that a row keeps all rules. If ``to_read`` is True, only the rules that a row must keep to be read are
-    checked.
+    """Checks that a pivot row of NeMo Gym keeps all rules in ``RULES``. If ``to_read`` is True, only the rules that a
+    row must keep to be read are checked.
 
     Raises:
         UnusableError: the row breaks a rule; the error describes the first broken rule.
@@ -53,7 +54,7 @@ def check_row(row: Mapping[str, Any], to_read: bool = False) -> None:
 
 
 def calls_of(action: Mapping[str, Any]) -> list[Any]:
-    """Returns the tool calls of an expected action, or an empty list if the action is a message."""
+    """Returns the tool calls in a pivot row's expected action, or an empty list if the action is a message."""
     if action["type"] == "function_call_batch":
         return list(action["calls"])
     return [action] if action["type"] == "function_call" else []
@@ -79,7 +80,7 @@ def _named(row: Mapping[str, Any]) -> bool:
 
 
 def _answered(row: Mapping[str, Any]) -> bool:
-    """Returns whether each tool answer in the input comes after the call whose id it names."""
+    """Returns whether each tool result in a pivot row's input comes after the tool call whose id it contains."""
     called: set[Any] = set()
     for item in row[PARAMS]["input"]:
         if item.get("type") == "function_call":

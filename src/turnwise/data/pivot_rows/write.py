@@ -20,8 +20,8 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
     """Returns one demonstrated turn as a pivot row.
 
     Args:
-        step: the turn. The reasoning in the messages before it becomes reasoning items. The turn's own reasoning is
-            left out.
+        step: the turn. Reasoning in the messages before the turn is written as reasoning items. The turn's own
+            reasoning is left out.
         trajectory: the trajectory of the turn. Its task and success are written under ``provenance``.
         agent: name of the NeMo Gym agent that uses the row.
         rate: the pass rate of actions that were sampled at this turn, or None if no action was sampled.
@@ -74,8 +74,8 @@ def rate_keys(rate: Pivot | None) -> dict[str, float | int]:
 
 
 def rated(row: Mapping[str, Any], agent: str | None, rate: Pivot | None) -> dict[str, Any]:
-    """Returns a copy of a pivot row that has a pass rate and an agent. In the copy, the request has no keys that hold
-    null.
+    """Returns a copy of a pivot row with the pass rate ``rate`` and the agent ``agent``. The copy's request has no keys
+    with the value null.
 
     Args:
         row: the pivot row. It is not changed.

@@ -1,7 +1,7 @@
-"""Detects the format of tool calls: the format in which a chat template writes them, and the format that the replies of
-a conversation have.
+"""Detects the text format of tool calls, either from a chat template or from the replies of a conversation.
 
-For a chat template, a test conversation that has a tool call is rendered, and each parser is tried on the rendered text.
+A chat template is tested as follows: it renders a short conversation with a tool call, and each parser is tried on the
+rendered text.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _reads(text: str, name: str) -> bool:
 
 def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Format | Literal["none"]:
     """Returns the format of the tool calls that are written in the text of a conversation's replies. Returns ``none``
-    if the text has no calls, or if a message has ``tool_calls``.
+    if the text has no calls, or if a message has ``tool_calls``. Without ``tools``, calls of the formats ``llama_json``
+    and ``bfcl_python`` are not recognized.
     """
     if any(message.get("tool_calls") for message in messages):
         return "none"

@@ -17,9 +17,9 @@ def equivalent(made: Sequence[ToolCall], expected: Sequence[ToolCall], tools: Se
 
     The calls of one turn run in parallel, so their order does not matter. Each expected call must match one made call,
     and no call may be left over. Two calls match if they name the same tool and have equal arguments. Numbers are
-    compared as numbers, and whitespace at both ends of a text is ignored. An argument that is left out has the default
-    value of its schema in ``tools``. If ``tools`` is given, each made call must also fit the schema of its tool. Two
-    empty sequences are equivalent.
+    compared as numbers, and whitespace at both ends of a text is ignored. An optional argument that is left out has the
+    default value from the tool's schema in ``tools``. If ``tools`` is given, each made call must also fit the schema of
+    its tool. Two empty sequences are equivalent.
     """
     if len(made) != len(expected):
         return False

@@ -13,7 +13,7 @@ from typing import Any
 from turnwise.data.toolcalls.reply import Reply
 from turnwise.types import ToolCall
 
-MOST = 0.5  # largest possible word overlap; two texts with the same words have it
+MOST = 0.5  # largest possible word overlap of two texts; it is reached if both have the same words
 _NEAR = 1e-6  # floats that differ by less than this are equal
 
 
@@ -36,11 +36,12 @@ def accepts(made: Reply, expected: Reply, least: float) -> bool:
 
 
 def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
-    """Returns whether two calls name the same tool and have equal arguments.
+    """Returns whether two tool calls name the same tool and have equal arguments.
 
     Two objects must have the same keys, and two lists must have the same length. Two values must have the same type, so
-    1 does not equal 1.0. Two floats are equal if they differ by less than 1e-6. Two texts are compared exactly if one
-    of them has fewer than two words; otherwise they are equal if their word overlap is at least ``least``.
+    1 does not equal 1.0. As an exception, True and False in ``made`` equal 1 and 0 in ``expected``. Two floats are
+    equal if they differ by less than 1e-6. Two texts are compared exactly if one of them has fewer than two words;
+    otherwise they are equal if their word overlap (:func:`overlap`) is at least ``least``.
     """
     return made.name == expected.name and _same(dict(made.arguments), dict(expected.arguments), least)
 
@@ -71,10 +72,10 @@ def _same(made: Any, expected: Any, least: float) -> bool:
 
 
 def _all_matched(fits: Sequence[Sequence[int]]) -> bool:
-    """Returns whether each expected call can be matched to a different made call. It uses bipartite matching by
-    augmenting paths.
+    """Returns whether each expected tool call can be matched to a different call of the policy. The function computes a
+    bipartite matching by augmenting paths.
 
-    ``fits`` holds, for each expected call, the indices of the made calls that are the same call.
+    ``fits`` holds, for each expected call, the indices of the policy's calls that equal the expected call.
     """
     taken: dict[int, int] = {}
 

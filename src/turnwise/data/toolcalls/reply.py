@@ -1,4 +1,5 @@
-"""The parts of a reply (thinking, prose and tool calls), and functions that the parsers of all formats share.
+"""Defines the parts of a model's reply (thinking, prose and tool calls), and functions that all parsers of tool calls
+share.
 
 A reply is untrusted text of a model. It is never evaluated. Its size, its number of calls and the depth of its
 arguments are limited. Every mistake in a reply raises :class:`ToolCallError`.
@@ -37,10 +38,11 @@ class Reply:
 
 
 class Parser(Protocol):
-    """A function that parses a reply, whose tool calls have one format, and returns the parts of the reply.
+    """A function that parses a model's reply and returns the parts of the reply. Each parser reads one format of tool
+    calls.
 
-    ``tools`` are the tool definitions that the policy saw. The parser of a format that writes all values as text takes
-    the types of the values from these definitions.
+    ``tools`` are the tool definitions that the policy saw. If a format writes all argument values as text, its parser
+    takes the types of the values from these definitions.
 
     Raises:
         ToolCallError: the text does not follow the format.
@@ -93,11 +95,11 @@ def checked_calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def decode_json(text: str, start: int) -> tuple[Any, int]:
-    """Returns the JSON value that begins at index ``start`` of the text, or after whitespace there, and the index after
-    the value.
+    """Returns the JSON value that begins at index ``start`` of ``text``, and the index after the value. Whitespace
+    before the value is skipped.
 
     Raises:
-        ToolCallError: there is no JSON value, an object in it has a key twice, or it holds NaN or an infinite number.
+        ToolCallError: there is no JSON value, an object has a key twice, or the value contains NaN or infinity.
     """
     start = skip_space(text, start)
     try:
@@ -116,10 +118,10 @@ def skip_space(text: str, at: int) -> int:
 
 
 def expect(text: str, at: int, token: str) -> int:
-    """Returns the index after ``token``. The text must contain ``token`` at index ``at``, or after whitespace there.
+    """Returns the index after ``token``. It must begin at index ``at`` of ``text``, or after whitespace at that index.
 
     Raises:
-        ToolCallError: the text contains something else at this place.
+        ToolCallError: ``text`` contains something else at this place.
     """
     at = skip_space(text, at)
     if not text.startswith(token, at):
