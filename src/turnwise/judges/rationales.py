@@ -85,7 +85,7 @@ async def write_rationales(
         cache: cache of the answers.
         temperature: sampling temperature of the model.
         max_tokens: maximum length of an answer in tokens.
-        advance: function that is called once after each rationale, for example for a progress bar.
+        advance: function that is called once for each turn, also without a rationale, for example for a progress bar.
 
     Raises:
         CacheError: an answer could not be stored.
@@ -121,9 +121,12 @@ async def write_rationales(
                 return
             stored = cache.put(key, f"{model} {VERSION}", {"text": text})
         written.rationales[step.trajectory, step.turn] = stored["text"]
+
+    async def counted(step: DemonstratedTurn) -> None:
+        await ask(step)
         advance()
 
-    await asyncio.gather(*(ask(step) for step in wanted))
+    await asyncio.gather(*(counted(step) for step in wanted))
     return written
 
 

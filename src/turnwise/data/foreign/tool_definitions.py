@@ -45,8 +45,7 @@ def openai_tool(tool: Any) -> Any:
     if check_tool(tool) is not None:
         return tool
     function = dict(function_of(tool))
-    if function is not tool.get("function"):
-        function.pop("type", None)  # "type": "function" of the flat form
+    function.pop("type", None)  # "type": "function" of the flat form
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     return {"type": "function", "function": {**function, "parameters": _schema(parameters)}}
 

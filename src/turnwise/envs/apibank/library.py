@@ -171,13 +171,14 @@ def _book(tables: Tables, doctor: str, date: str) -> Any:
 
 
 def _search(tables: Tables, keywords: str) -> Any:
-    """Returns the description of the API whose name and description share the most words with ``keywords``.
+    """Returns the description of the API, other than this search, that shares the most words with ``keywords``.
 
     If several APIs share the same number of words with ``keywords``, the description of the first one is returned.
     """
     wanted = words(keywords)
-    best = max(APIS.values(), key=lambda api: (api.name != SEARCHER) * len(wanted & words(f"{api.name} {api.about}")))
-    if not wanted & words(f"{best.name} {best.about}"):
+    shared = {api.name: len(wanted & words(f"{api.name} {api.about}")) for api in _ALL if api.name != SEARCHER}
+    best = APIS[max(shared, key=lambda name: shared[name])]
+    if not shared[best.name]:
         raise Refused("nothing found")
     return {"name": best.name, "description": best.about, "input_parameters": list(best.parameters)}
 
