@@ -36,7 +36,8 @@ class Terminal(Console):
 def number(least: float, most: float, whole: bool = False) -> Callable[[str], Any]:
     """Returns a function that converts the text of an option to a number, for the argument ``type`` of ``argparse``.
 
-    The function refuses numbers that are not from ``least`` to ``most``. If ``whole`` is set, it accepts only integers.
+    The returned function refuses numbers below ``least`` and above ``most``. If ``whole`` is set, it accepts only
+    integers.
     """
 
     def parse(text: str) -> Any:
@@ -52,13 +53,13 @@ def number(least: float, most: float, whole: bool = False) -> Callable[[str], An
 
 
 def unwritten(error: OSError) -> str:
-    """Returns a one-line message that names the file that could not be written, and the reason."""
+    """Returns a one-line message that says which file could not be written, and why."""
     return f"{error.filename or 'a file'}: cannot be written ({error.strerror or error}); name another path"
 
 
 def until_stopped(main: Callable[[], int]) -> int:
-    """Runs ``main`` and returns its exit status. After Ctrl-C, it prints one line instead of a traceback and returns
-    130.
+    """Runs the program ``main`` and returns its exit status. If the user presses Ctrl-C, one line is printed instead of
+    a traceback, and the exit status is 130.
     """
     try:
         return main()

@@ -1,7 +1,7 @@
 """Provides the code that all clients of HTTP services share.
 
-This code checks addresses, reads API keys, and limits the size of an answer and the pause that a server may ask for. It
-also runs an event loop in a thread, so that requests proceed while the caller computes.
+This code checks addresses and reads API keys. It limits the size of a server's answer, and the time that a server may
+ask a client to wait. It also runs an event loop in a thread, so that requests proceed while the caller computes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_url(url: str, key_variable: str) -> None:
     """Refuses a URL that is not the base address of an API, or that contains a secret.
 
     Raises:
-        ValueError: the URL is refused. The message says how to correct it and does not repeat a password or a query.
+        ValueError: the URL is refused. The message says how to correct it, and does not show its password or query.
     """
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("url must not contain spaces or control characters")
@@ -53,8 +53,8 @@ def is_local(url: str) -> bool:
 
 
 def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientSession:
-    """Returns an HTTP session whose requests carry the API key ``key``. The session uses the proxies that environment
-    variables name only if the URL is on another machine.
+    """Returns an HTTP session whose requests carry the API key ``key``. If the URL is on another machine, the session
+    uses the proxies that environment variables name. If the URL is on this machine, it uses no proxy.
     """
     return aiohttp.ClientSession(
         headers={"Authorization": f"Bearer {key}"} if key else None,
@@ -65,7 +65,7 @@ def open_session(url: str, key: str | None, connections: int) -> aiohttp.ClientS
 
 
 class TooLargeError(ValueError):
-    """The answer of a server has more bytes than the client accepts."""
+    """Raised if the answer of a server has more bytes than the client accepts."""
 
 
 async def bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
@@ -105,7 +105,7 @@ def retry_after(value: str | None) -> float | None:
 
 
 class Background:
-    """Runs coroutines in a daemon thread. When the process ends, it does not wait for this thread."""
+    """An event loop that runs coroutines in a daemon thread. The process does not wait for this thread when it ends."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -113,11 +113,13 @@ class Background:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Starts ``work`` in the thread and returns its future at once."""
+        """Starts the coroutine ``work`` in the background thread, and returns its future without waiting for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self, last: Coroutine[Any, Any, Any]) -> None:
-        """Cancels the running coroutines and waits until they have ended, then runs ``last`` and stops the thread."""
+        """Cancels the running coroutines and waits until they have ended. Then it runs the coroutine ``last`` and stops
+        the background thread.
+        """
         self.submit(_cancel_others()).result()
         self.submit(last).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

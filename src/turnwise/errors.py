@@ -1,5 +1,5 @@
 """Defines the exceptions for errors that a user can correct, and for runs that end early although the code has no bug.
-The programs print the message of such an exception without a traceback.
+The command-line programs print the message of such an exception without a traceback.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from turnwise.text import plain
 
 
 class InputError(ValueError):
-    """Raised if a configuration, file or folder cannot be used. The message names it and says how to correct it. No
-    traceback is shown.
+    """Raised if a configuration, file or folder cannot be used. The message names what cannot be used and says how to
+    correct it. No traceback is shown.
 
     Control characters in the message are escaped and long lines are cut, because the message may quote a file.
     """
@@ -36,12 +36,13 @@ def refuse_twice(arguments: Iterable[str]) -> None:
 
 
 class RowsFailed(RuntimeError):
-    """Raised if some runs of a sweep did not finish. The table that the sweep prints shows which ones, and why."""
+    """Raised if some runs of a sweep did not finish. The sweep's table in the terminal shows which runs, and why."""
 
 
 class Stopped(RuntimeError):
-    """Raised if a run cannot continue, because its numbers are not usable or its machine failed. The message says why,
-    and no traceback is shown. Everything that the run has saved so far is kept.
+    """Raised if a run has to stop, for example because its gradients are not finite, its memory is not sufficient or
+    one of its processes failed. The message says why, and no traceback is shown. Everything that the run has saved so
+    far is kept.
     """
 
 

@@ -36,8 +36,8 @@ _OUT_OF_REACH = {
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to. When the block ends, the temporary file replaces ``path``; if the block
-    fails, it is removed.
+    """Yields a temporary path, to which the caller writes in a ``with`` block. When the block ends, the temporary file
+    replaces the file ``path``. If the block fails, the temporary file is removed.
 
     So ``path`` is always either the old file or the complete new one, even if the process is killed or the disk is
     full. The temporary file lies in the same folder as ``path``, because a file can only be renamed atomically within
@@ -79,7 +79,7 @@ class KeptValues(dict[str, Any]):
         self._read = len(self)
 
     def write(self) -> None:
-        """Writes the file if there are new values. If the file cannot be written, the error is ignored."""
+        """Writes the dictionary to its file if it has new values. An error in writing the file is ignored."""
         if self._path is not None and len(self) > self._read:
             with suppress(OSError), atomic_write(self._path) as part:
                 part.write_text(json.dumps({"state": self._state, "values": self}), encoding="utf-8")
@@ -87,8 +87,8 @@ class KeptValues(dict[str, Any]):
 
 
 def written(files: Iterable[Path]) -> tuple[tuple[Path, int, int, int], ...]:
-    """Returns the path, inode, modification time and size of each file. One of them changes when the file is written
-    again, so the result can be the key of a cache.
+    """Returns the path, inode, modification time and size of each file. At least one of these values changes when the
+    file is written again, so the result can be the key of a cache.
     """
     stats = [(file, file.stat()) for file in files]
     return tuple((file, stat.st_ino, stat.st_mtime_ns, stat.st_size) for file, stat in stats)
@@ -153,10 +153,10 @@ def append(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Sets the file name of every operating-system error that is raised in this block to ``path``.
+    """Sets the file name of every operating-system error that is raised in the ``with`` block to ``path``.
 
     Libraries that are not written in Python raise exceptions of their own types, whose text contains the number of the
-    operating-system error. They are replaced by an OSError with this number.
+    operating-system error. Such an exception is replaced by an OSError with this number.
     """
     try:
         yield
@@ -171,10 +171,10 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def no_room(error: OSError, folder: str | Path) -> str | None:
-    """Returns a one-line message with the file and the remedy if ``error`` means that a disk, quota or file size limit
-    is exhausted, else None.
+    """Returns a one-line message if ``error`` means that a disk is full, or that a disk quota or file size limit is
+    reached; otherwise None. The message names the file and says what to do.
 
-    The message names ``folder`` if the error itself names no file.
+    If the error itself names no file, the message names ``folder``.
     """
     remedy = _REMEDY.get(error.errno or 0)
     return (
@@ -184,8 +184,8 @@ def no_room(error: OSError, folder: str | Path) -> str | None:
 
 
 def out_of_reach(error: OSError) -> str | None:
-    """Returns a one-line message with the path and the reason if ``error`` means that a path cannot be used (for
-    example because of its permissions), else None.
+    """Returns a one-line message if ``error`` means that a path cannot be used, for example because of its permissions;
+    otherwise None. The message names the path and the reason.
     """
     why = _OUT_OF_REACH.get(error.errno or 0)
     return f"{error.filename}: {why}; correct this, or name another path" if why and error.filename else None

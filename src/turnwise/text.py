@@ -1,5 +1,5 @@
-"""Makes untrusted text safe to print in a terminal or a message: it escapes control characters, masks secrets and
-shortens the text. Parses JSON and YAML that others wrote.
+"""Makes untrusted text safe to print in a terminal or a message: control characters are escaped, secrets are masked,
+and long texts are shortened. This module also parses untrusted JSON and YAML.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LINE = 2000  # largest length in characters of one line of a message; longer lin
 # marks, which change the order in which a line is read; and single halves of a surrogate pair, which no stream can
 # encode. Newline and tab are not escaped.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_SAID = 4096  # number of bytes of a server's answer that are read for a message
+_SAID = 4096  # largest number of bytes of a server's answer that are used for a message
 _MASK = "[masked]"
 _SECRETS = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -32,7 +32,7 @@ _SECRETS = tuple(
 
 
 class TwiceError(ValueError):
-    """A JSON object has the same key twice. Python's JSON reader would silently drop the first value."""
+    """Raised if a JSON object has the same key twice. Python's JSON reader would silently drop the first value."""
 
     def __init__(self, key: str) -> None:
         super().__init__("an object names a key twice")
@@ -60,12 +60,12 @@ def plain(text: str, most: int = LINE) -> str:
 def said(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
     """Returns the answer of a server as one line for a message.
 
-    Everything that looks like a credential is masked. The ``secrets`` are masked too, because a server may repeat what
-    was sent to it.
+    Everything in the answer that looks like a credential is masked. The ``secrets`` are masked too, because a server
+    may repeat what was sent to it.
 
     Args:
         body: the body of the answer, or one of its headers.
-        secrets: the secrets that were sent; None is ignored.
+        secrets: the secrets that were sent to the server; None is ignored.
         most: largest number of characters of the line.
     """
     text = body[:_SAID].decode(errors="replace") if isinstance(body, bytes) else body[:_SAID]
@@ -100,10 +100,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def whole_characters(value: Any) -> Any:
-    """Returns the JSON value ``value`` unchanged, after checking that all texts in it can be written as UTF-8.
+    """Returns the JSON value ``value`` unchanged, after checking that all strings in it can be written as UTF-8.
 
     Raises:
-        ValueError: a text holds half of a surrogate pair, or the value is nested too deeply.
+        ValueError: a string holds half of a surrogate pair, or the value is nested too deeply.
     """
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

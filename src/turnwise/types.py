@@ -1,4 +1,4 @@
-"""The data types of the training pipeline, from expert trajectories to the update.
+"""Defines the data types of the training pipeline, from expert trajectories to the update of the policy.
 
     Trajectory -> State -> RolloutTree (of Turns) -> Credit -> Packed (rollouts.pack) -> LossInputs (algo.losses.loss)
 
@@ -28,14 +28,14 @@ class Task:
     id: str  # unique within the environment, for example "train/000123"
     split: str  # train, seen or unseen
     data: Mapping[str, Any] = field(default_factory=dict)
-    # the part of the benchmark for which success is also reported separately; empty if there are no parts
+    # the part of the benchmark to which the task belongs, for which success is also reported separately; may be empty
     subset: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Pivot:
-    """Marks a trajectory that gives only one training state: the state before its last reply. The earlier turns are the
-    history.
+    """Marks a trajectory that gives only one training state: the state before its last reply. The earlier turns of the
+    trajectory are the history of this state.
 
     Each row of a pivot file is such a trajectory. ``passed / total`` is the pass rate of the actions that were sampled
     at this state when the file was made.
@@ -47,8 +47,8 @@ class Pivot:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A demonstrated episode. Its messages are the first messages of the task, then alternately a reply of the
-    assistant and an observation.
+    """An episode that an expert demonstrated. Its messages are the first messages of the task, then alternately a reply
+    of the assistant and an observation.
     """
 
     id: str
@@ -103,7 +103,7 @@ class Turn:
     logprobs: list[float]  # log-probs of action_ids, under the policy and the sampling settings that produced them
     text: str = ""  # the action as text, which the environment received
     observation_ids: list[int] = field(default_factory=list)  # never in the loss; empty if the episode ended
-    # whether ``observation_ids`` begin a new conversation: later turns do not see the tokens before them
+    # whether ``observation_ids`` begin a new conversation; if so, later turns do not see any tokens before these
     anew: bool = False
     observation: str = ""
     done: bool = False  # whether the environment ended the episode here
@@ -135,7 +135,7 @@ class RolloutTree:
     stopped: bool = False  # whether a gate stopped this tree; no turn of a stopped tree is trained on
     # indices of the leaves whose environment failed; these leaves are left out of all statistics and of training
     invalid: set[int] = field(default_factory=set)
-    version: int = 0  # the version of the policy with which the collection began; no turn has an older one
+    version: int = 0  # the version of the policy when the tree's collection began; no turn has an older version
     looks: list[GateDecision] = field(default_factory=list)  # the gate's decisions about this tree, in order of time
 
     def leaves(self) -> list[int]:
@@ -199,16 +199,17 @@ class Credit:
 
 
 Rewards = Mapping[str, Sequence[float]]
-"""Named rewards of one tree. Each is a list aligned with ``RolloutTree.leaves()``, with NaN where a leaf has no reward.
-Most advantage rules read only ``total``. A rule that weighs several rewards reads two others: ``outcome``, which comes
-from the environment or the demonstration, and ``reasoning``, a judge's score. ``reasoning`` is NaN where the judge
-failed on a leaf, and absent if there is no judge.
+"""Maps the name of a reward to a list of its values for the leaves of one rollout tree, aligned with
+``RolloutTree.leaves()``. The value is NaN for a leaf without this reward. Most advantage rules read only ``total``. A
+rule that weighs several rewards reads two others: ``outcome``, which comes from the environment or the demonstration,
+and ``reasoning``, a judge's score. ``reasoning`` is NaN where the judge failed on a leaf, and absent if there is no
+judge.
 """
 
 Value = Callable[[Sequence[RolloutTree]], Sequence[Sequence[float]]]
-"""A function that predicts the success of histories. For each tree it returns 1 + N values: the value of the state,
-then the value after each of the N turns. The value after a turn that ended its episode has no meaning, because no turn
-follows it.
+"""A value function, which predicts the success of an episode from its history. For each tree of N turns it returns
+1 + N values: the value of the tree's root state, then the value of the history after each turn. The value after a turn
+that ended its episode has no meaning, because no turn follows it.
 """
 
 Judge = Callable[[RolloutTree], Rewards]

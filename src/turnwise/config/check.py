@@ -28,13 +28,13 @@ def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refuse
     This finds unknown and missing parameters, wrong types and wrong ``Literal`` values. A part that is a dataclass of
     Turnwise is built once, so that its own range checks run. Parts that cannot work together are reported too.
 
-    Importing torch takes two seconds. Therefore, if ``overrides`` are known, a part that needs torch is built only if
-    an override names it or if there is no other mistake. A part that no override names has the values of the
+    If ``overrides`` are known, a part that needs torch is built only if an override names it or if there is no other
+    mistake. The reason is that importing torch takes two seconds. A part that no override names has the values of the
     configuration files.
 
     Args:
         overrides: the overrides on the command line, or None if they are not known; then every part is built.
-        refused: whether the caller has already found a mistake.
+        refused: whether the caller has already found a mistake in the configuration.
 
     Raises:
         ConfigError: the configuration has a mistake. The error lists all mistakes.
@@ -62,8 +62,8 @@ def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refuse
 
 
 def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
-    """Reports top-level keys that nothing reads (for example from ``+key=...``), parts that every run needs and this
-    one lacks, and loggers and callbacks without a ``_target_``.
+    """Reports top-level keys that nothing reads (for example from ``+key=...``), parts that every run needs but that
+    are missing, and loggers and callbacks without a ``_target_``.
     """
     known = {field.name for field in fields(RunConfig)}
     extra = [str(key) for key in tree if key not in known]
@@ -82,15 +82,15 @@ def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
 
 
 def _named(path: str, keys: Sequence[str] | None) -> bool:
-    """Returns whether an override key sets the part at ``path``, a key inside this part, or a group that contains it."""
+    """Returns whether one of the override keys sets the part at ``path``, a key in it, or a group that contains it."""
     if keys is None:
         return True
     return any(f"{path}.".startswith(f"{key}.") or key.startswith(f"{path}.") for key in keys)
 
 
 def _walk(node: Any, path: str, slow: list[Waiting]) -> list[str]:
-    """Returns the mistakes of a node of the configuration and of all nodes below it. Parts that need torch are added to
-    ``slow`` instead of being built.
+    """Returns the mistakes in a node of the configuration and in all nodes below it. Parts that need torch are not
+    built but added to ``slow``.
     """
     mistakes: list[str] = []
     for key, child in _children(node):

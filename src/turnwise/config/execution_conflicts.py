@@ -16,9 +16,9 @@ def impossible_execution(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _served(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that do not work with ``engine=vllm``: a start adapter or a temperature that the vLLM server
-    would ignore or change without a message, a LoRA rank that the server cannot load, and ``engine.in_flight`` where no
-    rollout could use newer weights.
+    """Reports settings that do not work with ``engine=vllm``. They are: a start adapter, which the vLLM server would
+    ignore; a temperature that the server would change without a message; a LoRA rank that it cannot load; and
+    ``engine.in_flight`` in a run in which no rollout could change to newer weights.
     """
     if part_of(cfg, "engine") != "VllmEngine":
         return []
@@ -114,8 +114,9 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _renewed(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports settings that conflict with ``states.refresh``, which profiles the states again during training. The
-    reasons are: all states are kept anyway, no rollouts are sampled, or the engine is busy.
+    """Reports settings that conflict with ``states.refresh``, which samples actions at all states again during training
+    and then chooses new states. It conflicts if all states are kept anyway, if the run samples no rollouts, or if the
+    engine is still busy with rollouts of the next iteration.
     """
     if value_of(cfg, "states", "refresh") is None:
         return []

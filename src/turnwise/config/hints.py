@@ -1,5 +1,5 @@
-"""Suggests an existing key for an unknown one: a similar name, the same name in another group, or the key that
-corresponds to another library's term.
+"""Suggests an existing configuration key for an unknown one: a key with a similar name, a key with the same name in
+another group, or the key for a setting that has the unknown name in another library.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _lies_in(tree: Mapping[str, Any], dotted: str) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Returns ``; did you mean 'x'?`` for the most similar known name, or the list of all names if none is similar."""
+    """Returns ``; did you mean 'x'?`` for the known name closest to ``name``, or a list of all if none is similar."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.6)
     if near:

@@ -1,5 +1,5 @@
-"""Turns Hydra's errors into one clear message that names every bad override and the nearest valid name. Refuses
-overrides that Hydra would misread.
+"""Turns Hydra's errors into one clear message, which names every bad override and the nearest valid name. This module
+also refuses overrides that Hydra would misread.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _OPTIONAL = (*_SEVERAL, "experiment", "debug")  # groups from which a run may ch
 def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: str = "train") -> ConfigError:
     """Returns an error that explains why Hydra refused a command line.
 
-    Refused overrides are removed one by one until Hydra can compose the remaining ones. The rest is then checked by
-    :func:`turnwise.config.check.check_config`, so that one message names all mistakes.
+    Refused overrides are removed one by one until Hydra can compose a configuration with the remaining ones. Then
+    :func:`turnwise.config.check.check_config` checks this configuration, so that one message names all mistakes.
 
     Args:
         error: the error that Hydra raised. Its message is used if no override caused it.
@@ -93,8 +93,8 @@ def _one_of_sweep(override: Override, complaint: str, folder: Path) -> Override 
 
 
 def swept(override: Override) -> list[str]:
-    """Returns the first ``MOST`` + 1 values of a sweep. The list is empty for an interval, and for a range whose step
-    is 0.
+    """Returns the first ``MOST`` + 1 values of an override that sweeps over several values. The list is empty for an
+    interval, and for a range whose step is 0.
     """
     if not override.is_discrete_sweep():
         return []
@@ -169,10 +169,10 @@ def _line(error: BaseException) -> str:
 def refuse_overrides(arguments: Sequence[str], folder: Path) -> None:
     """Refuses overrides that Hydra would misunderstand, or would refuse without naming the key.
 
-    The refused overrides are: groups set to null, to a number, or to several choices, which Hydra would merge;
-    arguments that are nested too deeply; settings of Hydra that the run makes itself; and folders of configuration
-    files that do not exist. In a distributed run, Lightning writes the commands of all processes except the first. In
-    these commands, settings of Hydra are allowed.
+    The refused overrides are: a group that is set to null, to a number, or to several choices (which Hydra would
+    merge); an argument that is nested too deeply; a setting of Hydra that the run makes itself; and a folder of
+    configuration files that does not exist. In a distributed run, Lightning writes the commands of all processes except
+    the first. In these commands, settings of Hydra are allowed.
 
     Args:
         arguments: the arguments of the command line, without the program's name.

@@ -22,7 +22,7 @@ _PLUGINS = {
 _NUMBERS = """
     RANK LOCAL_RANK NODE_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_PORT JSM_NAMESPACE_RANK
     SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NTASKS
-"""  # variables with which a launcher tells each process its rank and the number of processes
+"""  # environment variables with which a launcher tells each process its rank and the number of processes
 _LOOKS_ONLY = {"--dry-run", "--cfg", "-c", "--help", "-h", "--info", "-i"}
 
 
@@ -61,8 +61,8 @@ def refuse_launcher(arguments: Sequence[str], folder: Path) -> None:
 
 
 def refuse_processes(environment: Mapping[str, str]) -> None:
-    """Refuses inconsistent environment variables of torchrun or Slurm. With them Lightning would fail, or a process
-    would wait for other processes that do not exist.
+    """Refuses inconsistent environment variables of torchrun or Slurm. With such variables, Lightning would fail, or a
+    process would wait for other processes that do not exist.
 
     Raises:
         ConfigError: a variable is not a whole number, or a rank is not below the number of processes.

@@ -1,4 +1,4 @@
-"""Checks whether this machine can run a configuration: whether it has the GPUs, writable folders and the models."""
+"""Checks whether this machine can run a configuration: whether GPUs, models and writable folders are available."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _LONGEST = 255  # largest length of a file name in bytes
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuses a run that this machine cannot start: GPUs are missing, folders cannot be written, or models are not available.
+    """Refuses a run that this machine cannot start, because GPUs are missing, folders cannot be written, or models are
+    not available.
 
-    This check runs when a run starts and not when its configuration is composed, because a plan or a sweep may be composed on
-    another machine.
+    This check is made when a run starts and not when its configuration is composed, because the configuration of a plan
+    or a sweep may be composed on another machine.
 
     Raises:
         ConfigError: this machine cannot run the configuration. The error lists all reasons.
@@ -55,8 +56,8 @@ def _gpus(cfg: DictConfig) -> list[str]:
 
 
 def _cores(cfg: DictConfig) -> Iterator[str]:
-    """Reports settings that start more processes than the machine has cores (16 are always allowed). Additional
-    processes would only wait, and each needs memory.
+    """Reports settings that start more processes than the machine has cores. 16 processes are always allowed. Further
+    processes would only wait for a core, and each needs memory.
     """
     most = max(_PROCESSES, os.cpu_count() or 1)
     on_cpu = OmegaConf.select(cfg, "trainer.accelerator") == "cpu"

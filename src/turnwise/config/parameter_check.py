@@ -1,4 +1,4 @@
-"""Checks the parameters of a part against the signature of its constructor: their names, their types, and their ranges."""
+"""Checks the parameters of a part of the configuration, by the constructor of the part: names, types and ranges."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ Waiting = tuple[dict[str, Any], str, Signature]  # settings, path and signature 
 
 
 def parameter_mistakes(node: Mapping[str, Any], path: str, sound: bool, slow: list[Waiting]) -> list[str]:
-    """Returns the mistakes in the parameters of the part ``node``. If there is none and ``sound`` is True, a part of
-    Turnwise is built, so that its own range checks run. A part that needs torch is added to ``slow`` instead.
+    """Returns the mistakes in the parameters of the part ``node``. If ``sound`` is True, a part that is a dataclass of
+    Turnwise is also built, without the parameters that are already reported, so that its own range checks run. If the
+    part needs torch, it is not built but added to ``slow``. ``sound`` means that the parts in ``node`` have no mistake.
     """
     target = str(node["_target_"])
     try:
@@ -54,7 +55,7 @@ def range_mistakes(node: dict[str, Any], path: str, signature: Signature) -> lis
     """Builds a part from its settings ``node`` and returns the mistakes that the part's own checks find.
 
     If a value is refused, the part is built again without that value, so that every mistake is found. Parameters that
-    only the program can supply are None here.
+    only the program can supply are None in this check.
     """
     mistakes: list[str] = []
     while all(name in node for name, parameter in signature.parameters.items() if parameter.required):

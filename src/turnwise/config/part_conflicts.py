@@ -11,14 +11,14 @@ from typing import Any
 # rewards that compare one action with the demonstrated one
 _LOCAL_REWARDS = {"Exact", "Functional", "Graded", "ToolCalls"}
 _GROUP_RULES = {"GroupAdvantage", "Awpo", "GiGPO", "MTGRPO", "TurnCredit", "MonteCarlo"}
-_JUDGED_RULES = {"Awpo"}  # advantage rules that combine a judge's score with the outcome
+_JUDGED_RULES = {"Awpo"}  # advantage rules that combine a judge's score with the outcome reward
 _PREDICTED = {"Trace", "Pcl"}  # allocators that need a predictor
 _OPTIONS = {"ExpertTurns": "expert_turns", "Pivots": "pivots"}
 _DEMONSTRATED_STATES = set(_OPTIONS)  # states that have a demonstrated action
 
 
 def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
-    """Returns a message for each combination of parts that cannot work. ``cfg`` is the resolved configuration."""
+    """Returns a message for each combination of parts of the resolved configuration that cannot work together."""
     states, reward, loss = part_of(cfg, "states"), part_of(cfg, "reward"), part_of(cfg, "loss")
     turns = value_of(cfg, "rollout", "turns")
     mistakes = _seeded(cfg) + _predicted(cfg, turns)
@@ -87,8 +87,8 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
-    """Returns the settings, in the form ``states=pivots``, with which rollouts start in the middle of an episode. The
-    environment must then be able to reach this point.
+    """Returns the settings, in the form ``states=pivots``, because of which rollouts start in the middle of an episode.
+    The environment of a run with such settings must be able to reach this point of the episode.
     """
     allocator, states = part_of(cfg, "allocator"), part_of(cfg, "states")
     if allocator is None:  # no rollouts are sampled
@@ -98,13 +98,13 @@ def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def part_of(cfg: Mapping[str, Any], name: str) -> str | None:
-    """Returns the class name of the part under ``name``, or None if the run has no such part."""
+    """Returns the class name of the configuration's part ``name``, or None if the run has no such part."""
     node = cfg.get(name)
     return str(node["_target_"]).rpartition(".")[2] if isinstance(node, Mapping) and "_target_" in node else None
 
 
 def value_of(cfg: Mapping[str, Any], *keys: str) -> Any:
-    """Returns the value under the nested ``keys``, or None if one of them is missing."""
+    """Returns the value under the nested ``keys`` of a configuration, or None if one of the keys is missing."""
     node: Any = cfg
     for key in keys:
         node = node.get(key) if isinstance(node, Mapping) else None
@@ -125,7 +125,7 @@ def _seeded(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _stepping(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports ``update.steps`` if an update has more optimiser steps than the batch of rollouts has trees."""
+    """Reports ``update.steps`` if an update has more optimiser steps than there are rollout trees in its batch."""
     steps, drawn = value_of(cfg, "update", "steps"), value_of(cfg, "rollout", "states")
     mistakes = []
     if isinstance(steps, int) and isinstance(drawn, int) and steps > drawn > 0:  # another check reports 0 states
@@ -137,8 +137,8 @@ def _stepping(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def _judging(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports a mistake in one of three cases: the advantage rule needs a judge but the run has none, the rule does not
-    use the judge's score, or the judge has no demonstrated reply with which it can compare the policy's reply.
+    """Reports a mistake in one of three cases: the advantage rule needs a judge but the run has none; the run has a
+    judge but the rule does not use its score; or there is no demonstrated reply with which the judge can compare.
     """
     judge, advantage, states = part_of(cfg, "judge"), part_of(cfg, "advantage"), part_of(cfg, "states")
     if judge is None:

@@ -51,7 +51,7 @@ class Paths:
 
 @dataclass
 class RunConfig:
-    """The top-level keys of ``conf/train.yaml``. A part that a method does not use is None."""
+    """The top-level keys of ``conf/train.yaml``. A part that the run's method does not use is None."""
 
     name: str = MISSING
     method: str = MISSING
@@ -59,7 +59,7 @@ class RunConfig:
     seed: int = MISSING
     fresh: bool = False
     paths: Paths = field(default_factory=Paths)
-    # these parts decide where to act, how often, and when to stop
+    # these parts decide at which states rollouts start, how many are sampled, and when they are stopped
     env: Any = None
     data: Any = None
     states: Any = None
@@ -113,21 +113,21 @@ def register() -> None:
 
 
 class _ReadOnce(CachingConfigRepository):
-    """A source of configuration files for Hydra. It keeps the content of every file in ``read`` and returns a copy, so
-    that each file is read only once.
+    """A source of configuration files for Hydra, which reads each file only once. It stores the content of every file
+    in the dictionary ``read``, and returns copies of the content.
     """
 
     def __init__(self, delegate: IConfigRepository, read: dict[str, bytes]) -> None:
         super().__init__(delegate)
         self.read = read
 
-    def __deepcopy__(self, memo: object) -> _ReadOnce:  # Hydra copies it for each configuration
+    def __deepcopy__(self, memo: object) -> _ReadOnce:  # Hydra copies this object for each configuration
         return self
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self.read:
             self.read[config_path] = pickle.dumps(self.delegate.load_config(config_path=config_path))
-        # copied, because a configuration may change the objects that it gets
+        # a copy is returned, because a configuration may change the objects that it gets
         found: ConfigResult | None = pickle.loads(self.read[config_path])
         return found
 
@@ -138,8 +138,8 @@ def compose_config(
     """Returns the configuration that ``python train.py <overrides>`` would use, for scripts, notebooks and tests.
 
     Args:
-        read: a cache of the files of this folder, which this call reads and extends. If many configurations share it,
-            composing each takes half the time. The files must not change in the meantime.
+        read: a cache of the configuration files, which this call reads and extends. If many configurations share the
+            cache, composing each takes half the time. The files must not change in the meantime.
 
     Raises:
         HydraException, OmegaConfBaseException: Hydra cannot compose the configuration;
@@ -185,7 +185,7 @@ def build(cfg: DictConfig, key: str, **given: Any) -> Any:
 
 
 def build_node(node: Any, key: str, **given: Any) -> Any:
-    """Builds a part as :func:`build` does, from ``node``, the part of the configuration under ``key``."""
+    """Builds a part of the configuration from its settings ``node``, as :func:`build` does; ``key`` is its key."""
     try:
         part = instantiate(node)
         if not isinstance(part, partial):

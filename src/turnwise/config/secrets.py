@@ -30,8 +30,8 @@ def refuse_secrets(arguments: Iterable[str]) -> None:
 
 
 def secrets_in(tree: Any, path: str = "") -> Iterator[str]:
-    """Yields a message for each address that contains a user or a password, and for each API key that stands where the
-    name of an environment variable belongs.
+    """Yields a message for each address that contains a user or a password or has an invalid port, and for each API key
+    in a place where the name of an environment variable is expected.
     """
     children = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in children:

@@ -1,4 +1,4 @@
-"""Settings of a run that belong to no part: policy, data, rollouts, update, evaluation and predictor."""
+"""Defines the settings of a run's policy, data, rollouts, update, evaluation and predictor, and checks their ranges."""
 
 from __future__ import annotations
 
@@ -81,18 +81,18 @@ class DataSettings:
     Attributes:
         file: a file of chat messages, JSON lines or Parquet. With None, the environment's experts generate the trajectories.
         trajectories: number of trajectories that the environment's experts generate.
-        good: fraction of them by the environment's good expert. Its clumsy expert generates the rest.
+        good: fraction of them that the environment's good expert generates. Its clumsy expert generates the rest.
         strict: whether the run stops at the first unusable trajectory. If not, unusable ones are counted and left out.
         held_out: fraction of the dialogues that is used for evaluation and never trained on.
         verifier: how replies are compared (:class:`turnwise.rollouts.demonstrated_reply.Anchored`).
         similarity, word_overlap: thresholds of :class:`turnwise.rollouts.demonstrated_reply.Anchored`.
-        pass_rates: whether pass rates in a pivot file are used instead of sampling the first profile of its states.
+        pass_rates: whether the pass rates in a pivot file are used, instead of sampling actions at its states.
         thinking: whether the history of a demonstrated reply contains the thinking of earlier turns (``keep``, as in rollouts) or
             not (``drop``). With None, the chat template decides.
         tools_as_text: whether tools and calls are written as plain text: always (True), only if the chat template cannot show
             them (None), or never (False; a chat template that cannot show them is refused).
-        format: text format of tool calls in the file and by the policy, if the reward sets none. None: the chat template's
-            format.
+        format: text format of the tool calls in the file and in the policy's replies, if the reward sets none. None:
+            the format of the chat template.
     """
 
     file: str | None = None
@@ -134,7 +134,7 @@ class RolloutSettings:
         states: number of root states per iteration.
         sampling: temperature, length and filters of the policy's actions.
         turns: largest number of turns of a rollout. None means until the episode ends.
-        trajectories: approximate number of demonstrated trajectories that give root states. None: whole ones are drawn.
+        trajectories: approximate number of trajectories from which root states are drawn. None: whole ones are drawn.
         max_refills: how often, at most, new states replace those without a learning signal (``zero_variance=refill``).
         max_length: largest number of tokens of a history. A rollout that reaches it ends.
         retries: how often a rollout whose environment failed is started again.
@@ -192,17 +192,17 @@ class UpdateSettings:
     Attributes:
         learning_rate: the highest learning rate of the schedule.
         steps: number of optimiser steps of an update. Each step uses an equal part of the batch's trees, in the order in which
-            they were drawn. From the second step on, ratios differ from 1 and may be clipped.
+            they were drawn. From the second step on, policy ratios differ from 1 and may be clipped.
         warmup: number of optimiser steps over which the learning rate rises linearly.
         decay: fraction of all optimiser steps, at the end of the run, over which the learning rate falls linearly to 0.
         clip_norm, weight_decay: largest norm of the gradient, and the weight decay of AdamW.
         max_skips: an update whose gradient is not finite is skipped. This many skipped updates in a row end the run.
         allow_empty: whether the run continues after any number of updates without a sample.
-        row_tokens: number of tokens in a packed row (:func:`turnwise.rollouts.pack.row_limit`).
-        batch_tokens: number of packed tokens in a micro-batch.
+        row_tokens: largest number of tokens in a packed row (exceptions: :func:`turnwise.rollouts.pack.row_limit`).
+        batch_tokens: largest number of tokens in a micro-batch, including padding. A single row may be longer.
         recompute: whether to use activation checkpointing: only the input of each layer is kept, and the backward pass computes
             the layer again. This costs about a third more computation and needs a fraction of the memory.
-        offload: whether the layer inputs that ``recompute`` keeps lie in CPU memory, two copies per layer and micro-batch.
+        offload: whether the layer inputs kept by ``recompute`` are in CPU memory, two copies per layer and micro-batch.
     """
 
     learning_rate: float
@@ -273,7 +273,7 @@ class PredictorSettings:
         learning_rate: the constant learning rate.
         clip_norm, weight_decay: largest norm of the gradient, and the weight decay of AdamW.
         epochs: number of training passes per iteration over all root states and randomly chosen later histories.
-        prefix_share: fraction of the later histories that one training pass uses.
+        prefix_share: fraction of the histories in a training pass that are later histories. The rest are root states.
         reward_max: the reward of full success. Rewards are divided by it before predictions are compared with them.
         batch: number of histories in an optimiser step.
         batch_tokens: largest number of tokens in a forward pass.

@@ -24,7 +24,7 @@ _NAMES: dict[str, Any] = {
 
 
 class TargetError(LookupError):
-    """A dotted path does not name a class or function."""
+    """Raised if a dotted path does not name a class or function."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ def signature_of(target: str) -> Signature:
 
 @cache
 def _source(module: str) -> tuple[ast.Module, bool] | None:
-    """Returns the syntax tree of a module and whether the module is a package, or None if there is no such Python file."""
+    """Returns a module's syntax tree and whether the module is a package, or None if there is no such Python file."""
     top, *rest = module.split(".")
     spec = PathFinder.find_spec(top)
     if spec is None or spec.origin is None:
@@ -86,8 +86,8 @@ def _source(module: str) -> tuple[ast.Module, bool] | None:
 
 @cache
 def imports_torch(target: str) -> bool:
-    """Returns whether the module of the class at a dotted path imports torch. The first import of torch takes two
-    seconds.
+    """Returns whether the module of the class at the dotted path ``target`` imports torch. The first import of torch
+    takes two seconds.
     """
     source = _source(target.rpartition(".")[0])
     imports = [node for node in source[0].body if isinstance(node, ast.Import | ast.ImportFrom)] if source else []
@@ -161,7 +161,7 @@ def _class_signature(found: _Definition) -> Signature:
     for base in _bases(found):
         signature = _class_signature(base)
         return Signature(node.name, signature.parameters, signature.accepts_any, signature.is_dataclass)
-    return Signature(node.name, accepts_any=bool(node.bases))  # a base class that was not found may take any argument
+    return Signature(node.name, accepts_any=bool(node.bases))  # a base class that was not found may accept any argument
 
 
 def _bases(found: _Definition) -> list[_Definition]:

@@ -1,5 +1,5 @@
-"""Checks the arguments of Lightning's Trainer and of its checkpoint callback. Some values would break a run, and some
-arguments are set by the run itself.
+"""Checks the arguments of Lightning's Trainer and of its checkpoint callback in a configuration. Some values would
+break a run, and some arguments must not be set because the run sets them itself.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def lost_checkpoints(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def impossible_trainer(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports mistakes under ``trainer``: values that Lightning would refuse with a traceback, and arguments that would
-    be ignored because the run sets them itself.
+    """Reports mistakes in the settings of ``trainer``: values that Lightning would refuse with a traceback, and
+    arguments that would be ignored because the run sets them itself.
     """
     trainer = cfg.get("trainer")
     if not isinstance(trainer, Mapping):

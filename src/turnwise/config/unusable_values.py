@@ -1,5 +1,5 @@
 """Finds values that no part of a configuration can use, such as NaN or an empty text, and numbers that are far too
-large: such a run would never end, or would exhaust the machine's memory.
+large. A run with such a number would never end, or would exhaust the machine's memory.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ _MOST = {  # dotted key, or last part of a dotted key in any group -> largest al
 
 
 def unusable_values(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yields a message for each unusable value in the settings of a part. Unusable are numbers that are not finite or
-    too large, empty texts, and wrong values of Hydra's keys.
+    """Yields a message for each unusable value in the settings of a part: numbers that are not finite, whole numbers of
+    at least 2^53, empty texts, and wrong values of Hydra's keys.
 
-    An empty text usually comes from a shell variable that was not set, and would count as null in some places. Empty
+    An empty text usually comes from a shell variable that was not set, and some parts would treat it as null. Empty
     texts in loggers are not reported, because they repeat the run's name and folder, which are checked elsewhere.
     """
     for key, value in node.items():

@@ -16,10 +16,10 @@ _HELD = "hydra.sweeper.arguments=["
 
 
 def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Returns the arguments to pass to Hydra: Hydra's own arguments unchanged, and all others packed into one argument
-    of the sweeper.
+    """Returns the arguments to pass to Hydra for a sweep: Hydra's own arguments unchanged, and all other arguments
+    packed into one argument of the sweeper.
 
-    Overrides are packed so that they apply only to the runs of the rows. Before these runs, Hydra composes a
+    Overrides are packed so that they apply only to the runs of the sweep's rows. Before these runs, Hydra composes a
     configuration that belongs to no run. Unpacked overrides would apply to that configuration, and Hydra would refuse
     keys that only some methods have.
 
@@ -39,8 +39,8 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def typed(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments that the user typed, given the result of :func:`for_hydra`. Hydra's own arguments come
-    last.
+    """Returns the arguments that the user typed, from the arguments that :func:`for_hydra` returned. Hydra's own
+    arguments come last.
     """
     held = next((a for a in arguments if a.startswith(_HELD)), None)
     if held is None:
@@ -51,8 +51,8 @@ def typed(arguments: Sequence[str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Returns a string quoted in Hydra's grammar. ``${...}`` in it is escaped, so that it is resolved only when the
-    configuration of a row is composed.
+    """Returns ``text`` as a quoted string of Hydra's grammar. ``${...}`` in the text is escaped, so that it is resolved
+    only when the configuration of a row is composed.
     """
     escaped = text.replace("'", "\\'").replace("${", "\\${")
     return f"'{escaped}'"

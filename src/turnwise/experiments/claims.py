@@ -1,5 +1,5 @@
-"""Parses the claims of a sweep file (such as ``a > b + 2``), and the preconditions that must hold for a claim to be
-meaningful.
+"""Parses the claims of a sweep file, such as ``a > b + 2`` for the rows a and b, and the preconditions that must hold
+for a claim to be meaningful.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SCALES: tuple[str, ...] = get_args(Scale)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A claim that the value of ``above`` exceeds the value of ``below`` by more than ``margin``. Each side is a row or
-    a number.
+    """A claim that the value of ``above`` exceeds the value of ``below`` by more than ``margin``. Each of the two is a
+    row of the sweep or a number.
     """
 
     above: str | float
@@ -52,7 +52,7 @@ class Precondition(Part):
             ``gate_report``, this is a path in the output of ``scripts/gate_report.py``.
         row: the row whose pilot runs are measured.
         low, high: the limits of the range, both included.
-        paper: the value in the paper, and where the paper gives it.
+        paper: the value of the metric in the paper, and where the paper gives it.
         remedy: what to change if the precondition does not hold.
         rows, claims: the precondition applies to claims that compare one of the rows in ``rows``, and to the claims in
             ``claims``. If both are empty, it applies to all claims.
@@ -87,7 +87,7 @@ class Precondition(Part):
         return self
 
     def needed_by(self, claim: Comparison, metric: str) -> bool:
-        """Returns whether a claim on a metric needs this precondition."""
+        """Returns whether this precondition must hold for a claim about a metric to be meaningful."""
         if self.metrics and metric not in self.metrics:
             return False
         everywhere = not self.rows and not self.claims
@@ -99,7 +99,7 @@ class Precondition(Part):
 
     @property
     def bounds(self) -> str:
-        """Returns the range in words: ``0.3 to 0.5``, ``at least 0.3`` or ``at most 0.5``."""
+        """Returns the range of the metric in words: ``0.3 to 0.5``, ``at least 0.3`` or ``at most 0.5``."""
         if self.low is None:
             return f"at most {self.high:g}"
         return f"at least {self.low:g}" if self.high is None else f"{self.low:g} to {self.high:g}"
@@ -115,7 +115,7 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 class Pilots(Part):
     """The pilot runs of a sweep, on which preconditions are measured. They are runs of the rows that preconditions
-    name, with other seeds than the sweep and with the tasks of ``eval.seed=0``.
+    name, with other seeds than the sweep's runs and with the tasks of ``eval.seed=0``.
 
     ``overrides`` apply to each pilot run, for example to skip evaluations that no precondition needs.
     """
@@ -128,7 +128,7 @@ _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|
 
 
 def comparison(text: str, rows: Collection[str]) -> Comparison:
-    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``. A claim compares a row with
+    """Parses a claim such as ``a > b``, ``a < b + 2`` or ``a > 0 at paper``. A claim compares a row of a sweep with
     another row or with a number. A margin (``+ 2``) and the scale of the runs (``at paper``) may follow.
 
     Raises:

@@ -13,7 +13,7 @@ from turnwise.errors import InputError
 from turnwise.experiments.claims import Scale
 from turnwise.experiments.sweep_file import Sweep, find_sweep
 
-PILOT = "pilot"  # folder of pilot runs, beside the folders of the papers' runs
+PILOT = "pilot"  # folder of pilot runs, beside the folders of the runs for the papers' tables
 
 # These overrides only change how a run is executed, not its result, so they are not part of its name.
 _NAMELESS = (
@@ -81,8 +81,8 @@ class Asked:
 
 
 def played(asked: Asked) -> Asked:
-    """Returns the request for the runs that a sweep needs. These are its own runs, or the runs of the sweep named by
-    ``gate_report``.
+    """Returns the request for the runs whose results a sweep shows. These are its own runs, or the runs of the sweep
+    that ``gate_report`` names.
     """
     source = asked.sweep.gate_report
     return (
@@ -96,8 +96,8 @@ def of_pilots(asked: Asked) -> Asked:
     """Returns the request for the pilot runs of a sweep. They are runs of the rows that preconditions name, and of the
     rows from whose weights these runs start, with the sweep's pilot seeds.
 
-    The names of pilot runs begin with ``pilot/``. They use the tasks of ``eval.seed=0``, because settings may be chosen by
-    looking at pilot runs.
+    The names of pilot runs begin with ``pilot/``. Pilot runs use the tasks of ``eval.seed=0``, because settings may be
+    chosen by looking at their results.
 
     Raises:
         InputError: the sweep has no pilot runs.
@@ -115,7 +115,7 @@ def of_pilots(asked: Asked) -> Asked:
         )
         raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
     if sweep.start_seed is None:
-        for row in rows:  # the list grows in the loop, because a start row may have a start row
+        for row in rows:  # the list grows in the loop, because the row that is added may itself start from another row
             begins = sweep.rows[row].begins(asked.scale)
             rows += [begins] if begins is not None and begins not in rows else []
     return replace(
@@ -127,7 +127,7 @@ def of_pilots(asked: Asked) -> Asked:
 
 
 def picked(asked: Asked) -> tuple[str, ...]:
-    """Returns the names of the requested rows.
+    """Returns the names of the rows of a sweep that are requested on the command line.
 
     Raises:
         InputError: a row is unknown; the message names the most similar one.
@@ -143,7 +143,8 @@ def picked(asked: Asked) -> tuple[str, ...]:
 
 
 def jobs(asked: Asked) -> list[Job]:
-    """Returns every requested run. All rows of one seed come before the next seed, so that a complete table is available early.
+    """Returns every requested run of a sweep. The runs of all rows with one seed come before the runs with the next
+    seed, so that a complete table is available early.
 
     Raises:
         InputError: a row is unknown, here or in another sweep that a row refers to.
@@ -161,13 +162,13 @@ def jobs(asked: Asked) -> list[Job]:
 
 
 def _fixed(asked: Asked, row: str) -> int | None:
-    """Returns ``start_seed`` of a sweep if the row has one run only, from which the sweep's rows start, else None."""
+    """Returns ``start_seed`` of a sweep if rows of the sweep start from the only run of this row, otherwise None."""
     owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
     return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
 
 
 def job_of(asked: Asked, row: str, seed: int) -> Job:
-    """Returns the run of one row and seed."""
+    """Returns the run of a sweep with the given row and seed."""
     given = {_key(item) for item in asked.extra}
     owner, owned, cannot = origin(asked.sweep, row, asked.folder, asked.scale, given)
     source = owner.rows[owned]
@@ -190,7 +191,8 @@ def job_of(asked: Asked, row: str, seed: int) -> Job:
 def _begin(sweep: Sweep, scale: Scale, first: Job) -> str:
     """Returns the override that starts a run from the weights that the run ``first`` saves.
 
-    A run that itself started from an adapter saves all weights (``training.export``), so ``policy.model`` is set to them.
+    If ``first`` itself started from an adapter, it saves all weights (``training.export``), and the override sets
+    ``policy.model`` to them.
     """
     merged = (first.begin or "").startswith("policy.start=")
     left = "model" if merged else sweep.leaves.get(scale, "adapter")
@@ -210,8 +212,8 @@ def _of_training(key: str) -> bool:
 def origin(
     sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
 ) -> tuple[Sweep, str, str | None]:
-    """Returns the sweep and the row that define the runs of a row, after following ``same``, and the first reason why these runs
-    cannot start, or None.
+    """Returns the sweep and the row that define the runs of a row, after following its references to other rows
+    (``same``), and the first reason why these runs cannot start, or None.
 
     Raises:
         InputError: a row refers to a missing row, or rows refer to each other in a circle.
@@ -231,7 +233,7 @@ def origin(
 
 
 def preset(sweep: Sweep, row: str, folder: Path) -> str:
-    """Returns the name of a row's runs at the tiny scale, for example ``pivotrl/tab4/full``."""
+    """Returns the name that the runs of a sweep's row have at the tiny scale, for example ``pivotrl/tab4/full``."""
     owner, owned, _ = origin(sweep, row, folder, "tiny")
     return _preset(owner, owned)
 

@@ -37,9 +37,9 @@ class RowHashes:
     """Computes the configuration hash of a job, which is one run of a sweep, and caches it. The hash is that of
     ``turnwise.runs.config_hash.config_hash``.
 
-    The configuration of a row is composed only once for all its seeds and for all sweeps that refer to it. If the path
-    ``kept`` of a cache file is given, hashes are read from this file and no configuration is composed. If the files on
-    which hashes depend have changed, the cached hashes are not used. :meth:`keep` writes the file.
+    The configuration of a row is composed only once for all its seeds and for all sweeps that refer to the row. If the
+    path ``kept`` of a cache file is given, no configuration is composed for a hash that is in this file. If the files
+    on which hashes depend have changed, the hashes in the cache file are not used. :meth:`keep` writes the file.
     """
 
     folder: Path  # conf/
@@ -70,8 +70,8 @@ class RowHashes:
         return known[key]
 
     def keep(self) -> None:
-        """Writes the hashes to the file ``kept``, if that is possible. Hashes that depend on other folders or on the
-        process are left out.
+        """Writes the hashes to the cache file ``kept``, if this file can be written. Hashes that depend on the running
+        process or on folders other than ``conf/`` are left out.
         """
         self._kept.write()
 

@@ -1,5 +1,5 @@
-"""Executes a sweep: composes and checks the configuration of every row, skips finished runs, launches the others and
-prints the result.
+"""Executes a sweep: composes and checks the configuration of every row, skips finished runs, launches the other runs
+and prints the state of every run.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     Args:
         compose: a function that returns the configuration for a list of overrides, without Hydra's own settings.
         launch: a function that takes lists of overrides and executes one run for each list, on this or another machine.
-            A run that fails must not stop the others.
+            A run that fails must not stop the other runs.
 
     Raises:
         InputError: the configuration of a row is refused; then nothing is executed.
-        RowsFailed: some runs did not finish; all others have been executed.
+        RowsFailed: some runs did not finish; all other runs have been executed.
         FailedJobError: raised by submitit if Slurm refuses the job.
     """
     asked = played(asked)
@@ -70,8 +70,8 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
 
 
 def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
-    """Splits runs into groups that are executed one after the other. Runs of one group can run in parallel. A run that
-    starts from the weights of another run in ``todo`` is in a later group.
+    """Splits the runs of a sweep into groups, which are executed one after the other. The runs of one group can be
+    executed in parallel. A run that starts from the weights of another run in ``todo`` is in a later group.
     """
     found: list[list[Standing]] = []
     left = list(todo)
@@ -84,8 +84,8 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
 
 
 def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
-    """Returns the checked configurations of all runs that can start, by name of the run. The seeds of a row share one
-    configuration.
+    """Returns the checked configurations of all runs that can start, as a mapping from the run's name. The runs of a
+    row with different seeds share one configuration.
 
     Raises:
         ConfigError: a configuration has a mistake. The error lists all mistakes of all rows.
@@ -111,7 +111,7 @@ def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, 
 
 
 def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
-    """Returns the current state of every run, which is read from the run's folder."""
+    """Returns the current state (finished, failed and so on) of every run, which is read from the run's folder."""
     standings = []
     for job in found:
         cfg = configs.get(job.name)

@@ -26,7 +26,7 @@ State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cann
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of one run of a sweep, with its folder and an error or reason that explains the state."""
+    """The state of one run of a sweep, the folder of the run, and an error or reason that explains the state."""
 
     job: Job
     folder: Path | None
@@ -40,7 +40,7 @@ class Standing:
 
 
 def standing(job: Job, cfg: DictConfig | None) -> Standing:
-    """Returns the state of a run. ``cfg`` is its configuration, or None if it cannot run.
+    """Returns the state of a run of a sweep. ``cfg`` is the run's configuration, or None if the run cannot start.
 
     ``finished`` means that the folder contains a complete ``result.json`` of this configuration. ``changed`` means that
     the folder contains a run with another configuration.
@@ -89,8 +89,8 @@ def error_file(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Wraps the function that executes a run. If it fails, its error is written to a file beside the run's folder. If
-    it succeeds, an old error file is removed.
+    """Wraps the function that executes a run. If the run fails, its error is written to a file beside the run's folder.
+    If the run succeeds, an old error file is removed.
     """
 
     task: Callable[[DictConfig], Any]

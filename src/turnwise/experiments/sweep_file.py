@@ -36,14 +36,14 @@ class Row(Part):
     Attributes:
         overrides: the overrides with which the row's runs are started.
         same: a row of another sweep (such as ``pivotrl_tab1/sft``) whose runs are also the runs of this row.
-        same_at: for a scale, the row that replaces ``same`` at this scale.
-        needs: for a scale, a text that says what is missing to run the row. If the text names keys such as
+        same_at: scale -> the row that replaces ``same`` at this scale.
+        needs: scale -> a text that says what is missing to run the row at this scale. If the text names keys such as
             ``data.file=...``, the row runs when these keys are set on the command line.
         trains: whether the row trains. If false, the base policy is only evaluated, and overrides of training do not
             apply.
         starts: the row of this file whose runs provide the initial weights, seed by seed. That row may start from
             another row, or share its runs with a row of another file (``same``).
-        starts_at: for a scale, the row that replaces ``starts`` at this scale.
+        starts_at: scale -> the row that replaces ``starts`` at this scale.
         numbers: a mapping from column to the paper's number for this row.
     """
 
@@ -54,7 +54,7 @@ class Row(Part):
     same_at: dict[Scale, str] = Field(default_factory=dict)
     starts: str | None = None
     starts_at: dict[Scale, str] = Field(default_factory=dict)
-    at: dict[Scale, Words] = Field(default_factory=dict)  # for a scale, additional overrides
+    at: dict[Scale, Words] = Field(default_factory=dict)  # scale -> additional overrides
     needs: dict[Scale, str] = Field(default_factory=dict)
     numbers: dict[str, float] = Field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class Row(Part):
         return self.same_at.get(scale, self.same)
 
     def begins(self, scale: Scale) -> str | None:
-        """Returns the row whose runs provide the initial weights at a scale, or None."""
+        """Returns the row whose runs provide the initial weights of this row's runs at a scale, or None."""
         return self.starts_at.get(scale, self.starts)
 
 
@@ -85,19 +85,19 @@ class Sweep(Part):
     entry: str  # name of the table or figure in the paper, for example Table 4
     title: str
     seeds: tuple[int, ...] = (0, 1, 2)
-    # for a scale, the overrides that every row gets; if the scale is missing here, they are scale=<scale>
+    # scale -> the overrides that every row gets; for a scale that is missing here, they are scale=<scale>
     scales: dict[Scale, Words] = Field(default_factory=dict)
     # column of the paper's table -> metric of this project, or None if there is none
     columns: dict[str, str | None] = Field(default_factory=dict)
-    # for a scale, the columns whose metric differs at this scale
+    # scale -> the columns whose metric differs at this scale
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)
     rows: dict[str, Row]
     start_seed: int | None = (
         None  # seed of the one run from which all rows start; with None, each run starts from the run of the same seed
     )
-    # for a scale, which folder of a run holds the weights from which other rows start
+    # scale -> the folder of a run that holds the weights from which other rows start
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)
-    needs: dict[Scale, str] = Field(default_factory=dict)  # for a scale, what is missing to run any row
+    needs: dict[Scale, str] = Field(default_factory=dict)  # scale -> what is missing to run any row
     directions: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # metric -> claims such as ``a > b - 2``
     least: dict[str, float] = Field(default_factory=dict)  # metric -> smallest difference that counts as an advantage
     preconditions: dict[str, Precondition] = Field(default_factory=dict)
@@ -160,7 +160,7 @@ class Sweep(Part):
             row = first
 
     def claims(self, metric: str) -> list[Comparison]:
-        """Returns the claims about one metric: first the claims of the paper, then those of this project."""
+        """Returns the claims of the sweep about one metric: first the paper's claims, then those of this project."""
         theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
@@ -176,8 +176,8 @@ class Sweep(Part):
         return least if least is None or paper is None or paper <= 0 else min(least, paper)
 
     def paper_difference(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the difference in points between the two rows of a claim in the paper, as a mean over the paper's
-        columns for the metric, or None if the paper does not give it.
+        """Returns the difference in points that the paper reports between the two rows of a claim: the mean over the
+        paper's columns for the metric. Returns None if the paper does not give the difference.
 
         Only percentages are considered, because the paper's other numbers have units of their own.
         """
@@ -189,8 +189,8 @@ class Sweep(Part):
         return sum(found) / len(found) if found and metric.startswith(("in_domain.", "ood.")) else None
 
     def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
-        """Returns the reason why a row cannot run at a scale, or None if it can run. ``given`` are the keys set on the
-        command line.
+        """Returns the reason why a row of the sweep cannot run at a scale, or None if it can run. ``given`` holds the
+        keys that are set on the command line.
         """
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
@@ -201,11 +201,11 @@ class Sweep(Part):
         return None if wanted and wanted <= set(given) else reason
 
     def of_scale(self, scale: Scale) -> Sweep:
-        """Returns the sweep with the columns that apply at a scale."""
+        """Returns a copy of the sweep in which ``columns`` holds the columns that apply at a scale."""
         return self.model_copy(update={"columns": {**self.columns, **self.columns_at.get(scale, {})}})
 
     def shared(self, scale: Scale) -> tuple[str, ...]:
-        """Returns the overrides that every row gets at a scale."""
+        """Returns the overrides that every row of the sweep gets at a scale."""
         return self.scales.get(scale, (f"scale={scale}",))
 
 

@@ -1,9 +1,9 @@
-"""Computes attention over trees, for any Hugging Face causal LM that uses the library's attention interface.
+"""Computes attention over trees, for any Hugging Face causal LM that uses the attention interface of transformers.
 
 A forward pass gets a *plan* (keyword argument ``plan``), which computes the attention and decides which keys each query
 attends to. In training, the plan is a batch of packed trees (:class:`PackedTree`). The engine has plans that also store
-keys and values (``engines/kv_store.py``). Without a plan, ordinary causal attention is computed, so the model still works
-in ``generate``. Some layers also have a sliding window, a soft cap or attention sinks (:class:`Rules`).
+keys and values (``engines/kv_store.py``). Without a plan, ordinary causal attention is computed, so the model still
+works in ``generate``. Some layers also have a sliding window, a soft cap or attention sinks (:class:`Rules`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class Plan(Protocol):
 
     @property
     def flow(self) -> Flow | None:
-        """Returns the flow, which says along which tokens recurrent states pass. Only recurrent layers use it."""
+        """Returns an object that passes recurrent states from token to token (:class:`Flow`). Only recurrent layers use
+        it.
+        """
         ...
 
     def attend(
@@ -101,14 +103,14 @@ def attended(
 
 
 def depth_of(end_BS: Tensor) -> Tensor:
-    """Returns the number of ancestors (B, S) of each token in packed trees. Its values at padding have no meaning.
+    """Returns the number of ancestors (B, S) of each token in packed trees. The values at padding have no meaning.
 
     ``end_BS`` holds for each token the index one past its last descendant (see :class:`PackedTree`).
     """
     S = end_BS.shape[1]
     place = torch.arange(S, device=end_BS.device).expand_as(end_BS)
     ends = torch.where(end_BS > 0, end_BS, S + 1).sort(dim=1).values
-    # All earlier tokens are ancestors, except those whose subtrees have already ended.
+    # All earlier tokens are ancestors of a token, except those whose subtrees have already ended.
     return place - torch.searchsorted(ends, place.contiguous(), right=True)
 
 
@@ -173,7 +175,8 @@ def tree_attention(
 ) -> tuple[Tensor, None]:
     """Implements the attention interface of transformers and returns the output (B, Q, H, D).
 
-    Keys and values may have different head sizes D; the smaller one is padded with zeros for the computation.
+    Keys and values may have different head sizes D. The tensor with the smaller size is padded with zeros for the
+    computation.
     """
     scaling = scaling if scaling is not None else query.shape[-1] ** -0.5
     plain = sliding_window is None and softcap is None and s_aux is None
@@ -191,7 +194,7 @@ def tree_attention(
         if sliding_window is not None:
             mask = mask.triu(seen - steps - sliding_window + 1)
         out = attended(query, key, value, mask, scaling, rules, dropout)
-    return out[..., :size].transpose(1, 2).contiguous(), None  # contiguous, because some models view it
+    return out[..., :size].transpose(1, 2).contiguous(), None  # contiguous, because some models call view
 
 
 AttentionInterface.register(NAME, tree_attention)
@@ -202,8 +205,8 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
 
     Args:
         model: a Hugging Face causal LM, or a transformer without head.
-        longest: number of tokens of the longest path, on which some models' rotary frequencies depend
-            (``models.rope``).
+        longest: number of tokens of the longest path through a tree. The rotary frequencies of some models depend on
+            it (``models.rope``).
 
     Raises:
         ValueError: the architecture has layers of other kinds than full attention, sliding-window attention and gated

@@ -6,7 +6,7 @@ triangle for each run, and a rectangle for the descendants of the run. The queri
 so are its keys. Small neighbouring subtrees form one piece with a small mask. The attention outputs of the pieces are
 merged by the log-sum-exps of their scores. The result is therefore exact, and no mask over the whole sequence is in
 memory. If a layer has a sliding window, the pieces are cut further. If it has attention sinks, each query starts with
-the log-sum-exp of its sinks, to which the pieces are added.
+the log-sum-exp of its sinks, and the log-sum-exps of the pieces are added to it.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def seen(
 
 
 def merge(out: Tensor, mass: Tensor, part: Tensor, lse: Tensor) -> None:
-    """Merges attention over additional keys into an attention result, in place.
+    """Merges the attention output over additional keys into an attention output over other keys, in place.
 
     Args:
-        out: the result so far (..., q, D), which is updated.
+        out: the attention output so far (..., q, D), which is updated.
         mass: log-sum-exps (..., q) of the scores that belong to ``out``, which are updated too. They are -inf if
             ``out`` contains no keys yet.
         part: attention output (..., q, D) over the additional keys.
@@ -113,7 +113,7 @@ def pieces_of(end: Sequence[int], small: int = SMALL) -> list[Piece]:
 
 
 def _together(end: Sequence[int], start: int, stop: int) -> Piece:
-    """Returns one piece for one or more whole subtrees, which consist of the tokens ``start`` to ``stop - 1``."""
+    """Returns one piece of the ancestor mask for whole subtrees, which are the tokens ``start`` to ``stop - 1``."""
     end_T = torch.tensor(end[start:stop])
     if bool((end_T == stop).all()):
         return Piece(start, stop, start, stop, causal=True)
@@ -124,9 +124,9 @@ def _together(end: Sequence[int], start: int, stop: int) -> Piece:
 
 
 def windowed(pieces: Sequence[Piece], depth: Tensor, window: int) -> list[Piece]:
-    """Returns the pieces restricted to a sliding window: a key must lie less than ``window`` tokens before its query.
+    """Restricts the pieces of an ancestor mask to a sliding window, and returns the new pieces.
 
-    The distance is counted along the path from the root to the query.
+    A key must lie less than ``window`` tokens before its query, counted along the path from the root to the query.
 
     Args:
         pieces: the pieces of one packed row.
@@ -202,7 +202,7 @@ class _Attend(torch.autograd.Function):
         sinks: Tensor | None,
     ) -> Tensor:
         out = torch.zeros_like(query)
-        # Log-sum-exp of each query's scores so far. The kernel returns it in float32 even if its inputs are bfloat16.
+        # Log-sum-exp of each query's scores so far. The kernel returns it in float32, even if its inputs are bfloat16.
         mass = query.new_full(query.shape[:3], -torch.inf, dtype=torch.promote_types(query.dtype, torch.float32))
         if sinks is not None:
             mass.copy_(sinks[None, :, None])
@@ -242,7 +242,7 @@ class _Attend(torch.autograd.Function):
                     grad[at] += part
         grad_sinks = None
         if sinks is not None and ctx.needs_input_grad[5]:
-            # A sink has no value. So a greater softmax weight of the sink only scales the output down.
+            # A sink has no value vector. So a greater softmax weight of the sink only scales the output down.
             lost = (grad_out * out).sum(-1) * (sinks[None, :, None] - mass).exp()
             grad_sinks = -lost.sum((0, 2)).to(sinks.dtype)
         return *grads, None, None, grad_sinks

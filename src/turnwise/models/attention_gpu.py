@@ -1,9 +1,9 @@
 """Computes attention over packed trees on an accelerator, in blocks and without a full mask in memory.
 
 A query may attend to an earlier key exactly if the query comes before the end of the key's subtree. A block consists of
-consecutive queries and consecutive keys. Its first and last query and the least and greatest end of its keys' subtrees
-decide whether the ancestor mask allows all pairs of the block, some pairs or none. Blocks without an allowed pair are
-not computed.
+consecutive queries and consecutive keys. Its first and last query, and the least and greatest end of the subtrees of
+its keys, show whether the ancestor mask allows all pairs of the block, some pairs or none. Blocks without an allowed
+pair are not computed.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> 
     B, S = end_BS.shape
     n = S // block
     place = torch.arange(S, device=end_BS.device)
-    # The end of padding is set to one past itself, so that padding attends only to itself.
+    # For padding, the end is set to one past the token itself, so that padding attends only to itself.
     end_BS = torch.where(end_BS > 0, end_BS, place + 1)
-    near, far = (x[:, None] for x in end_BS.view(B, n, block).aminmax(dim=-1))  # (B, 1, n), per block of keys
+    # (B, 1, n): least and greatest end of the keys of each block
+    near, far = (x[:, None] for x in end_BS.view(B, n, block).aminmax(dim=-1))
     first = place[::block, None]  # (n, 1): first query of each block
     before = torch.ones(n, n, dtype=torch.bool, device=end_BS.device).tril(-1)
     seen = before & (far > first) | torch.eye(n, dtype=torch.bool, device=end_BS.device)  # (B, n queries, n keys)
@@ -96,10 +97,10 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> 
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Converts a boolean choice of key blocks per query block into the format of ``BlockMask``.
+    """Converts ``chosen`` (B, n, n), which is True where a key block is chosen for a query block, for ``BlockMask``.
 
-    Returns the number of chosen key blocks per query block (B, 1, n), and the indices of all key blocks with the chosen
-    ones first (B, 1, n, n).
+    Returns the number of chosen key blocks of each query block (B, 1, n), and the indices of all key blocks with the
+    chosen ones first (B, 1, n, n).
     """
     counts = chosen.sum(-1, dtype=torch.int32)
     places = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
@@ -108,7 +109,7 @@ def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _kernel(device: str) -> Any:
-    """Returns the flex attention kernel, compiled unless the device is a CPU.
+    """Returns the flex attention kernel. The kernel is compiled unless the device is a CPU.
 
     It is compiled for sequences of any length (``dynamic``), because nearly every packed row has a different length. On
     a CPU the kernel is used only in tests, and keeps all scores in memory.

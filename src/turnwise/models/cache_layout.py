@@ -1,4 +1,4 @@
-"""Finds out how much an engine must store for a history: the keys and values of each layer, and recurrent states."""
+"""Finds out how much data an engine must store for a history: keys and values of each layer, and recurrent states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Needs(NamedTuple):
     """The sizes of the data that an engine stores for a history.
 
     Attributes:
-        heads: for each layer, the number of key-value heads and their size; (0, 0) for a layer without attention.
+        heads: for each layer, the number of key-value heads and the size of a head; (0, 0) for a layer without
+            attention.
         state_bytes: bytes of the states of all recurrent layers together, after one token of a history. The states
             have the same size after every token.
     """
@@ -58,7 +59,7 @@ def needs_of(model: Any) -> Needs:
 
 
 class _Seen:
-    """An attention plan that records the shapes of each layer's keys and returns zeros."""
+    """An attention plan that records the shape of each layer's keys, and returns zeros as the attention output."""
 
     def __init__(self, device: torch.device) -> None:
         self.heads: dict[int, tuple[int, int]] = {}

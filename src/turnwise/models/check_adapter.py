@@ -25,7 +25,7 @@ from turnwise.models.check_weights import (
 
 ADAPTER = "adapter_model.safetensors"
 _BASE = "base.json"  # file in an adapter's folder that records the base weights on which the adapter was trained
-_SAMPLED = 16  # a fingerprint reads about this many rows of each tensor, and this many values of each row
+_SAMPLED = 16  # a fingerprint reads about so many rows of each tensor, and at most so many values of each row
 _REPEATS = 5  # greatest number of repetition operators in a regular expression that peft matches with module names
 _RANK, _ALPHA = 2**13, 2**20  # greatest accepted LoRA rank and alpha
 _INITS = (None, True, False, "gaussian", "orthogonal")  # initialisations that do not change the base's weights
@@ -86,7 +86,7 @@ def note_base(folder: Path, base: str | Path) -> None:
 
 
 def fingerprint(files: Sequence[Path]) -> str:
-    """Returns a digest that differs between models with different weights.
+    """Returns a digest of a model's weights, which differs between models with different weights.
 
     The digest is computed from the names and shapes of all tensors in ``files`` and from a few values of each tensor.
     """

@@ -1,4 +1,4 @@
-"""Checks that a tokenizer fits the model's weights, reproduces ordinary text, and encodes any text in limited time."""
+"""Checks that a tokenizer fits the model's weights, decodes what it encodes, and encodes any text in limited time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from turnwise.models.check_weights import WeightsError, found, read_json
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-_TRIED = "open door 1204 and go to room 35 or 6789"  # a text that every working tokenizer reproduces
+_TRIED = "open door 1204 and go to room 35 or 6789"  # text that every working tokenizer encodes and decodes correctly
 _SECONDS = 4  # limit of CPU time in seconds for all texts of one trial
 _PATIENCE = 60  # seconds of wall-clock time after which a trial is stopped, in case it gets no CPU time
 _WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -35,7 +35,7 @@ for text in given["texts"]:
 
 
 def check_vocabulary(tokenizer: Any, rows: int) -> None:
-    """Checks that the embedding has a row for every token id of the tokenizer.
+    """Checks that a model's embedding has a row for every token id of the tokenizer.
 
     Args:
         tokenizer: the tokenizer.
@@ -52,7 +52,7 @@ def check_vocabulary(tokenizer: Any, rows: int) -> None:
 
 
 def check_special(model: str | Path, rows: int) -> None:
-    """Checks that the embedding has a row for each special token id in a model's configuration files.
+    """Checks that a model's embedding has a row for each special token id in the model's configuration files.
 
     A padding id may be -1, which means that there is no padding token.
 
@@ -141,10 +141,11 @@ def _patterns(part: Any) -> Iterator[str]:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Checks that a tokenizer reproduces an ordinary text. A tokenizer with missing or damaged files does not.
+    """Checks that a tokenizer encodes and decodes an ordinary text correctly. If files of it are missing or damaged, it
+    does not.
 
     Raises:
-        WeightsError: the tokenizer does not reproduce the text, or its end-of-turn token is an ordinary word.
+        WeightsError: the decoded text differs from the original, or the end-of-turn token is an ordinary word.
     """
     end = tokenizer.eos_token
     if isinstance(end, str) and end.strip("\u0120\u2581 ").isalnum():  # without characters that mark a space

@@ -99,9 +99,9 @@ def tensor_names(file: Path) -> list[str]:
 
 
 def _check_scales(about: Mapping[str, Any], where: str = "config.json") -> None:
-    """Checks that the numbers in a configuration that affect all activations are in plausible ranges.
+    """Checks that some numbers in a model's configuration, which affect all activations, are in plausible ranges.
 
-    Examples are the epsilon of norms, rotary scaling factors and dropout probabilities.
+    Examples of such numbers are the epsilon of norms, rotary scaling factors and dropout probabilities.
     """
     for key, value in about.items():
         if isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_places(files: Sequence[Path], named: Mapping[str, str]) -> int:
-    """Checks that each tensor is in exactly one file, the one that the index names. Returns the number of tensors."""
+    """Checks that each tensor is only in the file that the index names for it. Returns the number of tensors."""
     places: dict[str, str] = {}
     for file in files:
         for name in tensor_names(file):
@@ -224,7 +224,9 @@ def check_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
 
 
 def check_embeddings(weight: torch.Tensor) -> None:
-    """Checks that the first 64 rows of the embeddings hold different values, unlike weights that were never set.
+    """Checks that the first 64 rows of the embeddings do not contain the same value everywhere.
+
+    They do if the weights were never initialised.
 
     Raises:
         WeightsError: all values in these rows are equal.
@@ -261,7 +263,7 @@ def _answers_one_thing(norm: torch.nn.Module) -> bool:
 
 
 def found(model: str | Path, name: str) -> Path | None:
-    """Returns the path of a model's file, from the model's folder or from the hub, or None if there is no such file."""
+    """Returns the path of a model's file, in the model's folder or from the hub, or None if there is no such file."""
     if Path(model).is_dir():
         path = Path(model) / name
         return path if path.is_file() else None

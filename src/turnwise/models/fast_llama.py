@@ -53,7 +53,7 @@ def own_forward(body: Any) -> Forward:
 
 
 class Lean:
-    """The forward pass of a Llama-like transformer with few operations.
+    """Computes the forward pass of a Llama-like transformer with few torch operations.
 
     Args:
         body: the transformer below the output head. Its weights are read at every call and not copied.
@@ -71,7 +71,7 @@ class Lean:
         cos, sin = (
             part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2] for part in self.body.rotary_emb(x, positions)
         )
-        x = x.reshape(B * Q, -1)  # (T, C) with T = B * Q: only attention needs to know the row of a token
+        x = x.reshape(B * Q, -1)  # (T, C) with T = B * Q; only attention needs to know to which row a token belongs
         for number, layer in enumerate(self.body.layers):
             self._attention(x, number, layer, (B, Q), (cos, sin), plan)
             mlp = layer.mlp

@@ -1,6 +1,6 @@
 """Makes the gated delta rule layers of transformers pass their states along the branches of a tree.
 
-Such a layer calls two functions that are defined or imported in its module: a convolution and the gated delta rule.
+Such a layer calls two functions that its Python module defines or imports: a convolution and the gated delta rule.
 This module replaces both by functions that follow the plan of the forward pass (``models.attention.Plan``), which
 describes the tree. Without a plan, they call the original functions. So the rest of each architecture's layer code is
 used unchanged.

@@ -1,8 +1,8 @@
 """Computes the logits of a causal LM from given last hidden states, with the model's own code.
 
 Some architectures scale, cap or bias their logits within the model's forward pass. So the model's forward pass itself
-is called, but its transformer is replaced by a module that returns the given hidden states. For most models, a test
-shows that the logits are just the product with the output embedding; then only this product is computed.
+is called, but its transformer is replaced by a module that returns the given hidden states. For most models, a check
+shows that the logits are just the product of hidden states and output embedding. Then only this product is computed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Head:
 
     @property
     def weight(self) -> Tensor:
-        """Returns the output embedding, (V, C)."""
+        """Returns the output embedding of the model, (V, C)."""
         weight: Tensor = self.base.get_output_embeddings().weight
         return weight
 

@@ -1,8 +1,8 @@
-"""Small operations of a transformer's forward pass on a CPU, each in one pass over its data.
+"""Computes norms and rotations of a transformer's forward pass on a CPU, each in one pass over its data.
 
 torch computes a norm or a rotation with several operations. For a small model, starting them and passing over the data
-several times takes longer than the arithmetic. The functions are compiled by numba when they are first called; numba
-keeps the compiled code in a cache on disk. They use one thread and float32.
+several times takes longer than the arithmetic. Numba compiles the functions of this module when they are first called,
+and keeps the compiled code in a cache on disk. The functions use one thread and float32.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _options: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Returns a function that numba compiles at its first call. The compiled code is cached if a folder can be written."""
+    """Returns ``function`` as a function that numba compiles at its first call.
+
+    The compiled code is kept on disk if numba finds a folder that it can write to.
+    """
     try:
         return njit(cache=True, **_options)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache folder can be written

@@ -1,4 +1,4 @@
-"""Computes log-probs of a packed micro-batch in one forward pass, with logits only for tokens that are trained on."""
+"""Computes log-probs for a packed micro-batch in one forward pass, with logits only for tokens that are trained on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def score(
 def plan_of(end_BS: Tensor) -> Plan:
     """Returns the fastest exact attention plan for packed trees on the device of ``end_BS``.
 
-    For tensors without data, such as meta tensors, this is the plan with a dense mask.
+    If ``end_BS`` has no data, as a meta tensor, this is the plan with a dense mask.
     """
     known = type(end_BS) is Tensor
     if known and end_BS.device.type == "cpu":

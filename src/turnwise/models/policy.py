@@ -40,7 +40,7 @@ class PolicyError(InputError):
 def plain_copy(model: Any, into: PreTrainedModel | None = None) -> PreTrainedModel:
     """Returns a copy of ``model`` in which LoRA adapters are merged into the weights.
 
-    If ``into`` is given, which must be an earlier copy, the weights are written into it and no new model is made.
+    ``into`` is None or an earlier copy. If it is given, the weights are written into it and no new model is made.
 
     Raises:
         PolicyError: the architecture or its adapters cannot be copied.
@@ -63,7 +63,7 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
         for name, buffer in base.named_buffers():  # buffers, such as rotary frequencies, are not in the state dict
             owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
-        for name, module in base.named_modules():  # keeps fixed rotary frequencies fixed (``models.rope``)
+        for name, module in base.named_modules():  # rotary frequencies must stay fixed (``models.rope``)
             if hasattr(module, "rope_type"):
                 into.get_submodule(name).rope_type = module.rope_type
         into.tie_weights()
@@ -85,12 +85,12 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
 
 
 def _whole(value: torch.Tensor) -> torch.Tensor:
-    """Returns a full weight. If the weight is sharded, all processes that hold a shard must call this together."""
+    """Returns a whole weight. If the weight is sharded, all processes that hold a shard must call this together."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def adapter_off(model: Any) -> AbstractContextManager[None]:
-    """Returns a context manager that switches the adapter off. Within it, the model is the reference policy pi_0.
+    """Returns a context manager that switches the LoRA adapter off. In it, the model is the reference policy pi_0.
 
     Raises:
         ValueError: all weights of the model are trained, so the model does not contain a reference policy.
@@ -122,7 +122,8 @@ def load_policy(
         dropout: dropout probability of LoRA.
         seed: random seed of the adapter's initial weights.
         start: folder of an adapter that is merged into the weights first, such as the adapter of a finished run.
-        longest: number of tokens of the longest path; None: at most the context length of the model's pretraining.
+        longest: number of tokens of the longest path through a tree; None: no path is longer than the context length of
+            the model's pretraining.
 
     Raises:
         PolicyError: the model or adapter does not exist or cannot be used; the message says what to do.
@@ -157,7 +158,7 @@ def _under_tree_attention(model: Any, named: str, longest: int | None = None) ->
 
 
 def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
-    if not (adapter / ADAPTER).is_file():  # otherwise peft would look for it on the hub
+    if not (adapter / ADAPTER).is_file():  # otherwise peft would look for the file on the hub
         raise PolicyError(
             f"policy.start={adapter}: there is no adapter_model.safetensors; give the adapter folder of a finished run on "
             "the same policy.model"
@@ -181,7 +182,7 @@ def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
 
 
 def with_adapter(policy: Any, rank: int, alpha: float, dropout: float, empty: bool = False) -> Any:
-    """Returns ``policy`` with LoRA on all linear layers except the head.
+    """Returns ``policy`` with LoRA adapters on all linear layers except the head.
 
     If ``empty`` is set, the adapters are created on the meta device, without memory.
     """
@@ -203,7 +204,9 @@ def _unlike_linear(module: torch.nn.Module) -> bool:
 
 
 def load_backbone(model: str | Path, dtype: str = "float32", layers: int | None = None) -> tuple[Any, Any]:
-    """Loads a transformer without its head for a predictor, switches it to tree attention, and loads its tokenizer.
+    """Loads a transformer without its head, for the success predictor, and its tokenizer.
+
+    The transformer is switched to tree attention.
 
     Args:
         model: a Hugging Face id or a folder, as in :func:`load_policy`.
@@ -269,7 +272,7 @@ def _load(kind: Any, model: str | Path, dtype: str, key: str) -> tuple[Any, Any]
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses the long loading report of transformers. This module reports the important parts of it."""
+    """Suppresses the long loading report of transformers. The module's own checks report its important parts."""
     hf_logging.disable_progress_bar()
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Builds small random models of the architectures in transformers, for checks that each architecture works.
+"""Builds small random models of the architectures in transformers, to check that Turnwise works with each of them.
 
 A small model's configuration is the default configuration of transformers with reduced sizes. Sizes are recognised by
 the names of their keys, so no list of architectures is needed. The random weights have a large spread, so that a wrong
@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-MOST = 30_000_000  # greatest number of parameters; a larger model has sizes with unknown names, which were not reduced
+MOST = 30_000_000  # greatest number of parameters; in a larger model, sizes with unknown names were not reduced
 LAYERS = 4
 MEMORY = -3.0  # natural log of the approximate fraction of its state that a recurrent layer forgets per token
 _SIZES = (  # pattern of a configuration key, and the value in a small model; the first matching pattern is used
@@ -109,8 +109,8 @@ def small_model(config: Any, seed: int = 0) -> Any:
 def widen(model: Any) -> None:
     """Replaces every weight by random values.
 
-    Matrices approximately keep the norm of their input. Scales and biases vary about their initial values. Recurrent
-    layers forget slowly, so that an error in passing on their state changes every log-prob.
+    Matrices are drawn such that they approximately keep the norm of their input. Scales and biases vary about their
+    initial values. Recurrent layers forget slowly, so that an error in passing on their state changes every log-prob.
     """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     for name, parameter in model.named_parameters():
@@ -147,9 +147,9 @@ def _small(config: Any) -> dict[str, Any]:
 
 
 def _including_all(default: Any, given: int) -> int:
-    """Returns the least n for which the n lowest layers of the default configuration include all its kinds of layers.
+    """Returns the least n for which the n lowest layers of the configuration ``default`` include all kinds of layers.
 
-    If n is above ``2 * LAYERS``, it returns ``given`` instead.
+    If n is above ``2 * LAYERS``, ``given`` is returned instead.
     """
     kinds: Iterable[str] = getattr(default.get_text_config(), "layer_types", None) or ()
     known = list(kinds)

@@ -24,7 +24,7 @@ class State(NamedTuple):
     memory: Tensor  # (n, H, D_k, D_v): state of the gated delta rule
 
     def pick(self, index: Tensor) -> State:
-        """Returns a copy of the states of the histories with these indices."""
+        """Returns a copy of this layer's states for the histories with the indices ``index``."""
         return State(*(part.index_select(0, index) for part in self))
 
 
@@ -33,14 +33,15 @@ States = Mapping[int, State]
 
 
 def pick(states: States, index: Tensor) -> dict[int, State]:
-    """Returns a copy of the states of the histories with these indices, for every layer."""
+    """Returns, for every recurrent layer, a copy of the states of the histories with the indices ``index``."""
     return {layer: state.pick(index) for layer, state in states.items()}
 
 
 def stack(states: Sequence[States | None]) -> dict[int, State] | None:
     """Joins the states of single histories into one batch of states.
 
-    An entry that is None stands for an empty history, whose states are zeros. If all entries are None, it returns None.
+    An entry None of ``states`` stands for an empty history, whose states are zeros. If all entries are None, the result
+    is None.
     """
     known = next((each for each in states if each is not None), None)
     if known is None:
@@ -54,19 +55,19 @@ def stack(states: Sequence[States | None]) -> dict[int, State] | None:
 
 
 class _Level(NamedTuple):
-    """All n pieces (stretches without a branch) at one depth of the tree. They are padded to L tokens."""
+    """All n pieces (stretches of tokens without a branch) at one depth of the tree. They are padded to L tokens."""
 
     shape: tuple[int, int]  # (n, L)
     token: Tensor  # (n * L,): flat index of each token in the forward pass; an arbitrary index for padding
     real: Tensor  # (n, L): 1 for a token, 0 for padding
-    kept: Tensor  # those of the n * L indices that are tokens and not padding
+    kept: Tensor  # indices, among the n * L entries of ``token``, of those that are not padding
     above: Tensor  # (n,): index of the parent piece within the previous level; at depth 0, index of the initial state
 
 
 class Flow:
-    """Passes recurrent states along the pieces (stretches without a branch) of one forward pass.
+    """Passes recurrent states along the pieces (stretches of tokens without a branch) of one forward pass.
 
-    The forward pass has B rows of T tokens. Token t of row b has the flat index b * T + t, called its place.
+    The forward pass has B rows of T tokens. The flat index b * T + t of token t in row b is called its place.
 
     Args:
         first: for each piece, the place of its first token; there must be at least one piece.
@@ -75,7 +76,7 @@ class Flow:
         places: number of places, B * T. Places that are in no piece are padding.
         device: device of the forward pass.
         given: initial states of the pieces that continue no other piece, in their order; None: zeros.
-        keep: whether to keep the states at the ends of the pieces in ``last``. Engines need them.
+        keep: whether to keep the states at the ends of the pieces in the attribute ``last``, for engines.
     """
 
     def __init__(
@@ -97,11 +98,11 @@ class Flow:
     # -- the convolution -----------------------------------------------------------------------------------------------
 
     def taps(self, size: int) -> Tensor:
-        """Returns the places (flat indices) of each token's inputs to a convolution with kernel size ``size``.
+        """Returns the places (flat indices) of the inputs from which a convolution computes the output at each token.
 
-        The result has shape (size, places). Row 0 holds the token's own place, row 1 the place of the token before it
-        on its path, and so on. Places from ``self.places`` on stand for the ``size - 1`` inputs that each initial state
-        stores. The last place stands for an input of zero.
+        The convolution has the kernel size ``size``. The result has shape (size, places). Row 0 holds the token's own
+        place, row 1 the place of the token before it on its path, and so on. Places from ``self.places`` on stand for
+        the ``size - 1`` inputs that each initial state stores. The last place stands for an input of zero.
         """
         if size not in self._taps:
             first, length, above = (np.array(x) for x in (self.first, self.length, self.above))
@@ -122,7 +123,7 @@ class Flow:
 
     @cached_property
     def ends(self) -> Tensor:
-        """Returns the place (flat index) of the last token of each piece."""
+        """Returns the place (flat index) of the last token of each piece (stretch of tokens without a branch)."""
         return self._tensor(np.array(self.first) + np.array(self.length) - 1)
 
     def convolve(
@@ -157,7 +158,7 @@ class Flow:
 
     @cached_property
     def levels(self) -> list[_Level]:
-        """Returns the pieces grouped by their depth in the tree, one level for each depth.
+        """Returns the pieces (stretches of tokens without a branch), grouped by their depth in the tree.
 
         The call also sets ``order`` and ``written``, with which :meth:`rule` undoes the grouping.
         """
@@ -223,10 +224,10 @@ class Flow:
 
 
 def flow_of_tree(end_BS: Tensor) -> Flow:
-    """Returns the flow of recurrent states through packed trees (see ``models.attention.PackedTree``).
+    """Returns the :class:`Flow` that passes recurrent states through packed trees (``models.attention.PackedTree``).
 
-    ``end_BS`` holds for each token the index one past its last descendant, and 0 for padding. If ``end_BS`` has no data
-    (as when memory is planned), each row counts as one path.
+    ``end_BS`` holds for each token the index one past its last descendant, and 0 for padding. If ``end_BS`` has no
+    data, which is so when memory is planned, each row is treated as one path.
     """
     B, S = end_BS.shape
     if type(end_BS) is not Tensor or end_BS.is_meta:

@@ -1,4 +1,4 @@
-"""Fixes the frequencies of rotary embeddings, so that they do not depend on which tokens share a forward pass.
+"""Fixes a model's rotary frequencies, so that they do not depend on which tokens share a forward pass.
 
 Two scaling methods choose the frequencies by the longest position in a forward pass: longrope (Phi-3 long,
 arXiv:2402.13753) and dynamic NTK scaling. A token in a packed tree would then be rotated differently than in a forward

@@ -1,4 +1,4 @@
-"""Lists the base policies that the package ships, with their folders and the environments they were trained on."""
+"""Lists the base policies in this package, with their folders and the environments on which they were trained."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def weights_of(model: str) -> str:
 
 
 def unknown_to(model: str, world: str, level: str | None) -> str | None:
-    """Returns a warning if a shipped base policy was not trained on an environment or on its level, otherwise None."""
+    """Returns a warning if a shipped base policy was not trained on an environment at this level, otherwise None."""
     if model not in WORLDS or (world in WORLDS[model] and level in (None, "tiny")):
         return None
     if world in WORLDS[model]:

@@ -19,8 +19,8 @@ _NUMBERS = ("idx", "index", "layer_id", "layer_number")  # suffixes of the attri
 def cut(model: Any, window: int) -> Iterator[None]:
     """Reduces the model's layers and sliding windows within a ``with`` block, and restores them afterwards.
 
-    The model keeps its lowest layers, just as many as are needed to include every kind of layer. Two layers are of one
-    kind if their modules have the same classes and settings. A model whose list of layers is not recognised keeps all
+    The model keeps its lowest layers, as few as include every kind of layer. Two layers are of one kind if their
+    modules have the same classes and settings. A model whose list of layers is not recognised keeps all
     layers. No weight is copied.
 
     Args:
@@ -73,7 +73,7 @@ def narrowed(model: Any, tokens: int) -> Iterator[bool]:
 
 @contextmanager
 def _changes() -> Iterator[Callable[[Any, str, Any], None]]:
-    """Yields a function that sets attributes of objects. They are restored at the end of the ``with`` block."""
+    """Yields a function that changes attributes of objects. At the end of the ``with`` block, they are restored."""
     changed: list[tuple[Any, str, Any]] = []
 
     def change(owner: Any, name: str, value: Any) -> None:
@@ -88,9 +88,9 @@ def _changes() -> Iterator[Callable[[Any, str, Any], None]]:
 
 
 def enough(layers: nn.ModuleList) -> int:
-    """Returns the least number n for which the first n layers include every kind of layer.
+    """Returns the least number n for which the first n layers of a model include every kind of layer.
 
-    n is at least ``FEWEST``, or the number of layers if the model has fewer.
+    n is at least ``FEWEST``. If the model has fewer layers than this, n is the number of its layers.
     """
     kinds = [kind_of(layer) for layer in layers]
     return max(min(FEWEST, len(kinds)), *(kinds.index(kind) + 1 for kind in kinds))

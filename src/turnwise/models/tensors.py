@@ -85,7 +85,7 @@ def _selected(
 class _SelectedLogprobs(torch.autograd.Function):
     """Maps hidden states (K, D), weight (V, D) and targets (K,) to log-probs (K,) and entropies (K,).
 
-    Without ``entropy``, the entropies have shape (0,).
+    If ``entropy`` is False, the entropies are not computed and have shape (0,).
     """
 
     @staticmethod

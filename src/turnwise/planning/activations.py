@@ -1,5 +1,5 @@
-"""Counts the bytes that a forward pass keeps for the backward pass. It traces the pass with fake tensors, which have a
-shape but no memory.
+"""Counts the bytes that a forward pass keeps for the backward pass. The forward pass is traced with fake tensors, which
+have a shape but no memory.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def activation_bytes(
 ) -> int:
     """Returns the bytes of the tensors that autograd keeps for one packed micro-batch. Parameters are not counted.
 
-    The forward pass of a run (``models.packed_logprobs.score``) is traced for a model with one layer and for a model with two
-    layers. The difference is the number of bytes per further layer. Tensors that share memory count once. GPU kernels
-    are assumed to keep as much as CPU kernels, apart from workspaces.
+    The forward pass of a run (``models.packed_logprobs.score``) is traced for a model with one layer and for a model
+    with two layers. The difference is the number of bytes per further layer. Tensors that share memory count once. GPU
+    kernels are assumed to keep as much as CPU kernels, apart from workspaces.
 
     Args:
         source, dtype, lora: architecture, dtype and adapter settings of the policy.

@@ -1,4 +1,4 @@
-"""Finds the architecture of a configured model. It is read from a local folder, the Hugging Face cache, or
+"""Finds the architecture of a model in a configuration. It is read from a local folder, the Hugging Face cache, or
 architectures.yaml in this package.
 """
 
@@ -23,7 +23,7 @@ LAYERS = 10_000  # largest number of layers that a planned model may have
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The architecture of a model. ``folder`` is the local folder of its config.json and, if they are there, of its
+    """The architecture of a model. ``folder`` is the local folder that contains the model's config.json and perhaps its
     weights. It is None if there is no such folder.
     """
 
@@ -61,8 +61,8 @@ def architecture(model: str) -> Architecture:
 
 
 def _configuration(place: Path, model: str) -> PretrainedConfig:
-    """Returns the configuration of a model. The number of layers is checked first, because transformers creates a list
-    of that length.
+    """Returns the configuration of a model. The number of layers in it is checked first, because transformers creates a
+    list with one entry for each layer.
     """
     try:
         about = read_json(place / "config.json" if place.is_dir() else place)

@@ -1,4 +1,4 @@
-"""Draws over time which fraction of a run's GPUs is busy. The figure has a panel for each simulated schedule."""
+"""Draws the fraction of a run's GPUs that is busy over time. The figure has one panel for each simulated schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ UNITS = ((7200.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "second
 
 
 def busy(name: str, simulation: Simulation) -> Figure:
-    """Returns the figure. All panels have the same time axis, which ends at the last update of the slowest schedule."""
+    """Returns a figure that shows the fraction of busy GPUs over time, with one panel for each simulated schedule.
+
+    All panels have the same time axis, which ends at the last update of the slowest schedule.
+    """
     assumed, rows = simulation.assumed, simulation.rows
     end = max(row.played.updated[-1] for row in rows)
     unit, word = next((size, word) for least, size, word in UNITS if end >= least)

@@ -1,4 +1,4 @@
-"""Links each reason why a run cannot start to the section of docs/cluster.md that explains the remedy."""
+"""Adds to each reason why a run cannot start a link to the section of docs/cluster.md that explains the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LINK = re.compile(rf"{re.escape(PAGE)}#([\w-]+)")
 
 
 def at_step(reason: str, name: str) -> str:
-    """Returns the reason with a link to the section that explains how to get what is missing."""
+    """Returns ``reason``, why a run cannot start, with a link to the section ``name`` of docs/cluster.md."""
     return f"{reason} ({PAGE}#{name})"
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 Points = Sequence[tuple[float, float]]
-"""Points (number of requests that one server decodes together, tokens per second of each request)."""
+"""Decoding speeds: pairs (number of requests that one server decodes together, tokens per second of each request)."""
 
 
 class Pace:
-    """The decoding speed of one server. It gives the seconds that a request needs for a token, as a function of the
-    number of requests in progress. The seconds are interpolated linearly between given points, and extrapolated
-    linearly beyond them.
+    """The decoding speed of one server: the seconds that a request needs for one token, as a function of the number of
+    requests in progress. The seconds are interpolated linearly between given points, and extrapolated linearly beyond
+    them.
 
     A decoding step reads the weights once, and the keys and values once for each request. Its time is therefore a
     constant plus a term that is proportional to the number of requests, and the total throughput approaches a limit.
@@ -23,8 +23,8 @@ class Pace:
             number of requests.
 
     Raises:
-        ValueError: the points are not in ascending order, a rate is not positive, or a rate grows with the number of
-            requests.
+        ValueError: the numbers of requests do not increase from point to point, a rate is not positive, or a rate
+            grows with the number of requests.
     """
 
     def __init__(self, points: Points) -> None:
@@ -61,5 +61,5 @@ class Pace:
         return max(constant + slope * requests, 1e-12)
 
     def throughput(self, requests: float) -> float:
-        """Returns the tokens per second that a server decodes for ``requests`` requests together."""
+        """Returns the total tokens per second that a server decodes while ``requests`` requests are in progress."""
         return requests / self.seconds(requests)

@@ -1,4 +1,4 @@
-"""Lists the settings of an environment, which may contain other environments with their own settings."""
+"""Lists the settings of a run's environment. An environment may contain other environments with their own settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 
 def settings_of(cfg: DictConfig) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields (keys, value) for every value below ``env`` that is not a mapping, where ``keys`` is the path that leads
-    to the value.
+    """Yields (keys, value) for every setting below ``env`` in a configuration. ``keys`` is the path of nested keys that
+    leads to the value. Mappings are not yielded themselves, but their values are.
     """
     yield from _below(OmegaConf.to_container(cfg.env, resolve=True), ("env",))
 

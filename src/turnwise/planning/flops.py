@@ -11,8 +11,8 @@ from turnwise.planning.parameter_counts import Shape
 
 
 def attention(shape: Shape, tokens: float, context: float) -> float:
-    """Returns the FLOPs of attention for ``tokens`` queries with ``context`` keys each. They are 4 x layers x H x D x
-    tokens x context, with H heads of size D.
+    """Returns the FLOPs of attention for ``tokens`` queries with ``context`` keys each: 4 x layers x H x D x tokens x
+    context, for H heads of size D.
     """
     return 4.0 * shape.layers * shape.heads * shape.head_dim * tokens * context
 
@@ -31,7 +31,7 @@ def forward(shape: Shape, tokens: float, context: float, scored: float) -> float
 
 
 def backward(shape: Shape, tokens: float, context: float, scored: float) -> float:
-    """Returns the FLOPs of the backward pass.
+    """Returns the FLOPs of a transformer's backward pass.
 
     For each matrix, the gradient of the input costs as much as the forward pass, and so does the gradient of the
     weights. A trained matrix therefore costs twice its forward pass. A frozen matrix costs one forward pass, and its

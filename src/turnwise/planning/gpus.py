@@ -45,8 +45,8 @@ class Gpu:
                 raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}")
 
     def seconds(self, operations: float, moved: float = 0.0) -> float:
-        """Returns the time in seconds by the roofline model: the time to compute ``operations`` FLOPs or to move
-        ``moved`` bytes, whichever is longer.
+        """Returns the time in seconds that a computation takes according to the roofline model: the time to compute
+        ``operations`` FLOPs or to move ``moved`` bytes, whichever is longer.
         """
         computing = operations / (self.peak_tflops * 1e12 * self.utilisation)
         return max(computing, moved / (self.bandwidth_tb_s * 1e12 * self.bandwidth_utilisation))

@@ -19,7 +19,7 @@ from turnwise.training.profile_states import SHARD
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """FLOPs and GPU-hours of a run by part."""
+    """The FLOPs and GPU-hours of a run, for each of its parts (such as sampling or evaluation) and in total."""
 
     flops: Mapping[str, float]
     gpu_hours: Mapping[str, float]
@@ -31,18 +31,18 @@ def work(
     """Returns the FLOPs and GPU-hours of a run.
 
     Sampling: every decoding step reads the engine's weights once for all replies that are decoded together, and it
-    reads the keys and values of each reply. The time of a prefill is limited by computation. Training: the update makes
+    reads the keys and values of each reply. The time of a prefill is limited by computation. Training: an update makes
     a forward and a backward pass over the packed rows, including masked query-key pairs. It makes a further forward
-    pass if the loss needs log-probs of the reference policy. The following is not counted: kernel launches,
-    environments, judges, optimiser steps, diagnostics, loading and saving.
+    pass if the loss needs log-probs of the reference policy. The time for the following is not counted: kernel
+    launches, environments, judges, optimiser steps, diagnostics, loading and saving.
     """
     steps = int(cfg.trainer.max_epochs)
     counts: dict[str, float] = {}
     seconds: dict[str, float] = {}
 
     def sampling(part: str, sampled: float, prefilled: float, context: float, samples: float, rounds: float) -> None:
-        """Adds the work of one part that samples. ``rounds`` is the number of decoding steps. Each step adds one token
-        to every reply in progress.
+        """Adds the FLOPs and seconds of a part of the run that samples tokens. ``rounds`` is the number of decoding
+        steps. Each step adds one token to every reply in progress.
         """
         prefill = flops.decode(shape, 0.0, context, prefilled)
         counts[part] = flops.decode(shape, sampled, context, 0.0) + prefill
@@ -50,7 +50,7 @@ def work(
         moved = rounds * shape.weight_bytes + read * shape.kv_bytes
         seconds[part] = gpu.seconds(counts[part] - prefill, moved) + gpu.seconds(prefill)
 
-    gpus = gpus_of(cfg)  # each GPU samples its part of the rollouts, and reads the weights for that
+    gpus = gpus_of(cfg)  # each GPU samples a part of the rollouts, and reads the weights for this part
     share = ceil(tokens.histories / gpus)
     groups = gpus * ceil(share / max(1, at_a_time(cfg, shape, share, tokens.history)))
     played = collections(cfg)
@@ -77,8 +77,8 @@ def work(
 
 
 def _critic(cfg: DictConfig, critic: Shape, tokens: Tokens) -> float:
-    """Returns the FLOPs of the critic in the whole run. In each iteration it makes a forward pass over all tokens of
-    the rollouts, then trains for ``predictor.epochs`` epochs.
+    """Returns the FLOPs of the critic (the success predictor) in the whole run. In each iteration, the critic makes a
+    forward pass over all tokens of the rollouts, and then trains for ``predictor.epochs`` epochs.
     """
     seen = tokens.prefilled + tokens.sampled
     asked = flops.forward(critic, seen, tokens.context, 0)

@@ -1,5 +1,5 @@
-"""Estimates the lengths of histories and replies in tokens. The numbers come from demonstrations or from the user's
-input. If neither gives a number, a limit in the configuration is used as an upper bound.
+"""Estimates the lengths of a run's histories and replies in tokens. The numbers come from demonstrations or from the
+user. If neither gives a number, a limit in the configuration is used as an upper bound.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from turnwise.planning.environment_settings import settings_of
 from turnwise.types import Trajectory
 
 SAMPLE = 16  # number of demonstrations whose lengths are averaged
-AT_MOST = "at most"  # if the source of a number starts with these words, the number is only an upper bound
+AT_MOST = "at most"  # if the text in ``Lengths.source`` starts with these words, the number is only an upper bound
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean lengths in tokens, except ``demonstrated`` and ``episode``, which are numbers of turns.
+    """Mean lengths of histories, replies and episodes in tokens. ``demonstrated`` and ``episode`` are numbers of turns.
 
     Attributes:
         opening: tokens of the history before the first turn.
@@ -57,7 +57,8 @@ class Lengths:
 
 
 def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, float | None]) -> tuple[Lengths, str]:
-    """Returns the lengths of a run, and the reason why demonstrations could not be read (empty if they could be read).
+    """Returns the estimated lengths of a run's histories and replies, and the reason why demonstrations could not be
+    read. The reason is empty if they could be read.
 
     For a shipped policy, a reply is assumed to be as long as a demonstrated action. For other models the length of a
     reply is unknown before a run, so ``rollout.sampling.max_tokens`` is used unless ``given`` has a value. An episode
@@ -101,8 +102,9 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
 
 
 def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> None:
-    """Fills in upper bounds for an environment without demonstrations. All replies of an episode together are assumed
-    to take at most half of ``rollout.max_length``. The opening and each observation get equal parts of the rest.
+    """Fills in upper bounds of lengths for an environment without demonstrations. All replies of an episode together
+    are assumed to take at most half of ``rollout.max_length``. The opening history and each observation get equal parts
+    of the rest.
     """
     bound = f"{AT_MOST} rollout.max_length"
     found["spoken"] = found["reply"]

@@ -37,8 +37,8 @@ class Memory:
         copy: the engine's own copy of the weights with the adapter merged (``engine.copy``).
         predictor: weights, gradients and AdamW's moments of the critic.
         cache: keys and values that the engine keeps, at most ``engine.memory_gb`` unless a single history needs more.
-        drawing: keys and values of the replies that are being decoded, with room for ``rollout.sampling.max_tokens``
-            tokens each.
+        drawing: keys and values of the replies that are being decoded. Each reply has room for
+            ``rollout.sampling.max_tokens`` tokens.
         activations: tensors that the forward pass of the largest micro-batch keeps for its backward pass.
         logits: the logits of a chunk of the update or of a sampling step, whichever are larger. If sampling and
             training overlap: the sum of both.
@@ -61,19 +61,19 @@ class Memory:
 
     @property
     def resident(self) -> int:
-        """Memory that is in use all the time."""
+        """The bytes of memory that are in use during the whole run."""
         return self.weights + self.earlier + self.gradients + self.optimiser + self.copy + self.predictor + self.cache
 
     @property
     def peak(self) -> int:
-        """Resident memory plus the additional memory of sampling or of training, whichever is larger. If sampling and
-        training overlap, both are added.
+        """The largest number of bytes in use at a time: the resident memory, the logits, and the additional memory of
+        sampling or of training, whichever is larger. If sampling and training overlap, both are added.
         """
         added = (self.drawing, self.activations)
         return self.resident + (sum(added) if self.overlapped else max(added)) + self.logits
 
     def parts(self) -> dict[str, int]:
-        """Returns the bytes of every part by name, including the peak."""
+        """Returns the bytes of every part of the memory by name, and the ``peak``."""
         return {**{name: size for name, size in asdict(self).items() if name != "overlapped"}, "peak": self.peak}
 
 
@@ -86,7 +86,8 @@ def cached(shape: Shape, history: float) -> int:
 
 def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> int:
     """Returns how many of ``histories`` histories the engine holds at the same time, with their keys and values
-    (``engines.stored_rows.Rows``). ``engine.memory_gb`` limits this number, but it is at least 1 if ``histories`` is not 0.
+    (``engines.stored_rows.Rows``). ``engine.memory_gb`` limits this number, but it is at least 1 unless ``histories``
+    is 0.
     """
     budget = cfg.engine.get("memory_gb")
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))
@@ -110,7 +111,7 @@ def sharding(cfg: DictConfig) -> tuple[int, bool]:
 
 
 def micro_batch(cfg: DictConfig, tokens: Tokens) -> tuple[int, int, int]:
-    """Returns (rows, tokens per row, scored tokens) of the largest micro-batch of an update."""
+    """Returns three numbers of the largest micro-batch of an update: rows, tokens per row, and tokens with a loss."""
     row = max(1, round(tokens.row))
     rows = max(1, int(cfg["update"].batch_tokens) // row)
     rows = min(rows, max(1, round(tokens.stored / row)))
@@ -120,8 +121,8 @@ def micro_batch(cfg: DictConfig, tokens: Tokens) -> tuple[int, int, int]:
 def memory(
     cfg: DictConfig, source: Architecture, shape: Shape, tokens: Tokens, around: Around, predictor: Shape | None
 ) -> Memory:
-    """Returns the memory of a run on one GPU. Without training (``trainer.max_epochs=0``) the parts that only training
-    needs are 0.
+    """Returns the memory that a run needs on one GPU. Without training (``trainer.max_epochs=0``), the parts that only
+    training needs are 0.
     """
     trains = int(cfg.trainer.max_epochs) > 0
     inside = "vllm" not in str(cfg.engine.get("_target_"))  # vLLM servers use GPUs of their own

@@ -1,5 +1,5 @@
-"""Finds out what a configured run still lacks: files, checkpoints, credentials, programs, memory. For each missing item
-it returns a text that names a remedy and the section of docs/cluster.md that explains the remedy.
+"""Finds out what a configured run still lacks: files, checkpoints, credentials, programs or memory. For each missing
+item, this module returns a text with a remedy and the section of docs/cluster.md that explains the remedy.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _files(cfg: DictConfig) -> Iterator[str]:
 
 
 def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
-    """Yields a reason if the opening history and the longest reply together exceed ``rollout.max_length``. A run would
-    then leave out these states, or its episodes would end before their first turn.
+    """Yields a reason if the opening history and the longest reply together exceed ``rollout.max_length``. The run
+    would then leave out states with such histories, or its episodes would end before their first turn.
     """
     limit, reply = int(cfg.rollout.max_length), int(cfg.rollout.sampling.max_tokens)
     needed = ceil(lengths.opening) + reply

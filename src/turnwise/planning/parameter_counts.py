@@ -67,8 +67,8 @@ class Shape:
 
 
 def blank(source: Architecture, dtype: str, lora: LoraSettings, layers: int | None = None) -> Any:
-    """Returns the policy with its adapter on the meta device, which allocates no memory. ``layers`` limits the number
-    of layers.
+    """Returns the policy and its adapter as a model on the meta device, which allocates no memory. If ``layers`` is
+    given, the model has only so many layers.
     """
     config = type(source.config)(**{**source.config.to_dict(), **({} if layers is None else _cut(source, layers))})
     with torch.device("meta"), warnings.catch_warnings():

@@ -42,7 +42,7 @@ class RunPlan:
     missing: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """Returns the plan for JSON. Memory is in units of 10^9 bytes, and times are in GPU-hours."""
+        """Returns the plan as a dictionary for JSON. Memory is in units of 10^9 bytes, and times are in GPU-hours."""
         shape, taken = self.shape, self.work
         everything = {
             "sampled": self.played * self.tokens.sampled,
@@ -70,7 +70,8 @@ class RunPlan:
 
 
 def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> RunPlan:
-    """Returns the plan of a checked configuration. No policy is trained or sampled, and nothing is downloaded.
+    """Returns the plan of a run from its checked configuration. No policy is trained or sampled, and nothing is
+    downloaded.
 
     Args:
         cfg: the run's configuration (``turnwise.config.schema.compose_config``).
@@ -106,8 +107,8 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
 
 
 def _critic(cfg: DictConfig, source: Architecture) -> Shape:
-    """Returns the shape of the predictor, which consists of the lowest ``predictor.layers`` layers of its base model.
-    The shape also includes an output head, which the predictor does not have.
+    """Returns the parameter counts of the success predictor, which consists of the lowest ``predictor.layers`` layers
+    of its base model. They also include an output head, which the predictor does not have.
     """
     layers = cfg.predictor.layers
     if layers is not None:

@@ -1,4 +1,4 @@
-"""Renders plans as tables of text."""
+"""Renders the plans of runs as text tables."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> 
     Args:
         plans: the plan of each row by name.
         gpu: the planned GPU.
-        cannot: for each row that has no plan, the reason.
+        cannot: for each row that has no plan, the reason why it has none.
     """
     told: dict[str, list[str]] = {}
     for name, one in plans.items():
@@ -100,7 +100,7 @@ def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> 
 
 
 def steps_of(row: str, plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) -> list[str]:
-    """Returns the sections of docs/cluster.md that explain how to get what a row lacks."""
+    """Returns the sections of docs/cluster.md that explain how to get what the runs of a row of the sweep lack."""
     own = plans[row].missing if row in plans else ()
     return steps_in((cannot.get(row, ""), *own))
 

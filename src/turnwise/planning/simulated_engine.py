@@ -25,8 +25,8 @@ class Request(Generic[T]):
 
 
 class Decoding(Generic[T]):
-    """Simulates requests that are decoded together and spread evenly over the servers. If ``places`` requests are in
-    progress, further requests wait in a queue.
+    """Simulates an engine that decodes requests together and spreads them evenly over its servers. If ``places``
+    requests are in progress, further requests wait in a queue.
 
     All requests in progress get tokens at the same rate, so that one clock is enough for all of them. The clock counts
     the tokens that a request would have received if it had been in progress since the start of the simulation. A
@@ -71,13 +71,13 @@ class Decoding(Generic[T]):
         return self._now + (self._ends[0][0] - self._clock) * self._seconds / speed
 
     def advance(self, now: float, speed: float) -> None:
-        """Advances time to ``now``, but not beyond the completion of the next request."""
+        """Advances the simulated time to ``now``, which must not be later than the next request completes."""
         if self.running:
             self._clock += (now - self._now) / self._seconds * speed
         self._now = now
 
     def take(self) -> Request[T]:
-        """Returns the request that completes now, and starts the next request of the queue."""
+        """Returns the request that completes now, and starts the next request that waits in the queue."""
         end, _, request = heappop(self._ends)
         self._clock = end  # the exact value, without the rounding errors of the time steps
         self.decoded += request.tokens

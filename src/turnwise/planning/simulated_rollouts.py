@@ -10,7 +10,7 @@ from math import log
 import numpy as np
 
 Turn = tuple[int, float]
-"""A turn: (tokens of the reply, seconds that the environment takes to answer)."""
+"""A simulated turn: (number of tokens of the reply, seconds that the environment takes to answer)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Tail:
     most: float = float("inf")
 
     def draw(self, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Returns ``count`` random values."""
+        """Returns ``count`` random values of this distribution."""
         if self.mean <= 0:
             return np.zeros(count)
         values = generator.lognormal(log(self.mean) - self.sigma**2 / 2, self.sigma, count)
@@ -38,7 +38,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rollouts of one state.
+    """The simulated rollouts of one state.
 
     Attributes:
         rollouts: the turns of each rollout.

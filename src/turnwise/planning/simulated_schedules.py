@@ -19,7 +19,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The machines that are simulated.
+    """The machines in a simulation: servers that sample, and a trainer.
 
     Attributes:
         pace: decoding speed of one server.
@@ -42,7 +42,7 @@ class Site:
 
     @property
     def gpus(self) -> int:
-        """Number of all GPUs."""
+        """The number of GPUs of the servers and the trainer together."""
         return self.sampling_gpus if self.shared else self.sampling_gpus + self.training_gpus
 
     def full(self, rollouts: float) -> float:
@@ -60,7 +60,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The rules by which collections and updates wait for each other.
+    """The rules by which collections (batches of rollouts for one update) and updates wait for each other.
 
     Attributes:
         free: whether a request joins the running batch at once (continuous batching). Otherwise a batch starts only
@@ -80,7 +80,7 @@ class Schedule:
 
 @dataclass(slots=True)
 class Played:
-    """The result of a simulation.
+    """The result of the simulation of a run: times and token counts.
 
     Attributes:
         staleness: the staleness of the schedule.
@@ -187,7 +187,7 @@ class _Run:
         return self.played
 
     def _begin(self) -> None:
-        """Starts the next update if its collection is complete, and the next collection if the schedule allows it."""
+        """Starts the next update if its batch of rollouts is complete, and the next batch if the schedule allows it."""
         updates = len(self.played.updated)
         if self.training == NEVER and updates < self.begun and self.left[updates] == 0:
             self.training = self.site.update
@@ -248,8 +248,8 @@ class _Run:
         self.engine.put(Request(rollout.turns[rollout.taken][0], rollout))
 
     def _look(self, group: _Group) -> None:
-        """Stops a group as soon as each of its rollouts has reached the gate's turn or has ended. A group is stopped at
-        most once.
+        """Stops a group of rollouts if each of them has reached the turn at which the gate decides, or has ended. A
+        group is stopped at most once.
         """
         if group.stop is None or group.before:
             return

@@ -1,5 +1,5 @@
-"""Simulates a run under each schedule. A schedule says how sampling and training wait for each other. The results are
-the duration of the run, the mean fraction of its GPUs that are busy, and a lower bound of the time per iteration.
+"""Simulates a run under several schedules. A schedule says how sampling and training wait for each other. The results
+are the duration of the run, the mean fraction of its GPUs that are busy, and a lower bound of the time per iteration.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Row:
     busy: float
 
     def record(self) -> dict[str, Any]:
-        """Returns the row for JSON. ``timeline`` holds the fraction of busy GPUs in each of ``BINS`` equal parts of the
-        simulated time.
+        """Returns the result of one schedule as a dictionary for JSON. ``timeline`` holds the fraction of busy GPUs in
+        each of ``BINS`` equal parts of the simulated time.
         """
         played, end = self.played, self.played.updated[-1]
         return {
@@ -83,7 +83,7 @@ class Simulation:
     rows: list[Row]
 
     def record(self) -> dict[str, Any]:
-        """Returns the simulation for JSON."""
+        """Returns the assumptions and results of the simulation as a dictionary for JSON."""
         assumed = self.assumed
         return {"assumed": assumed.values, "why": assumed.why, "schedules": [row.record() for row in self.rows]}
 
@@ -109,8 +109,8 @@ def simulated(
 
 
 def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) -> list[Row]:
-    """Returns a result for each schedule. All schedules are simulated with the same randomly drawn rollouts.
-    ``on_update`` is called after each simulated update.
+    """Simulates a run under each schedule and returns the results. All schedules are simulated with the same randomly
+    drawn rollouts. ``on_update`` is called after each simulated update.
     """
     drawn = [assumed.workload.collection(assumed.seed, number) for number in range(assumed.collections)]
     asked = sum(tokens for groups in drawn for group in groups for rollout in group.rollouts for tokens, _ in rollout)
@@ -126,7 +126,7 @@ def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) 
 
 
 def bound(collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule) -> float:
-    """Returns a lower bound of the mean seconds of an iteration in a long run.
+    """Returns a lower bound of the mean duration of an iteration of a long run, in seconds.
 
     A collection is the batch of rollouts for one update. It takes at least the time to decode its tokens at the
     engine's largest throughput. It also takes at least as long as its slowest rollout would take alone on a server,
@@ -171,8 +171,8 @@ def shares(busy: Sequence[tuple[float, float]], begin: float, end: float, bins: 
 
 
 def simulated_table(name: str, simulation: Simulation) -> Table:
-    """Returns a table with a line for each schedule. The last column is the fraction of tokens that the gate saves,
-    compared with a run that has no gate.
+    """Returns a table of a simulation, with a line for each schedule. The last column is the fraction of tokens that
+    the gate saves, compared with a run that has no gate.
     """
     assumed, site = simulation.assumed, simulation.assumed.site
     head = [
@@ -209,7 +209,7 @@ def simulated_table(name: str, simulation: Simulation) -> Table:
 
 
 def resting(name: str, assumed: Assumptions) -> list[str]:
-    """Returns the assumptions of a simulation, one per line."""
+    """Returns the assumptions of a simulation as lines of text, one line for each assumption."""
     lines = [f"Assumptions about {name}; --assume NAME=VALUE changes one:"]
     for key, value in assumed.values.items():
         told = ",".join(f"{n:g}:{rate:g}" for n, rate in value) if isinstance(value, tuple) else f"{value:.5g}"

@@ -35,7 +35,7 @@ LEAST = 6
 DRAWN = 40_000  # approximate number of turns that a simulation draws
 
 Given = Mapping[str, float | tuple[tuple[float, float], ...]]
-"""Values by name that the user provides. ``curve`` is a list of points (:data:`turnwise.planning.decoding_pace.Points`)."""
+"""Assumptions that the user provides: name -> value. ``curve`` holds points (``planning.decoding_pace.Points``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Assumptions:
 
 
 class _Values:
-    """Collects assumed numbers and their sources. A value that the user gives replaces the derived value."""
+    """Collects assumed numbers and the reason for each. A value from the user replaces a derived value."""
 
     def __init__(self, given: Given) -> None:
         self.given, self.values, self.why = dict(given), dict[str, Any](), dict[str, str]()
@@ -248,10 +248,10 @@ def _pace(shape: Shape, gpu: Gpu, each: int, context: float, tell: _Values) -> P
 
 
 def parsed(items: list[str]) -> Given:
-    """Parses assumptions of the form ``name=number``, and ``curve=1:90,64:40``.
+    """Parses assumptions that have the form ``name=number`` or ``curve=1:90,64:40``.
 
     Raises:
-        ValueError: an item has another form.
+        ValueError: an assumption has another form.
     """
     found: dict[str, Any] = {}
     number: Callable[[str], float] = float

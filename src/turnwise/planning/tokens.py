@@ -1,7 +1,7 @@
 """Estimates how many tokens a run samples and trains on.
 
-To count rollouts, this module calls the run's own allocator. The allocator gets made-up states and made-up finished
-rollouts of the expected length, half of which succeed.
+To count rollouts, this module calls the allocator of the run. The allocator gets artificial states and artificial
+finished rollouts of the expected length. Half of these rollouts succeed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ANSWER = 24  # assumed number of tokens of an answer to an out-of-domain test it
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The token counts of one iteration, if every group is used in the update. A history is the token sequence of a
-    rollout so far.
+    """The estimated token counts of one iteration in which every group of rollouts is used in the update. A history is
+    the token sequence of a rollout so far.
 
     Attributes:
         states: number of sampled states.
@@ -62,7 +62,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Counts of the tokens that are sampled for profiles and evaluations, outside of training iterations. A profile
+    """The numbers of tokens that are sampled for profiles and evaluations, outside of training iterations. A profile
     samples actions at every demonstrated turn and records which of them are accepted (states=pivots).
 
     Attributes:
@@ -87,7 +87,7 @@ class Around:
 
 
 def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
-    """Returns the token counts of one iteration."""
+    """Returns the estimated token counts of one training iteration of a run."""
     states = int(cfg.rollout.states)
     from_experts = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     spoken = lengths.spoken + lengths.observation
@@ -135,16 +135,16 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
 
 
 def collections(cfg: DictConfig) -> float:
-    """Returns the number of iterations for which a run samples rollouts. With a frozen buffer (``rollout.frozen``) it
-    is the number of iterations that fill the buffer; otherwise it is the number of training iterations.
+    """Returns the number of iterations for which a run samples rollouts. This is the number of training iterations, or,
+    if all rollouts are sampled before training (``rollout.frozen``), the number of iterations that use them once.
     """
     frozen = cfg.rollout.frozen
     return int(cfg.trainer.max_epochs) if frozen is None else int(frozen) / int(cfg.rollout.states)
 
 
 def _packed(trees: int, shared: float, own: float, pieces: float, longest: float) -> tuple[float, float]:
-    """Returns the number of stored tokens and the length of a packed row. If a rollout tree needs several rows, each
-    row repeats the prefix that its rollouts share.
+    """Returns the number of tokens in all packed rows, and the length of one packed row. If a rollout tree needs
+    several rows, each row repeats the prefix that its rollouts share.
     """
     rows = max(1, ceil(own / max(row_limit(shared, longest) - shared, own / max(pieces, 1))))
     return trees * (rows * shared + own), shared + own / rows
@@ -183,7 +183,7 @@ def _alternating(tree: RolloutTree) -> Rewards:
 
 
 def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
-    """Returns the counts of the tokens that are sampled for profiles of ``trajectories`` demonstrations, and for
+    """Returns the numbers of tokens that are sampled for profiles of ``trajectories`` demonstrations, and for
     evaluations before, during and after training.
     """
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 0)

@@ -1,1 +1,1 @@
-"""Runs model-written code in a sandbox, never directly on the host."""
+"""Runs model-written code in a sandbox, and never directly on the host."""

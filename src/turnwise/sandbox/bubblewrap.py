@@ -1,4 +1,4 @@
-"""Implements the sandbox with bubblewrap. Each command gets its own sandbox; all Python states share another one."""
+"""Implements the sandbox with bubblewrap. Each command gets its own sandbox, and all Python states share another."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Bubblewrap:
     """Runs code in bubblewrap sandboxes (implements :class:`turnwise.sandbox.sandbox.Sandbox`).
 
     A sandbox contains the host's /usr (read-only), a work folder in memory, and the folders ``reads``. It has no
-    network, no capabilities, and no sockets (except for a command with a door), and it sees only its own processes. A
-    seccomp filter applies to all of its processes. If root started the run, the sandbox runs as ``nobody``, because the
-    kernel does not limit the number of root's processes. The host accesses the work folder only while no process of the
-    command runs.
+    network, no capabilities, and no sockets (except for a command with a :class:`Door`), and it sees only its own
+    processes. A seccomp filter applies to all of them. If root started the run, the sandbox runs as ``nobody``, because
+    the kernel does not limit the number of root's processes. The host accesses the work folder only while no process of
+    the command runs.
 
     Args:
         limits: the limits of each call.
@@ -98,7 +98,7 @@ class Bubblewrap:
         return (outcome if whole else CallResult(outcome.output, None, "disk")), left
 
     def python(self) -> PythonState:
-        """Returns a Python state without defined names. The first call starts the Python server."""
+        """Returns a Python state in which no names are defined yet. The first call starts the Python server."""
         self._marked()
         with self._lock:
             if self._server is None or self._server.fault:
@@ -131,7 +131,7 @@ class Bubblewrap:
             return self._mark
 
     def _start(self, command: str, stack: ExitStack, passage: Passage | None) -> tuple[subprocess.Popen[bytes], int]:
-        """Starts a bash that runs the command once its input is closed. Returns bwrap's process and its report pipe."""
+        """Starts a bash that runs the command when bash's input is closed. Returns bwrap's process and report pipe."""
         limits = self.limits
         bounds: dict[str, int | str] = {
             "c": 0,
@@ -190,7 +190,7 @@ class Bubblewrap:
 
 
 class _Running:
-    """A command in bwrap. The only child of bwrap is the sandbox's process 1; when it ends, all others there end."""
+    """A command in bwrap. bwrap's only child is process 1 of the sandbox. When it ends, all processes there end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -252,7 +252,7 @@ def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> 
 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process if it is still running, and closes its pipes."""
+    """Kills a command's bwrap process if it is still running, and closes its pipes."""
     if process.returncode is None:
         _Running(process).end()
     for stream in (process.stdin, process.stdout):
@@ -261,7 +261,7 @@ def _abandon(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _acting_as(owner: int | None) -> Iterator[None]:
-    """Gives this thread the file permissions of user ``owner`` within a ``with`` block; None changes nothing."""
+    """Gives this thread the file permissions of the user ``owner`` in a ``with`` block. None changes nothing."""
     if owner is None:
         yield
         return

@@ -86,7 +86,7 @@ def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) ->
 
 @cache
 def _system() -> tuple[str, ...]:
-    """Returns bwrap arguments that show the host's /bin, /lib and similar folders in the sandbox.
+    """Returns bwrap arguments that make the host's /bin, /lib and similar folders visible in the sandbox.
 
     On most systems these folders are links into /usr.
     """
@@ -100,7 +100,7 @@ def _system() -> tuple[str, ...]:
 
 
 def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
-    """Returns a Python interpreter that can run in the sandbox, and the folders that it needs besides /usr.
+    """Returns the path of a Python interpreter that can run in the sandbox, and the folders that it needs besides /usr.
 
     Args:
         python: the configured interpreter; None: choose one.

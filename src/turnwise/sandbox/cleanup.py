@@ -23,7 +23,7 @@ QUIET = 2
 
 
 def main() -> None:
-    """Waits until the trainer has ended, then kills its sandboxes."""
+    """Waits until the trainer has ended, and then kills the sandboxes that it has left behind."""
     mark = sys.argv[1]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # ignored, because these signals are meant for the trainer, which this process must outlive

@@ -16,7 +16,7 @@ TRIES = 3  # after so many failed attempts to run a command, bubblewrap counts a
 def open_sandbox(
     backend: Backend = "auto", limits: Limits | None = None, python: str | None = None, reads: Sequence[str] = ()
 ) -> Sandbox:
-    """Returns a bubblewrap sandbox. It is the only back end, so ``auto`` also means bubblewrap.
+    """Returns a bubblewrap sandbox. Bubblewrap is the only back end, so ``auto`` also means bubblewrap.
 
     Args:
         backend: ``auto`` or ``bubblewrap``.
@@ -33,7 +33,7 @@ def open_sandbox(
         raise ValueError(
             f"sandbox: the back end must be bubblewrap or auto, which also means bubblewrap, got {backend!r}"
         )
-    # A single attempt may fail because its process was killed or because the machine is busy.
+    # A single attempt to run a command may fail because its process was killed or because the machine is busy.
     for _ in range(TRIES):
         why = bubblewrap.reason()
         if why is None:

@@ -1,4 +1,4 @@
-"""Reads and writes the content of a work folder. In memory the content is a value, a tree of files, links and folders.
+"""Reads and writes the content of a work folder. In memory, the content is a tree of files, links and folders.
 
 Owners and dates of files are not kept. Folders are opened through descriptors, one path component at a time, and links
 are never followed.
@@ -102,7 +102,7 @@ def opened(name: str, place: int | None = None) -> Iterator[int]:
 
 
 def write_tree(tree: Tree, folder: int) -> None:
-    """Writes a tree into an empty folder, which is given by its descriptor.
+    """Writes the files, links and folders of a tree into an empty folder, which is given by its descriptor.
 
     No other process may use the folder at the same time.
 
@@ -150,7 +150,7 @@ def _check_inside(path: str, tree: Tree) -> None:
 
 
 def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
-    """Reads a folder, which is given by its descriptor. No process may write to the folder any more.
+    """Reads the content of a folder, which is given by its descriptor. No process may write to the folder any more.
 
     Sockets, pipes, devices, names that are not UTF-8, and entries deeper than 32 folders are left out.
 

@@ -1,7 +1,7 @@
-"""Reads information about processes from the kernel.
+"""Reads information about processes from the kernel, for the Python server in a sandbox and for the host.
 
 The Python server receives this file as text, after ``state.py`` and before ``server.py``. So this file imports no other
-file of Turnwise. ``watch_command.py``, which runs on the host, uses it too."""
+file of Turnwise. ``watch_command.py``, which runs on the host, imports it."""
 
 # ruff: noqa: PTH115, PTH123, PTH208
 
@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-PROCESSES = "/proc"  # in the server it becomes the working folder, which no other process of the sandbox can open
+PROCESSES = "/proc"  # the Python server replaces it by its working folder, which no other process there can open
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,13 +26,16 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITIES_V3 = 47, 4, 0x20080522
 
 
 class Channel(socket.socket):
-    """The broker's end of a socket pair. The other end belongs to a state, and ``peer`` is its inode number."""
+    """A socket by which the broker (process 1 of the sandbox) talks to a Python state.
+
+    ``peer`` is the inode number of the other end of the socket pair, which belongs to the state.
+    """
 
     peer: int
 
 
 def pair():
-    """Creates a socket pair and returns its two ends: first the broker's end, then the end for a state."""
+    """Creates a socket pair and returns its two ends: first the broker's end, then the end for a Python state."""
     ours, theirs = socket.socketpair()
     ours = Channel(fileno=ours.detach())
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -71,10 +74,10 @@ def name_of(peer):
 
 
 def bare(process, channel, excused):
-    """Returns whether a state's process has only the allowed open files.
+    """Returns whether the process of a Python state has only open files that are allowed.
 
-    Allowed are /dev/null, the state's own channel, and the sockets whose inode numbers are in ``excused``. With any
-    other open file, two states could exchange data.
+    The allowed files are /dev/null, the state's own socket, and the sockets whose inode numbers are in ``excused``.
+    With any other open file, two states could exchange data.
     """
     held, excused = open_files(process) or {}, set(map(name_of, excused))
     rest = {number: what for number, what in held.items() if what not in excused}
@@ -82,9 +85,9 @@ def bare(process, channel, excused):
 
 
 def lets_go(process, channel, seconds):
-    """Waits until a state has closed the socket that it passed to its copy, which is the other end of ``channel``.
+    """Waits until a Python state has closed the socket that it passed to its copy: the other end of ``channel``.
 
-    Returns False if the state has not closed it after ``seconds``.
+    Returns False if the state has not closed this socket after ``seconds``, otherwise True.
     """
     end = time.monotonic() + seconds
     while name_of(channel.peer) in (open_files(process) or {}).values():
@@ -95,9 +98,9 @@ def lets_go(process, channel, seconds):
 
 
 def take(read, output, most):
-    """Appends the bytes that are available now to ``output``, and stops when it has more than ``most`` bytes.
+    """Reads the bytes that are available now from the descriptor ``read`` and appends them to ``output``.
 
-    Returns False if the stream has ended, otherwise True.
+    It stops when ``output`` has more than ``most`` bytes. It returns False if the stream has ended, otherwise True.
     """
     while len(output) <= most:
         try:
@@ -111,9 +114,9 @@ def take(read, output, most):
 
 
 def report(channel):
-    """Reads a state's report that its snippet ended. Returns the exit status and the id of the reporting process.
+    """Reads the report of a Python state's process, which it sends when its snippet has ended or it has been copied.
 
-    Both are None if the state died without a report.
+    Returns the exit status and the id of the reporting process. Both are None if the process died without a report.
     """
     space = socket.CMSG_SPACE(struct.calcsize("=3i")) + socket.CMSG_SPACE(4 * 16)
     try:

@@ -1,4 +1,4 @@
-"""Runs Python snippets in a server process in a sandbox (the host's part of the Python server).
+"""Runs Python snippets in a server process in a sandbox. This file is the part of the Python server on the host.
 
 On the host, a Python state is a value: running a snippet returns a new state and leaves the old state unchanged. The
 part that runs in the sandbox is in ``state.py``, ``processes.py`` and ``server.py``.
@@ -41,7 +41,7 @@ def source() -> str:
 
 
 class PythonServer:
-    """A Python server in a sandbox, with its states.
+    """A Python server in a sandbox, which keeps Python states and runs snippets in copies of them.
 
     A lock allows only one call at a time. A server that has died or timed out is never used again.
 
@@ -80,11 +80,11 @@ class PythonServer:
         self._receive(_GRACE)
 
     def first(self) -> _State:
-        """Returns the state in which no names are defined yet."""
+        """Returns the Python state in which no names are defined yet."""
         return _State(self, 0)
 
     def run(self, number: int, code: str) -> tuple[CallResult, int]:
-        """Runs a snippet in a copy of state ``number``. Returns the result and the number of the new state.
+        """Runs a snippet in a copy of the Python state ``number``. Returns the result and the number of the new state.
 
         Raises:
             SandboxFault: the server or the state's process has died, or there are too many states.
@@ -108,8 +108,8 @@ class PythonServer:
         return CallResult(reply["output"], reply["status"], reply["stopped"]), reply["state"]
 
     def free(self, number: int) -> None:
-        """Marks a state as no longer needed. The next call of :meth:`run` tells the server, so this method only appends
-        to a list, which is safe in a finalizer.
+        """Marks a Python state as no longer needed. This method only appends to a list, which is safe in a finalizer.
+        The next call of :meth:`run` passes the list to the server.
         """
         self._freed.append(number)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from turnwise.sandbox.socket_forward import Door
 
 Stop = Literal["", "time", "memory", "processes", "output", "disk"]
-"""The name of the limit that ended a call; empty if the call ended by itself."""
+"""The name of the limit that ended a command or snippet; empty if it ended by itself."""
 
 BOX = "/box"
 """The path of a command's work folder in the sandbox. It is also the home folder."""
@@ -70,7 +70,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call.
+    """The result of a call of a sandbox (a command or a snippet).
 
     ``output`` contains standard output and standard error in the order in which they were written. ``status`` is the
     exit status, or None if a limit ended the call. ``stopped`` is the name of the limit that ended the call.
@@ -82,7 +82,7 @@ class CallResult:
 
     @property
     def ok(self) -> bool:
-        """Returns whether the call ended by itself with exit status 0."""
+        """Returns whether the command or snippet ended by itself with exit status 0."""
         return self.status == 0
 
 

@@ -26,7 +26,7 @@ _REFUSED = (
 )  # fmt: skip
 """System calls that no process in a sandbox may use."""
 
-# These calls are refused too, because the memory of file attributes does not count towards the size of a folder.
+# Calls that set file attributes are refused too: the memory of attributes does not count towards a folder's size.
 _ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
 
 _REFUSED_STATES = (
@@ -36,12 +36,12 @@ _REFUSED_STATES = (
     "utime", "utimes", "futimesat", "utimensat", "socketpair", "sendmsg", "sendmmsg", "recvmmsg", "setsockopt",
     "getsockopt", "bind", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername",
 )  # fmt: skip
-"""System calls that Python states may not use either.
+"""System calls that Python states may not use, in addition to those in ``_REFUSED``.
 
 They send signals to other processes, change limits, or have an effect that another state could observe.
 """
 
-_OF_ITSELF = {  # call -> index of its process argument, which must be 0 (the caller itself)
+_OF_ITSELF = {  # system call -> index of its process argument, which must have the value 0 (the caller itself)
     "sched_getaffinity": 0, "sched_getscheduler": 0, "sched_getparam": 0, "sched_getattr": 0, "getpgid": 0, "getsid": 0,
     "get_robust_list": 0, "getpriority": 1, "ioprio_get": 1, "prlimit64": 0,
 }  # fmt: skip
@@ -67,7 +67,7 @@ _Rule = tuple[int, int, int, int]  # operation, operand, jump if true, jump if f
 
 
 def confined() -> bytes:
-    """Returns the filter for ordinary commands in a sandbox.
+    """Returns the filter of system calls for ordinary commands in a sandbox.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -76,8 +76,8 @@ def confined() -> bytes:
 
 
 def broker() -> bytes:
-    """Returns the filter for the Python server. It allows socket pairs, by which the server's process 1 talks to the
-    Python states.
+    """Returns the filter of system calls for the Python server. It allows socket pairs, by which the server's process 1
+    talks to the Python states.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -86,7 +86,7 @@ def broker() -> bytes:
 
 
 def connected() -> bytes:
-    """Returns the filter for a command with a door (see ``socket_forward.py``).
+    """Returns the filter of system calls for a command with a door (see ``socket_forward.py``).
 
     The filter allows socket pairs, and TCP sockets in the sandbox's own network.
 
@@ -106,7 +106,8 @@ def connected() -> bytes:
 
 
 def alone() -> bytes:
-    """Returns an additional filter for Python states. With it, no state can affect another state or pass data to it.
+    """Returns an additional filter of system calls for Python states, so that no state can affect another state or pass
+    data to it.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -157,7 +158,7 @@ def _first(argument: int) -> _Rule:
 
 
 def _only(argument: int, values: Sequence[int]) -> list[_Rule]:
-    """Returns instructions that refuse a system call unless the given argument has one of the given values."""
+    """Returns filter instructions that refuse a system call unless the argument has one of the given values."""
     allowed = [(_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
     return [_first(argument), *allowed, _error(errno.EPERM)]
 
@@ -173,9 +174,9 @@ def _refuse_all(names: Iterable[str], number: int) -> list[_Rule]:
 
 
 def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
-    """Returns instructions that apply ``rules`` only to the system call number ``call``.
+    """Returns filter instructions that apply ``rules`` only to the system call number ``call``.
 
-    The last of them loads the number of the system call again, because the following instructions read it.
+    The last instruction loads the number of the system call again, because the following instructions read it.
     """
     inner = [*rules, (_LOAD, _NUMBER, 0, 0)]
     return [(_EQUAL, call, 0, len(inner)), *inner]

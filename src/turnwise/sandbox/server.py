@@ -55,7 +55,7 @@ class Broker:
             first_state(theirs, settings)
         theirs.close()
         self.keep(process, ours, 0)
-        self.empty = 0  # bytes of the first state, once it has run a snippet
+        self.empty = 0  # bytes of memory of the first (empty) state, measured after the first snippet
         self.likely = 0  # the state on which the next snippet will probably run
 
     def keep(self, process, channel, size):
@@ -89,11 +89,11 @@ class Broker:
             self.killed.add(process)
 
     def known(self):
-        """Returns the process ids of kept states, of their copies that have reported, and of this process."""
+        """Returns the process ids of kept states, of finished copies of them, and of this process (the broker)."""
         return {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
 
     def strangers(self):
-        """Returns the ids of all processes in the sandbox that are not in :meth:`known`."""
+        """Returns the ids of all processes in the sandbox except those that :meth:`known` returns."""
         there = set(map(int, filter(str.isdigit, os.listdir(PROCESSES))))
         self.killed &= there
         return there - self.known()
@@ -143,7 +143,7 @@ class Broker:
         return list(unmet)
 
     def copy(self, number):
-        """Tells state ``number`` to copy itself. Returns the socket on which the copy will report."""
+        """Tells the Python state ``number`` to copy itself. Returns the socket on which the copy will report."""
         process, channel, _ = self.states[number]
         ours, theirs = pair()
         try:
@@ -166,7 +166,7 @@ class Broker:
         channel.sendall(text[first:])
 
     def ahead(self):
-        """Begins a copy of the state that the next snippet will probably use. Waits for its report or a request."""
+        """Copies the state that the next snippet will probably use. Waits for the copy's report or for a request."""
         number = self.likely
         if not self.begin(number):
             return
@@ -180,7 +180,7 @@ class Broker:
         stop_all()
 
     def begin(self, number):
-        """Begins a copy of state ``number`` unless it has a copy already. Returns whether a copy was begun."""
+        """Begins a copy of the state ``number`` unless it already has a copy. Returns whether a copy was begun."""
         if number not in self.states or number in self.copies:
             return False
         if len(self.copies) >= self.settings["copies"]:
@@ -215,7 +215,7 @@ class Broker:
         making = [self.copies[number][1].peer] if number in self.copies else []
         maker, own, _ = self.states[number]
         if not bare(maker, own, {*making, *self.late.get(number, ())}):
-            self.free(number)  # the state holds a foreign file: an earlier snippet may have changed its copying
+            self.free(number)  # the state holds a foreign file: a snippet may have changed the code that copies it
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])
@@ -249,7 +249,7 @@ class Broker:
         return channel, *self.follow(channel, read)
 
     def follow(self, channel, read):
-        """Reads a snippet's output to its end or a limit. Returns output, status, limit, and the reporting process."""
+        """Reads a snippet's output until it ends or exceeds a limit. Returns output, status, limit and process id."""
         output, end = bytearray(), time.monotonic() + self.settings["seconds"]
         waiting = select.poll()
         for descriptor in (channel.fileno(), read, 0):
@@ -277,7 +277,7 @@ class Broker:
 
 
 def main():
-    if os.getpid() != 1:  # it sends signals to all processes that it can reach
+    if os.getpid() != 1:  # the server sends signals to all processes that it can reach
         sys.exit("the Python server must be process 1 of a sandbox")
     settings = json.loads(sys.argv[1])
     enter()

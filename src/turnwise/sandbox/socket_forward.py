@@ -1,9 +1,9 @@
-"""Lets a command in a sandbox connect to one server on the host, through a listening socket called a *door*.
+"""Lets a command in a sandbox connect to one server on the host. The listening socket for this is called a *door*.
 
 A sandbox has a network of its own, which consists only of 127.0.0.1. A listening socket belongs to the network in which
 it was created, no matter which process holds it. So a small program in the sandbox creates the socket and passes it to
 the host before the command begins. The host then accepts the command's connections on this socket. A command in the
-sandbox can connect to nothing else outside.
+sandbox can connect to nothing else outside the sandbox.
 """
 
 from __future__ import annotations

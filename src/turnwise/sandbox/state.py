@@ -1,4 +1,4 @@
-"""Implements a state of the Python server: a process that waits, copies itself, or runs a snippet.
+"""Implements a Python state of the Python server: a process that waits for orders, copies itself, or runs a snippet.
 
 The server receives this file as text, so this file imports only the standard library. ``server.py`` comes later in the
 same program and sends orders to states. An order is a message with a kind, the length of a text, the text, and one file
@@ -8,7 +8,7 @@ the exit status. After a snippet, the process closes the files that the snippet 
 share an open file and its position.
 """
 
-# The C module, because the enumerations of signal take many pages of memory.
+# The C module ``_signal`` is used, because the enumerations of the module ``signal`` take many pages of memory.
 import _signal  # type: ignore[import-not-found]
 import ast
 import ctypes
@@ -53,7 +53,7 @@ def execute(code, names):
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
-        # leaves out the frame of this function
+        # leaves out the frame of this function from the traceback
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         traceback.print_exception(error)
         return 1
@@ -121,7 +121,7 @@ def serve(own):
 
 
 def settle():
-    """Removes dead child processes of this state, and makes the kernel remove later ones automatically.
+    """Removes dead child processes of this Python state, and makes the kernel remove later ones automatically.
 
     The children are copies of this state, which the broker manages, and processes that a snippet left behind.
     """
@@ -135,8 +135,8 @@ def settle():
 
 
 def first_state(own, settings):
-    """Applies the limits for snippets to this process, then carries out orders as the first state."""
-    os.chdir("/")  # leaves the server's folder of processes
+    """Applies the limits for snippets to this process, which then carries out orders as the first Python state."""
+    os.chdir("/")  # leaves the server's working folder, which shows all processes
     channel = os.dup2(own.detach(), DESCRIPTORS - 1, inheritable=False)
     nowhere = os.open("/dev/null", os.O_RDWR)
     for descriptor in (0, 1, 2):

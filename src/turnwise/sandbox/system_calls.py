@@ -1,4 +1,4 @@
-"""Lists the numbers of system calls, which the filters in ``seccomp.py`` need."""
+"""Lists the numbers of the system calls to which the filters in ``seccomp.py`` refer."""
 
 from __future__ import annotations
 

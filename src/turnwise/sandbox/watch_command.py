@@ -1,8 +1,8 @@
-"""Watches a command in a sandbox from outside: its output, its time, and the total resources of its processes.
+"""Watches a command in a sandbox from outside: its output, its time, and the resources of its processes together.
 
 The kernel itself limits each process and file (``ulimit``), the number of processes, and the size of each file system
-that a command can write to. But it does not limit the total memory of several processes or the number of files. So the
-host checks these two numbers about forty times per second. The host reads no folder while a command runs.
+that a command can write to. But the kernel does not limit the total memory of several processes or the number of
+files. So the host checks these two numbers about forty times per second. The host reads no folder while a command runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The output of a command, cut to its size limit, and the name of the limit that ended the command.
+    """The output of a command, cut to the largest allowed size, and the name of the limit that ended the command.
 
     The name is empty if the command ended by itself.
     """
