@@ -55,7 +55,8 @@ def main() -> None:
     device = prepare(args)
     tokenizer = tokenizer_of()
     work = Work.of(tokenizer, args.tasks, args.group, args.horizon, args.max_tokens, args.max_length, args.seed)
-    small = Work.of(tokenizer, 1, min(2, args.group), args.horizon, args.max_tokens, args.max_length, args.seed + 1)
+    # two tasks, so that the warm-up reaches the second lane too
+    small = Work.of(tokenizer, 2, min(2, args.group), args.horizon, args.max_tokens, args.max_length, args.seed + 1)
     model = model_of(args.shape, args.dtype, device)
     counted: list[Counted] = []
     size = ModelSize.of(model)

@@ -6,23 +6,26 @@ TURNWISE_VLLM_PYTHON names the Python of vLLM's environment (`make test-vllm`); 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 from tests.integration.test_ranks import finish, moments, rows
+from tests.integration.warm import Run
+from tests.integration.watched import outcome
 
 PYTHON = os.environ.get("TURNWISE_VLLM_PYTHON")
 ROOT = Path(__file__).resolve().parents[2]
 EPOCHS = 4
+SPOOL = "0-0.bin"  # of version 0, until version k + 1 is loaded
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.vllm,
@@ -73,7 +76,7 @@ def test_versions_of_the_turns(run: Callable[..., list[str]], tmp_path: Path, st
     assert {tree["iteration"] for tree in trees} == set(range(EPOCHS))
     for tree in trees:
         assert {turn["version"] for turn in tree["turns"]} == {max(tree["iteration"] - staleness, 0)}
-    trained = [row for row in rows(tmp_path / "two") if row["phase"] == "train"]
+    trained = trained_rows(tmp_path / "two")
     assert [row["rollout/staleness"] for row in trained] == [min(i, staleness) for i in range(EPOCHS)]
     assert any(row["train/grad_norm"] > 0 for row in trained)
     assert trained[0]["train/mismatch_mean"] < 1e-3  # vLLM sampled under the trainer's log-probs
@@ -83,16 +86,39 @@ def test_versions_of_the_turns(run: Callable[..., list[str]], tmp_path: Path, st
 def test_gradients_of_recorded_collections(
     run: Callable[..., list[str]], tmp_path: Path, url: str, staleness: int
 ) -> None:
-    """One process samples; two processes read its actions from the spool. Policy 0 samples the first k + 1 collections."""
+    """Runs of one and of two processes read the actions that a run before them recorded in its spool.
+
+    Policy 0 samples the first k + 1 collections, so its file has all of their actions.
+    """
     epochs = f"trainer.max_epochs={staleness + 1}"
-    finish(run(staleness, epochs, out="one"))
-    shutil.copytree(tmp_path / "one" / "spool", tmp_path / "two" / "spool")
-    finish(run(staleness, epochs, "trainer.devices=2", out="two"))
+    recorded = record(run(staleness, epochs, out="recorded"), tmp_path / "recorded")
+    for name, more in (("one", "trainer.devices=1"), ("two", "trainer.devices=2")):
+        spool = tmp_path / name / "spool" / SPOOL
+        spool.parent.mkdir(parents=True)
+        spool.write_bytes(recorded)
+        finish(run(staleness, epochs, more, out=name))
     one, two = (found(tmp_path / name) for name in ("one", "two"))
     assert one["actions"] == two["actions"]  # with their log-probs: the spool's
     assert two["trained"][-1]["engine/restored"] > 0
+    assert len(two["trained"]) == staleness + 1
     assert all((tensor - two["weights"][name]).abs().max() < 1e-5 for name, tensor in one["weights"].items())
     assert (one["gradient"] - two["gradient"]).abs().max() < 1e-5 * one["gradient"].abs().max()
+
+
+def record(overrides: list[str], folder: Path) -> bytes:
+    """Runs to the end and returns the longest content of the spool of policy 0, which a run removes at its end."""
+    process = Run(overrides)
+    longest = b""
+    while process.poll() is None:
+        with suppress(FileNotFoundError):
+            longest = max(longest, (folder / "spool" / SPOOL).read_bytes(), key=len)
+        time.sleep(0.01)
+    assert process.returncode == 0, outcome(process)
+    return longest
+
+
+def trained_rows(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in rows(folder) if row["phase"] == "train"]
 
 
 def found(folder: Path) -> dict[str, Any]:
@@ -101,7 +127,7 @@ def found(folder: Path) -> dict[str, Any]:
             [tree["iteration"], sorted((turn["text"], turn["logprob"]) for turn in tree["turns"])]
             for tree in rows(folder, "rollouts/train.jsonl")
         ],
-        "trained": [row for row in rows(folder) if row["phase"] == "train"],
+        "trained": trained_rows(folder),
         "weights": load_file(folder / "adapter" / "adapter_model.safetensors"),
         "gradient": moments(folder),
     }
