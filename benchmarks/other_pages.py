@@ -87,8 +87,8 @@ def overlap(results: Sequence[Result]) -> str:
         most = fresh["iteration"] / max(fresh["rollout"], fresh["update"])
         given = " ".join(f"--{name} {setting[name]}" for name in ("method", "epochs", "rounds"))
         lines.append(
-            f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`: medians of rounds, "
-            "alternating. If the shorter of collection and update were hidden completely, an iteration would be "
+            f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`: medians over rounds; each "
+            "round runs both settings of rollout.staleness. If the shorter of collection and update were hidden completely, an iteration would be "
             f"{most:.2f} times as fast; a larger measured factor has other causes."
             + (f" Rounds: {', '.join(f'{one:.2f}' for one in rounds)}." if (rounds := result.get("rounds")) else "")
         )

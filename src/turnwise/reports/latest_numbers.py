@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from turnwise.reports.metric_labels import success_keys
 from turnwise.reports.read_run import ReportedRun
 from turnwise.reports.sentences import percent
 
@@ -17,10 +18,7 @@ def so_far(run: ReportedRun) -> list[tuple[str, str]]:
     evaluation, and the latest values of the metrics in ``NEWEST``.
     """
     tiles = []
-    solved = {
-        key: f"{key.split('/')[1]} tasks solved"
-        for key in sorted(key for key in run.metrics if key.startswith("eval/") and key.endswith("/success"))
-    }
+    solved = {key: f"{split} tasks solved" for split, key in success_keys(run.metrics).items()}
     accepted = {key: "held-out replies accepted" for key in run.metrics if key == "eval/held_out/functional"}
     for key, name in (accepted | solved).items():
         iterations, values = run.series(key)

@@ -6,6 +6,7 @@ A metric is named by a dotted path in ``result.json`` or by a key of ``metrics.j
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 SUCCESS, ACCEPTED = "held-out success", "accepted replies in held-out dialogues"
 RESULT = {
@@ -78,3 +79,15 @@ def words(metric: str, dialogues: bool = False) -> str:
     if found := _SUITE.match(metric):
         return f"{found[2]} {'before' if found[1] == 'base' else 'after'} training, %"
     return RESULT.get(metric) or LOGGED.get(metric, metric)
+
+
+def success_keys(logged: Iterable[str]) -> dict[str, str]:
+    """Returns the keys of held-out success among the ``logged`` keys of ``metrics.jsonl``: split of the tasks -> key.
+
+    The success of greedy episodes is used only if no episodes were sampled.
+    """
+    for ending in ("success", "success_greedy"):
+        keys = [key for key in sorted(logged) if key.startswith("eval/") and key.endswith(f"/{ending}")]
+        if keys:
+            return {key.split("/")[1]: key for key in keys}
+    return {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from turnwise.reports.dot_plots import Side, Spot, dots
-from turnwise.reports.metric_labels import words
+from turnwise.reports.metric_labels import success_keys, words
 from turnwise.reports.read_run import Profile, ReportedRun
 from turnwise.reports.sentences import duration, interval, signed
 from turnwise.reports.svg import DOWN, INK, MUTED, NARROW, SERIES, UP, Figure, canvas, label, to_svg, whole_iterations
@@ -37,8 +37,8 @@ def success(run: ReportedRun) -> Figure | None:
     shows the percentage of replies that the verifier accepts, and another line shows the percentage of replies that
     equal the demonstrated ones.
     """
-    keys = [key for key in sorted(run.metrics) if key.startswith("eval/") and key.endswith("/success")]
-    named = {key.split("/")[1]: key for key in keys} | {name: key for key, name in _REPLIES.items()}
+    keys = success_keys(run.metrics)
+    named = keys | {name: key for key, name in _REPLIES.items()}
     lines = {name: run.series(key) for name, key in named.items()}
     lines = {name: points for name, points in lines.items() if len(points[0]) > 1}
     if not lines:

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from turnwise.console import Terminal
+from turnwise.reports.metric_labels import success_keys
 from turnwise.reports.sentences import result_verdict
 from turnwise.runs.json_lines import json_object
 from turnwise.runs.result_file import ResultError, read_result
@@ -75,14 +76,19 @@ def table(states: dict[Path, State]) -> Table:
     shown = Table(box=SIMPLE_HEAD)
     newest = {folder: newest_metrics(folder) for folder in states}
     keys = [key for key in SHOWN if any(key in found for found in newest.values())]
-    solved = sorted({key for found in newest.values() for key in found if key.endswith("/success") or key in ACCEPTED})
-    named = [ACCEPTED.get(key) or f"{key.split('/')[1]} solved, %" for key in solved]
+    solved = {
+        key: f"{split} solved{', greedy' * key.endswith('_greedy')}, %"
+        for found in newest.values()
+        for split, key in success_keys(found).items()
+    }
+    solved |= {key: name for key, name in ACCEPTED.items() if any(key in found for found in newest.values())}
+    named = [solved[key] for key in sorted(solved)]
     for header in ("run", "standing", "time left", *named):
         shown.add_column(header, overflow="fold")
     for key in keys:
         shown.add_column(SHOWN[key], justify="right")
     for folder, (standing, left, _) in states.items():
-        cells = [_number(newest[folder].get(key)) for key in (*solved, *keys)]
+        cells = [_number(newest[folder].get(key)) for key in (*sorted(solved), *keys)]
         shown.add_row(str(folder), standing, left, *cells)
     return shown
 
