@@ -7,18 +7,17 @@ Samples with equal tokens so far share one twig.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.decode_kernel import Streamed
 from turnwise.engines.kv_store import CLOSE, Kept, Store
 from turnwise.engines.recurrent_states import steps
 from turnwise.models.attention import HIDDEN, PLAIN, Rules
 from turnwise.models.attention_cpu import merge, seen
-from turnwise.models.kernels_cpu import usable
+from turnwise.models.fast_llama import uses_compiled_kernels
 from turnwise.models.recurrence import States, pick
 
 FEW = 2  # if the trunk has at least FEW times as many rows as are still used, the used rows are copied
@@ -119,9 +118,10 @@ class Decode:
         self.column = torch.arange(len(row_N), device=row_N.device) - first_R[row_N]  # number of a twig within its row
         self.width = max(1, int(counts_R.max())) if len(row_N) else 1
         self.alone = len(row_N) == R and self.width == 1  # every row has exactly one twig
-        self._streamed: Streamed | None = None
-        like = self.trunk.keys[0]
-        if self.width <= NARROW and usable(like):
+        self._streamed: Any = None  # decode_kernel.Streamed, if it is faster than matrix products
+        if self.width <= NARROW and uses_compiled_kernels(self.trunk.keys[0]):
+            from turnwise.engines.decode_kernel import Streamed
+
             self._streamed = Streamed(self.trunk.keys, self.trunk.values, row_N, seen_N)
         self._columns: dict[int, list[_Columns]] = {}  # key: number of query heads per key-value head
         self._windows: dict[tuple[int, int, int], list[Tensor]] = {}  # by query heads per key-value head, window, step

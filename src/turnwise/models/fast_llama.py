@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from turnwise.models import kernels_cpu
 from turnwise.models.attention import Plan, backbone
 
 FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
@@ -99,7 +98,9 @@ def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin
 
     Queries ``q`` have shape (T, H, D) and keys ``k`` (T, H_kv, D); ``cos`` and ``sin`` have shape (T, 1, D / 2).
     """
-    if kernels_cpu.usable(q):
+    if uses_compiled_kernels(q):
+        from turnwise.models import kernels_cpu
+
         weights = [(None, 0.0)] * 2 if norms is None else [(each.weight, each.variance_epsilon) for each in norms]
         return [
             kernels_cpu.rotated(x, cos[:, 0], sin[:, 0], *weight) for x, weight in zip((q, k), weights, strict=True)
@@ -113,9 +114,20 @@ def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin
     return both[:, :H], both[:, H:]
 
 
+def uses_compiled_kernels(x: Tensor) -> bool:
+    """Returns whether functions that numba compiles may replace torch's operations on ``x``.
+
+    That is so for float32 numbers on a CPU, in a process that computes with one thread. The functions are imported only
+    then, because only they need numba.
+    """
+    return x.dtype == torch.float32 and x.device.type == "cpu" and torch.get_num_threads() == 1
+
+
 def norm(x: Tensor, module: Any) -> Tensor:
     """Applies the RMS norm of ``module`` to ``x`` (..., C)."""
-    if kernels_cpu.usable(x) and x.dim() == 2:
+    if x.dim() == 2 and uses_compiled_kernels(x):
+        from turnwise.models import kernels_cpu
+
         return kernels_cpu.norm(x, module.weight, module.variance_epsilon)
     return scaled(x, module.weight, module.variance_epsilon)
 

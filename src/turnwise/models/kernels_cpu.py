@@ -29,14 +29,6 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(**_options)(function)
 
 
-def usable(x: Tensor) -> bool:
-    """Returns whether the functions of this module may replace torch's operations on ``x``.
-
-    That is so for float32 numbers on a CPU, in a process that computes with one thread.
-    """
-    return x.dtype == torch.float32 and x.device.type == "cpu" and torch.get_num_threads() == 1
-
-
 def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """Returns the RMS norm of ``x`` (T, C), ``x / sqrt(mean(x^2) + epsilon) * weight``."""
     out = torch.empty_like(x)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from turnwise.models import kernels_cpu
-from turnwise.models.fast_llama import rotated, scaled
+from turnwise.models.fast_llama import rotated, scaled, uses_compiled_kernels
 
 
 def test_norm() -> None:
@@ -31,10 +31,10 @@ def test_used_for_float32_on_one_thread_only() -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        assert kernels_cpu.usable(torch.zeros(1))
-        assert not kernels_cpu.usable(torch.zeros(1, dtype=torch.bfloat16))
+        assert uses_compiled_kernels(torch.zeros(1))
+        assert not uses_compiled_kernels(torch.zeros(1, dtype=torch.bfloat16))
         torch.set_num_threads(2)
-        assert not kernels_cpu.usable(torch.zeros(1))
+        assert not uses_compiled_kernels(torch.zeros(1))
     finally:
         torch.set_num_threads(before)
 
