@@ -137,6 +137,13 @@ def attend(
                 result /= total
 
 
+def prepare() -> None:
+    """Compiles :func:`attend`, or reads it from numba's cache, so that processes that are forked later need not."""
+    trunk, twigs, new = ([torch.zeros(1, 1, 1, 1)] for _ in range(3))
+    streamed = Streamed(trunk, trunk, torch.tensor([0]), torch.tensor([1]))
+    streamed.attend(0, torch.zeros(1, 1, 1), (new[0][0], new[0][0]), (twigs[0], twigs[0]), 0)
+
+
 class Streamed:
     """Attention of N twigs over a trunk, computed with :func:`attend`.
 

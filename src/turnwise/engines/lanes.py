@@ -85,6 +85,10 @@ class Lanes:
             self._first.load_weights(model, version)
             if count > 1:
                 share(self._first.model)
+                if next(self._first.model.parameters()).dtype == torch.float32:
+                    from turnwise.engines.decode_kernel import prepare
+
+                    prepare()  # once, and not in every lane
             self._workers = [Worker(self._first.twin) for _ in range(count - 1)]
         else:
             self._first.load_weights(model, version)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnwise.engines.decode_attention import Decode, Trunk
-from turnwise.engines.decode_kernel import Streamed, flat
+from turnwise.engines.decode_kernel import Streamed, attend, flat, prepare
 
 
 def by_torch(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -96,3 +96,13 @@ def test_plan_gives_the_same_attention_with_and_without_the_kernel(threads: int)
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(torch.stack(outs[:3]), torch.stack(outs[3:]), rtol=1e-5, atol=1e-6)
+
+
+def test_preparing_compiles_for_every_size() -> None:
+    prepare()
+    before = list(attend.signatures)
+    keys, values = (torch.zeros(3, 2, 20, 16)[:, :, :9] for _ in range(2))
+    streamed = Streamed([keys], [values], torch.tensor([0, 2]), torch.tensor([3, 4]))
+    new = torch.zeros(2, 2, 16), torch.zeros(2, 2, 16)
+    streamed.attend(0, torch.zeros(2, 4, 16), new, (torch.zeros(2, 2, 5, 16), torch.zeros(2, 2, 5, 16)), 1)
+    assert attend.signatures == before
