@@ -88,7 +88,8 @@ def overlap(results: Sequence[Result]) -> str:
         given = " ".join(f"--{name} {setting[name]}" for name in ("method", "epochs", "rounds"))
         lines.append(
             f"`python benchmarks/overlap.py {given} --overrides {' '.join(setting['overrides'])}`: medians over rounds; each "
-            "round runs both settings of rollout.staleness. If the shorter of collection and update were hidden completely, an iteration would be "
+            "round runs both settings of rollout.staleness. If the shorter of collection and update were hidden "
+            "completely, an iteration would be "
             f"{most:.2f} times as fast; a larger measured factor has other causes."
             + (f" Rounds: {', '.join(f'{one:.2f}' for one in rounds)}." if (rounds := result.get("rounds")) else "")
         )
