@@ -160,9 +160,11 @@ def test_each_version_is_sampled_from_its_own_weights(engine, histories):
             headers={"Authorization": f"Bearer {engine.servers[0].process.key}"},
         )
         served = re.findall(r"v\d+-[0-9a-f]{16}", urllib.request.urlopen(page, timeout=30).read().decode())
-        assert len(set(served)) == 1  # earlier adapters are removed
-        assert served[0].startswith(f"v{version}-")
-        names.append(served[0])
+        server = engine.servers[0]
+        name = server.model(server.snapshot)
+        assert set(served) == {name}
+        assert name.startswith(f"v{version}-")
+        names.append(name)
     assert len(set(names)) == 3
 
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 from peft import PeftModel
-from safetensors.torch import load_file
-from tests.integration.test_ranks import assert_same, finish, kill_when, moments, rows
+from tests.integration.test_ranks import assert_same, assert_same_updates, finish, kill_when, rows
 from transformers import AutoModelForCausalLM
 
 from turnwise.engines.engine import Sampling
@@ -94,10 +93,7 @@ def on_disk(spools: Path) -> set[tuple[int, int]]:
 
 def assert_alike(one: Path, other: Path) -> None:
     """The same run; weights and gradients within 1e-5."""
-    weights = [load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (one, other)]
-    assert all((tensor - weights[1][name]).abs().max() < 1e-5 for name, tensor in weights[0].items())
-    gradients = [moments(folder) for folder in (one, other)]
-    assert (gradients[0] - gradients[1]).abs().max() < 1e-5 * gradients[0].abs().max()
+    assert_same_updates(one, other)
     found = []
     for folder in (one, other):
         plain = [{k: v for k, v in row.items() if not k.startswith("engine/")} for row in rows(folder)]

@@ -105,16 +105,16 @@ def test_an_evaluation_in_the_middle_is_no_part_of_an_iterations_time(
     measured = Measure.__call__
 
     def slowly(self: Measure, *args: Any) -> Any:
-        until = time.process_time() + 8  # more than an iteration takes on a busy machine, with functions to compile
+        until = time.process_time() + 2
         while time.process_time() < until:
             pass
         return measured(self, *args)
 
     monkeypatch.setattr(Measure, "__call__", slowly)
-    run(composed(small("pivotrl", "eval.every=2", "eval.items=0", "logger.wandb=null")))
+    run(composed(small("pivotrl", "eval.every=1", "eval.items=0", "logger.wandb=null")))
     rows = [row for row in lines(tmp_path / "run" / "metrics.jsonl") if row["phase"] == "train"]
     assert len(rows) == 3
-    assert all(row["seconds/update"] < 8 and row["cpu/update"] <= row["cpu/iteration"] < 8 for row in rows)
+    assert all(row["seconds/update"] < 2 and row["cpu/update"] <= row["cpu/iteration"] < 2 for row in rows)
 
 
 def test_a_base_row_is_measured_and_not_trained(small: Overrides, composed: Compose, tmp_path: Path) -> None:

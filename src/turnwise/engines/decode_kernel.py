@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.models.kernels_cpu import compiled
+from turnwise.models import kernels_cpu
 
 _LOG2E = np.float32(np.log2(np.e))
 _BIAS, _ONE_EXPONENT = np.int32(127), np.int32(1 << 23)  # of the exponent of a float32
@@ -26,7 +26,7 @@ def flat(x: Tensor) -> np.ndarray:
     return x.as_strided((span if x.numel() else 0,), (1,)).numpy()
 
 
-@compiled
+@kernels_cpu.compiled
 def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
     """Writes the product of each query and each key to ``scores_GT``, from column ``start`` on."""
     for j in range(keys_LD.shape[0]):
@@ -37,7 +37,7 @@ def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
             scores_GT[g, start + j] = total
 
 
-@compiled
+@kernels_cpu.compiled
 def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
     """Adds the sum of the values, weighted by ``weights_L``, to ``out_D``. Eight values at a time need fewer writes."""
     whole = values_LD.shape[0] // 8 * 8
@@ -52,7 +52,7 @@ def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
             out_D[d] += w[j] * v[j, d]
 
 
-@compiled
+@kernels_cpu.compiled
 def _exponentials(scores_T: Any, powers_T: Any, factors_T: Any) -> Any:
     """Replaces scores by ``exp(score - greatest score)`` and returns the sum of these numbers.
 
@@ -86,7 +86,7 @@ def _exponentials(scores_T: Any, powers_T: Any, factors_T: Any) -> Any:
     return total
 
 
-@compiled
+@kernels_cpu.compiled
 def attend(
     query: Any,
     trunk: tuple[Any, Any, int, int],
@@ -138,7 +138,11 @@ def attend(
 
 
 def prepare() -> None:
-    """Compiles :func:`attend`, or reads it from numba's cache, so that processes that are forked later need not."""
+    """Compiles all functions of sampling, or reads them from numba's cache.
+
+    An engine calls this when it gets its first weights: neither an iteration nor a process that is forked later waits.
+    """
+    kernels_cpu.prepare()
     trunk, twigs, new = ([torch.zeros(1, 1, 1, 1)] for _ in range(3))
     streamed = Streamed(trunk, trunk, torch.tensor([0]), torch.tensor([1]))
     streamed.attend(0, torch.zeros(1, 1, 1), (new[0][0], new[0][0]), (twigs[0], twigs[0]), 0)

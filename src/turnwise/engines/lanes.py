@@ -20,6 +20,7 @@ from turnwise.engines.sampling_schedule import Named, check_schedule
 from turnwise.engines.shared_weights import share
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.worker import Asked, Done, Worker
+from turnwise.models.fast_llama import uses_compiled_kernels
 
 # A model whose weights have at most this many bytes gets one lane per CPU core. On two cores, two lanes took 0.84 to
 # 0.91 of the time of one lane at 80 MB, and the same time as one lane at 480 MB (benchmarks/rollout.py, 20 and 120
@@ -85,10 +86,11 @@ class Lanes:
             self._first.load_weights(model, version)
             if count > 1:
                 share(self._first.model)
-                if next(self._first.model.parameters()).dtype == torch.float32:
+            with _threads(1 if count > 1 else None):
+                if uses_compiled_kernels(next(self._first.model.parameters())):
                     from turnwise.engines.decode_kernel import prepare
 
-                    prepare()  # once, and not in every lane
+                    prepare()
             self._workers = [Worker(self._first.twin) for _ in range(count - 1)]
         else:
             self._first.load_weights(model, version)

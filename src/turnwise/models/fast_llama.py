@@ -68,7 +68,8 @@ class Lean:
         B, Q = ids.shape
         x = self.body.embed_tokens(ids)
         cos, sin = (
-            part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2] for part in self.body.rotary_emb(x, positions)
+            part.reshape(B * Q, 1, -1)[..., : self.head_dim // 2].contiguous()
+            for part in self.body.rotary_emb(x, positions)
         )
         x = x.reshape(B * Q, -1)  # (T, C) with T = B * Q; only attention needs to know to which row a token belongs
         for number, layer in enumerate(self.body.layers):

@@ -29,6 +29,13 @@ def compiled(function: Callable[..., Any]) -> Any:
         return njit(**_options)(function)
 
 
+def prepare() -> None:
+    """Compiles the functions of this module, or reads them from numba's cache."""
+    norm(torch.zeros(1, 2), torch.zeros(2), 1.0)
+    for weight in (None, torch.zeros(2)):
+        rotated(torch.zeros(1, 1, 2), torch.zeros(1, 1), torch.zeros(1, 1), weight, 1.0)
+
+
 def norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """Returns the RMS norm of ``x`` (T, C), ``x / sqrt(mean(x^2) + epsilon) * weight``."""
     out = torch.empty_like(x)

@@ -86,8 +86,9 @@ def success_keys(logged: Iterable[str]) -> dict[str, str]:
 
     The success of greedy episodes is used only if no episodes were sampled.
     """
+    names = sorted(logged)
     for ending in ("success", "success_greedy"):
-        keys = [key for key in sorted(logged) if key.startswith("eval/") and key.endswith(f"/{ending}")]
+        keys = [key for key in names if key.startswith("eval/") and key.endswith(f"/{ending}")]
         if keys:
             return {key.split("/")[1]: key for key in keys}
     return {}

@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 from turnwise.reports import metric_labels
 from turnwise.reports.curves_over_cost import MARKS, STROKES
 from turnwise.reports.find_runs import Interval, RunRow
-from turnwise.reports.metric_labels import words
+from turnwise.reports.metric_labels import success_keys, words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
 from turnwise.runs.json_lines import json_object, text_lines
 
@@ -58,15 +58,9 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
         if _is_number(row.get(key)):
             named[ACCEPTED] = row[key]
             break
-    for ending in ("success", "success_greedy"):  # success of greedy episodes is used only if no episodes were sampled
-        solved = [
-            row[f"eval/{split}/{ending}"]
-            for split in ("seen", "unseen")
-            if _is_number(row.get(f"eval/{split}/{ending}"))
-        ]
-        if solved:
-            return named | {SUCCESS: fmean(solved)}
-    return named
+    keys = success_keys(key for key, value in row.items() if _is_number(value))
+    solved = [row[keys[split]] for split in ("seen", "unseen") if split in keys]
+    return named | {SUCCESS: fmean(solved)} if solved else named
 
 
 def _is_number(value: object) -> bool:
