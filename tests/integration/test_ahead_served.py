@@ -16,7 +16,14 @@ from typing import Any
 
 import pytest
 from peft import PeftModel
-from tests.integration.test_ranks import assert_same, assert_same_updates, finish, kill_when, rows
+from tests.integration.test_ranks import (
+    assert_same,
+    assert_same_updates,
+    assert_same_weights,
+    finish,
+    kill_when,
+    rows,
+)
 from transformers import AutoModelForCausalLM
 
 from turnwise.engines.engine import Sampling
@@ -29,7 +36,7 @@ EPOCHS = 4
 
 
 class Sampler:
-    """Actions of the policy in ``base`` with an adapter, one at a time."""
+    """Actions of the policy in ``base`` with an adapter, or of the weights in a folder, one at a time."""
 
     def __init__(self, base: Path) -> None:
         self.base, self.server = base, None
@@ -41,9 +48,10 @@ class Sampler:
     def __call__(self, name: str, body: dict[str, Any]) -> tuple[list[int], list[float]]:
         with self._lock:
             if name not in self._engines:
-                model = AutoModelForCausalLM.from_pretrained(self.base, dtype="float32")
+                adapter = self.server.adapters.get(name)
+                model = AutoModelForCausalLM.from_pretrained(self.base if adapter else name, dtype="float32")
                 engine = TreeEngine(body["stop_token_ids"])
-                engine.load_weights(PeftModel.from_pretrained(model, self.server.adapters[name]).eval(), 0)
+                engine.load_weights(PeftModel.from_pretrained(model, adapter).eval() if adapter else model, 0)
                 self._engines = {name: engine, **dict(list(self._engines.items())[:3])}
             engine = self._engines[name]
             engine.renew(0)  # so that no last digit depends on which request came before
@@ -51,14 +59,15 @@ class Sampler:
             sampling = Sampling(temperature=body["temperature"], max_tokens=body["max_tokens"])
             (sample,) = engine.sample([node], sampling, [body["seed"]])
             engine.close([node])
-            self.answered.append(version_of(body))
-            self.drawn.add((version_of(body), round(sum(sample.logprobs), 6)))
+            version = version_of(Path(name).name)
+            self.answered.append(version)
+            self.drawn.add((version, round(sum(sample.logprobs), 6)))
             return sample.ids, sample.logprobs
 
 
-def version_of(body: dict[str, Any]) -> int:
-    """The version of the weights that a request asks for: adapters are called ``v0-...``, ``v1-...``."""
-    return int(body["model"].partition("-")[0].removeprefix("v"))
+def version_of(name: str) -> int:
+    """The version of weights from their name: ``v0-...``, ``v1-...``."""
+    return int(name.partition("-")[0].removeprefix("v"))
 
 
 class Held:
@@ -74,7 +83,7 @@ class Held:
     def __call__(self, body: dict[str, Any]) -> float:
         if not re.match(r"v\d", body["model"]):  # the start of a run asks the base policy
             return 0.0
-        version = version_of(body)
+        version = version_of(body["model"])
         with self.moved:
             self.newest = max(self.newest, version)
             self.moved.notify_all()
@@ -104,7 +113,7 @@ def assert_alike(one: Path, other: Path) -> None:
 def actions(folder: Path) -> list[Any]:
     """Of each tree that was recorded, its iteration and the actions of its group."""
     trees = rows(folder, "rollouts/train.jsonl")
-    return [[tree["iteration"], sorted((turn["text"], turn["logprob"]) for turn in tree["turns"])] for tree in trees]
+    return [[tree["iteration"], sorted([turn["text"], turn["logprob"]] for turn in tree["turns"])] for tree in trees]
 
 
 @pytest.fixture
@@ -147,6 +156,28 @@ def test_two_processes_collect_ahead_as_one_does(ahead: Callable[..., list[str]]
     assert [row["rollout/staleness"] for row in trained] == [min(i, 2) for i in range(EPOCHS)]
     assert any(row["train/grad_norm"] > 0 for row in trained)
     assert trained[0]["train/mismatch_mean"] < 1e-4  # the server drew under the trainer's log-probs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [4, 0], ids=["lora", "full"])
+def test_shards_collect_ahead_as_the_whole_does(ahead: Callable[..., list[str]], tmp_path: Path, rank: int) -> None:
+    """FSDP2 over two processes against one without shards. All are killed, and one process goes on.
+
+    The policies that sampled the collections ahead come from the checkpoint's shards then.
+    """
+    settings = ("engine.schedule=rounds", f"policy.lora.r={rank}", *(() if rank else ("loss.kl_beta=0",)))
+    sharded = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
+    finish(ahead(2, *settings, out="one"))
+    overrides = ahead(2, *settings, sharded, out="shards")
+    kill_when([*overrides, "trainer.devices=2"], (tmp_path / "shards" / "checkpoints" / "before.ckpt").exists)
+    finish(overrides)
+    finish(ahead(2, *settings, sharded, "trainer.devices=2", out="two"))
+    for other in ("shards", "two"):
+        assert_same(actions(tmp_path / "one"), actions(tmp_path / other), other)
+        assert_same_weights(tmp_path / "one", tmp_path / other)
+    trained = [row for row in rows(tmp_path / "two") if row["phase"] == "train"]
+    assert [row["rollout/staleness"] for row in trained] == [min(i, 2) for i in range(EPOCHS)]
+    assert any(row["train/grad_norm"] > 0 for row in trained)
 
 
 @pytest.mark.slow

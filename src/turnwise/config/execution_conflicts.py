@@ -105,10 +105,6 @@ def _overlapping(cfg: Mapping[str, Any]) -> list[str]:
             "the predictor must learn from the rollouts of one iteration before those of the next one are allocated",
         ),
         (value_of(cfg, "engine", "copy") is False, "engine.copy=false samples from the weights that are being trained"),
-        (
-            value_of(cfg, "trainer", "strategy", "_target_") == "turnwise.training.sharding.FullySharded",
-            "the weights are sharded, and sampling would have to wait for the weights during each update",
-        ),
     )
     return [f"rollout.staleness: {reason}; {remedy}" for wrong, reason in reasons if wrong]
 

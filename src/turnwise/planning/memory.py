@@ -43,7 +43,7 @@ class Memory:
         logits: the logits of a chunk of the update or of a sampling step, whichever are larger. If sampling and
             training overlap: the sum of both.
         earlier: copies of the trained weights before recent updates. They are needed to resample batches of rollouts
-            that were interrupted.
+            that were interrupted. If they are sharded: one GPU's shards.
         overlapped: whether sampling runs at the same time as training (``rollout.staleness``).
     """
 
@@ -154,6 +154,6 @@ def memory(
         drawing=inside * round(drawn * int(cfg.rollout.sampling.max_tokens) * shape.kv_bytes),
         activations=kept,
         logits=round((sum(entries) if ahead else max(entries)) * shape.vocabulary),
-        earlier=shape.trained_bytes * ahead,
+        earlier=beside * shape.trained_bytes * ahead // shards,
         overlapped=ahead > 0,
     )

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 
 class Versioned(Protocol):
@@ -16,11 +17,27 @@ class Versioned(Protocol):
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
 
+    def modules(self) -> Iterator[torch.nn.Module]: ...
+
 
 def remembered(module: Versioned) -> dict[str, Any]:
-    """Returns the policy's ``version`` and copies of its trained ``weights``, in a form that a checkpoint can store."""
-    weights = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
+    """Returns the policy's ``version`` and copies of its trained ``weights``, in a form that a checkpoint can store.
+
+    If the weights are sharded, each process gets copies of its own shards.
+    """
+    weights = {name: p.detach().clone() for name, p in parameters(module).items() if p.requires_grad}
     return {"version": module.version, "weights": weights}
+
+
+def parameters(module: Versioned) -> dict[str, torch.nn.Parameter]:
+    """Returns the module's parameters by name. Of sharded parameters, each process gets its own shard.
+
+    A forward pass that no backward pass follows leaves some parameters gathered, so they are sharded again first.
+    """
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+    return dict(module.named_parameters())
 
 
 @contextmanager
@@ -42,7 +59,7 @@ def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
 
 @torch.no_grad()
 def _put(module: Versioned, policy: dict[str, Any]) -> None:
-    parameters = dict(module.named_parameters())
+    own = parameters(module)
     for name, weight in policy["weights"].items():
-        parameters[name].copy_(weight)
+        own[name].copy_(weight)
     module.version = policy["version"]

@@ -83,7 +83,7 @@ class Health(Callback):
             self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
         cause = likely_cause(metrics)
         texts = {
-            "empty": f"iteration {iteration}: no sample of this update counts, so that it changes no weight; {cause}",
+            "empty": f"iteration {iteration}: no sample counts, so that no weight changes; {cause}",
             "spread": f"iteration {iteration}: in every group of the last {IN_A_ROW} iterations, all rollouts earned "
             f"the same reward, so that all advantages were 0; {cause}",
             "format": f"iteration {iteration}: in the last {IN_A_ROW} iterations no action could be read as a reply with tool "
@@ -102,7 +102,7 @@ class Health(Callback):
                 self._warn(iteration, kind, text)
         if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
             raise Stopped(
-                f"{self.in_a_row['empty']} updates in a row had no sample that counts, so the run stops because it "
+                f"{self.in_a_row['empty']} iterations in a row had no sample that counts, so the run stops because it "
                 f"learns nothing; {cause}. The same command with update.allow_empty=true continues to the end and "
                 "writes the report. To change other settings, give the run another name=..., or set fresh=true"
             )

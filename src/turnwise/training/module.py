@@ -91,13 +91,20 @@ class PolicyModule(Scoring):
 
     def sync_weights(self, engine: Engine) -> None:
         """Loads the current weights into ``engine``. All processes must call this, even those that do not sample."""
-        model = Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
+        model = self._gathered()
         if self.distributed.samples:
             engine.load_weights(model, self.version)
 
     def stage_weights(self, engine: Engine) -> Callable[[], None]:
-        """Copies the current weights and returns a function that loads the copy into ``engine``."""
-        return stage(engine, self.model, self.version) if self.distributed.samples else lambda: None
+        """Copies the current weights and returns a function that loads the copy into ``engine``. All processes must call
+        this, even those that do not sample.
+        """
+        model = self._gathered()
+        return stage(engine, model, self.version) if self.distributed.samples else lambda: None
+
+    def _gathered(self) -> Any:
+        """Returns the model. If its weights are sharded and servers sample, the first process gets all trained weights."""
+        return Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]

@@ -92,6 +92,9 @@ class FullySharded(ModelParallelStrategy):
                 shutil.rmtree(gone, ignore_errors=True)
         self.barrier()
         tensors = {"weights": checkpoint.pop("state_dict"), "optimizer": checkpoint.pop("optimizer_states")[0]}
+        earlier = checkpoint.get("earlier", [])  # policies that sample ahead (training/earlier_policies.py)
+        tensors["earlier"] = {str(place): policy["weights"] for place, policy in enumerate(earlier)}
+        checkpoint["earlier"] = [{"version": policy["version"]} for policy in earlier]
         save_parts(tensors, part, path)
         if self.is_global_zero:
             buffer = io.BytesIO()  # torch's own error for a full disk does not name the cause
@@ -121,12 +124,15 @@ class FullySharded(ModelParallelStrategy):
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
         weights = {k: v for k, v in get_model_state_dict(self.model, options=TRAINED).items() if k in trained}
         states = get_optimizer_state_dict(self.model, optimizer, options=TRAINED)
-        tensors: dict[str, Any] = {"weights": weights, "optimizer": states}
+        rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
+        for policy in rest.get("earlier", []):
+            policy["weights"] = {k: torch.empty_like(p) for k, p in self.model.named_parameters() if k in trained}
+        earlier = {str(place): policy["weights"] for place, policy in enumerate(rest.get("earlier", []))}
+        tensors: dict[str, Any] = {"weights": weights, "optimizer": states, "earlier": earlier}
         dcp.load(tensors, checkpoint_id=path)
         loose = StateDictOptions(cpu_offload=True, ignore_frozen_params=True, strict=False)
         set_model_state_dict(self.model, tensors["weights"], options=loose)
         set_optimizer_state_dict(self.model, optimizer, tensors["optimizer"], options=loose)
-        rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
         return rest | {"state_dict": {}, "optimizer_states": []}
 
 

@@ -43,7 +43,7 @@ CONF = Path(__file__).parents[3] / "conf"
         (["method=grpo", "rollout.staleness=1", "trainer.devices=2"], ["rollout.staleness"]),
         (["method=trace", "rollout.staleness=1"], ["rollout.staleness"]),
         (["method=grpo", "rollout.staleness=1", "engine.copy=false"], ["rollout.staleness"]),
-        (["method=grpo", "rollout.staleness=1", "trainer=fsdp"], ["rollout.staleness"] * 2),
+        (["method=grpo", "rollout.staleness=1", "trainer=fsdp"], ["rollout.staleness"]),
         (["method=grpo", "engine=vllm", "engine.in_flight=true"], ["engine.in_flight"]),
         (
             ["method=awpo", "engine=vllm", "engine.in_flight=true", "engine.schedule=rounds", "rollout.staleness=1"],
