@@ -68,6 +68,12 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="for runs with policy.lora.r=0: runs can replace all weights of the server; only on 127.0.0.1",
     )
+    add(
+        "--staleness",
+        type=number(0, 8, whole=True),
+        default=0,
+        help="rollout.staleness of the run, for which the server needs places for adapters (default 0)",
+    )
     add("--rows", type=int, default=64, help="maximum number of sequences decoded together (default 64)")
     add("--devices", help="GPUs to use, such as 0,1 (default: all)")
     add("--kv-gb", type=int, help="memory for keys and values in GiB, only on a CPU")
@@ -113,6 +119,7 @@ def process_of(args: argparse.Namespace, arguments: list[str], key: str | None) 
             lora_rank=0 if args.full_weights else args.lora_rank,
             rows=args.rows,
             kv_gb=args.kv_gb,
+            ahead=args.staleness,
             eager=args.eager,
             arguments=arguments,
         )

@@ -27,7 +27,7 @@ _SHOWN_ONLY = (
     "rollout.spool",  # only decides how a killed run resumes
     "engine.key_variable",
     "engine.patience",
-    *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "eager")),
+    *(f"engine.local.{name}" for name in ("python", "servers", "devices", "rows", "kv_gb", "ahead", "eager")),
     "update.max_skips",  # only decides when a run gives up
     "update.allow_empty",
     "callbacks.progress",

