@@ -27,24 +27,20 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
         rate: the pass rate of actions that were sampled at this turn, or None if no action was sampled.
 
     Raises:
-        UnusableError: the turn has several calls, but a row can have only one action. Or an earlier tool message
-            answers no call.
+        UnusableError: an earlier tool message answers no call.
     """
-    if len(step.calls) > 1:
-        raise UnusableError(
-            "the turn has several tool calls, but a pivot row can have only one action",
-            "leave out this turn",
-            "several calls",
-        )
+    calls = [
+        {"type": "function_call", "name": call.name, "arguments": _json(dict(call.arguments))} for call in step.calls
+    ]
     action: dict[str, Any] = {"type": "message", "content": step.content}
-    for call in step.calls:
-        action = {"type": "function_call", "name": call.name, "arguments": _json(dict(call.arguments))}
+    if calls:
+        action = calls[0] if len(calls) == 1 else {"type": "function_call_batch", "calls": calls}
     task = trajectory.task
     return {
         PARAMS: {
             "input": list(_items(step.prompt)),
             "tools": [{"type": "function", **function_of(tool)} for tool in step.tools],
-            "parallel_tool_calls": False,
+            "parallel_tool_calls": len(calls) > 1,
             "tool_choice": "auto",
         },
         ACTION: action,
