@@ -74,11 +74,7 @@ class Cache:
         Raises:
             CacheError: the cache cannot be read at this moment.
         """
-        with self._lock:
-            try:
-                row = self._connection.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
-            except sqlite3.Error as error:
-                raise CacheError(f"{self.path}: {error}") from error
+        row = self._row("SELECT value FROM answers WHERE key = ?", key)
         return json.loads(row[0]) if row else None
 
     def put(self, key: str, about: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +101,19 @@ class Cache:
         return json.loads(row[0])
 
     def __len__(self) -> int:
+        return int(self._row("SELECT COUNT(*) FROM answers")[0])
+
+    def _row(self, statement: str, *values: str) -> Any:
+        """Returns the first row of an SQL query, or None.
+
+        Raises:
+            CacheError: the cache cannot be read at this moment.
+        """
         with self._lock:
-            return int(self._connection.execute("SELECT COUNT(*) FROM answers").fetchone()[0])
+            try:
+                return self._connection.execute(statement, values).fetchone()
+            except sqlite3.Error as error:
+                raise CacheError(f"{self.path}: {error}") from error
 
     def close(self) -> None:
         with self._lock:

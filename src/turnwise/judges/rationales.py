@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from turnwise.data.thinking import REASONING
 from turnwise.data.trajectories import write_trajectories
 from turnwise.judges.cache import Cache, key_of
 from turnwise.judges.client import ChatClient, ChatFault
@@ -133,7 +134,7 @@ async def write_rationales(
 def write_reasoned(path: Path, trajectories: Iterable[Trajectory], written: Written) -> None:
     """Writes trajectories to a file, with their rationales as ``reasoning_content`` of the assistant messages.
 
-    A message stays unchanged if it already has a ``reasoning_content``, or if no rationale was written for it. The file
+    A message stays unchanged if it already has reasoning, or if no rationale was written for it. The file
     is replaced atomically.
 
     Raises:
@@ -148,7 +149,7 @@ def _reasoned(trajectory: Trajectory, written: Written) -> Trajectory:
     for message in trajectory.messages:
         if message["role"] == "assistant":
             text = written.rationales.get((trajectory.id, turn))
-            if text is not None and not message.get("reasoning_content"):
+            if text is not None and not any(message.get(key) for key in REASONING):
                 message = {**message, "reasoning_content": text}
             turn += 1
         messages.append(message)
