@@ -186,8 +186,8 @@ class RolloutSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
-    """Settings of the policy's updates by AdamW. Three updates in a row without a sample of non-zero weight end the run, unless
-    ``allow_empty`` is set.
+    """Settings of the policy's updates by AdamW. Three iterations in a row without a sample of non-zero weight end the run,
+    unless ``allow_empty`` is set.
 
     Attributes:
         learning_rate: the highest learning rate of the schedule.
