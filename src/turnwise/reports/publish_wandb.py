@@ -15,7 +15,8 @@ from turnwise.reports.find_runs import FinishedRuns
 from turnwise.reports.tables import Table
 from turnwise.runs.json_lines import json_object
 
-KEPT = ("result.json", "config.yaml", "metrics.jsonl", "report.html")  # files of each run in the W&B artifact
+# files of each run in the W&B artifact; a kept run has its metrics compressed (runs/keep_results.py)
+KEPT = ("result.json", "config.yaml", "metrics.jsonl", "metrics.jsonl.gz", "report.html")
 ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
 
 
