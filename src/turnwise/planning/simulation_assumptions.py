@@ -183,12 +183,11 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
     servers = sampling // each
     history = tokens.before + lengths.episode * (lengths.reply + lengths.observation)
     free = USED * each * gpu.memory_gb * 1e9 - shape.weight_bytes
-    fits = floor(free / (shape.kv_bytes * history))
     set_rows = OmegaConf.select(cfg, "engine.local.rows")
     if set_rows is None:
         fits = round(at_a_time(cfg, shape, ceil(tokens.histories / sampling), tokens.history) * tokens.samples)
-    elif int(set_rows) < fits:
-        fits = int(set_rows)
+    else:
+        fits = min(int(set_rows), floor(free / (shape.kv_bytes * history)))
     rows = int(
         tell(
             "rows",
