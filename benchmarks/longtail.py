@@ -6,10 +6,10 @@ staleness.
     python benchmarks/longtail.py --engine tree         the in-process engine, with the same policy
 
 The player is that of a run. The trainer is a wait of ``--update`` seconds, and the queue between the two belongs to
-this program. With ``--engine stub`` lengths are log-normal with an upper limit. Tails, rates and latencies are
-assumptions: we know of no published numbers of agents that contain all of them. The default sizes were chosen among
-eight in the simulator (docs/scaling.md). A real policy is random and may end at any of a few tokens, so that its
-lengths are geometric.
+this program. Lengths are log-normal with an upper limit: the simulated server draws them, and vLLM gets one for each
+request. Tails, rates and latencies are assumptions: we know of no published numbers of agents that contain all of them.
+The default sizes were chosen among eight in the simulator (docs/scaling.md). With ``--engine tree`` the random policy
+may end at any of a few tokens, so that its lengths are geometric.
 
 Last line:
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -17,7 +20,8 @@ from transformers import AutoModelForCausalLM
 
 from common import fill_adapter, tokenizer_of
 from shapes import config_of
-from slow_server import END
+from slow_server import END, length_of
+from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.lanes import Lanes
 from turnwise.engines.vllm.engine import VllmEngine
 from turnwise.engines.vllm.local import Local
@@ -26,6 +30,26 @@ from turnwise.models.policy import load_policy
 
 SERVER = Path(__file__).with_name("slow_server.py")
 RANK = 4
+
+
+class LongReplies(VllmEngine):
+    """Samples replies whose lengths are log-normal, like those of the simulated server.
+
+    No token ends a reply. The seed of a request determines the reply's number of tokens.
+
+    Args:
+        mean: mean number of tokens of a reply, before the upper limit of the sampling settings.
+        sigma: standard deviation of the logarithm of the number of tokens.
+    """
+
+    def __init__(self, mean: float, sigma: float, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.mean, self.sigma = mean, sigma
+
+    async def _complete(self, node: int, history: Any, sampling: Sampling, seed: int) -> Sample:
+        tokens = min(length_of(random.Random(seed), self.mean, self.sigma), sampling.max_tokens)
+        sample = await super()._complete(node, history, replace(sampling, max_tokens=tokens), seed)
+        return replace(sample, truncated=False)
 
 
 @contextmanager
@@ -50,7 +74,7 @@ def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callab
             server.wait(timeout=30)
         return
     ends = list(range(2, 2 + max(1, round(model.config.vocab_size / args.reply))))
-    real: Any = vllm(args, folder, ends, []) if args.engine == "vllm" else Lanes(ends, memory_gb=4)
+    real: Any = vllm(args, folder, [], []) if args.engine == "vllm" else Lanes(ends, memory_gb=4)
     try:
         real.load_weights(model, 0)
         yield real, None
@@ -59,13 +83,14 @@ def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callab
 
 
 def vllm(args: argparse.Namespace, folder: Path, ends: list[int], urls: list[str]) -> VllmEngine:
-    """Returns an engine over given servers, or over a server that it starts."""
-    return VllmEngine(
+    """Returns an engine over given servers, or over a server that it starts, which gets replies of random lengths."""
+    kind = VllmEngine if urls else partial(LongReplies, args.reply, args.sigma)
+    return kind(
         ends,
         str(folder / "policy"),
         folder / "engine",
         lambda line: print(line, file=sys.stderr),
-        Local(python=args.vllm_python, lora_rank=RANK, rows=args.places, kv_gb=2, eager=True),
+        Local(python=args.vllm_python, lora_rank=RANK, rows=args.places, kv_gb=2, ahead=2, eager=True),
         Patience(concurrency=3 * args.groups * args.group),  # enough for several collections side by side
         urls=urls,
         max_length=args.max_length,

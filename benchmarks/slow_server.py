@@ -36,10 +36,15 @@ def reply(body: dict[str, Any], mean: float, sigma: float) -> list[int]:
         sigma: standard deviation of the logarithm of the number of tokens.
     """
     draw = random.Random(body["seed"])
-    length = max(4, round(draw.lognormvariate(log(mean) - sigma**2 / 2, sigma)))
+    length = length_of(draw, mean, sigma)
     call = CALLS[0] if body["prompt"][0] == ALIKE else draw.choice(CALLS)
     ids = [call, draw.choice(LUCK), draw.choice(LUCK), *[LUCK[0]] * (length - 4), END]
     return ids[: body["max_tokens"]]
+
+
+def length_of(draw: random.Random, mean: float, sigma: float) -> int:
+    """Draws the number of tokens of a reply: log-normal, but at least 4."""
+    return max(4, round(draw.lognormvariate(log(mean) - sigma**2 / 2, sigma)))
 
 
 class Slow:
