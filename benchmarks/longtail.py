@@ -6,10 +6,11 @@ staleness.
     python benchmarks/longtail.py --engine tree         the in-process engine, with the same policy
 
 The player is that of a run. The trainer is a wait of ``--update`` seconds, and the queue between the two belongs to
-this program. Lengths are log-normal with an upper limit: the simulated server draws them, and vLLM gets one for each
-request. Tails, rates and latencies are assumptions: we know of no published numbers of agents that contain all of them.
-The default sizes were chosen among eight in the simulator (docs/scaling.md). With ``--engine tree`` the random policy
-may end at any of a few tokens, so that its lengths are geometric.
+this program. Lengths are log-normal with an upper limit. The simulated server draws them; with vLLM, this program draws
+the length of each reply and asks for that many tokens. Tails, rates and latencies are assumptions: we know of no
+published numbers of agents that contain all of them. The default sizes were chosen among eight in the simulator
+(docs/scaling.md). With ``--engine tree`` the random policy may end at any of a few tokens, so that its lengths are
+geometric.
 
 Last line:
 
@@ -46,6 +47,7 @@ from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.divergence import Divergence
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.never import Never
+from turnwise.console import number as number_from
 from turnwise.engines.engine import Sampling
 from turnwise.planning.decoding_pace import Pace
 from turnwise.planning.simulated_rollouts import Group
@@ -269,7 +271,12 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument
     add("--engine", choices=["stub", "vllm", "tree"], default="stub")
     add("--vllm-python", default=".venv-vllm/bin/python", help="Python interpreter that has vLLM (%(default)s)")
-    add("--iterations", type=int, default=8, help="iterations under free; --rounds is for the others (%(default)s)")
+    add(
+        "--iterations",
+        type=number_from(4, 1e4, whole=True),  # with staleness 2, the first three collections wait for no update
+        default=8,
+        help="iterations under free, at least 4; --rounds is for the others (%(default)s)",
+    )
     add("--groups", type=int, default=8, help="number of groups of a collection (%(default)s)")
     add("--group", type=int, default=8, help="number of rollouts of a group (%(default)s)")
     add("--least", type=int, default=3, help="minimum number of turns of a rollout (%(default)s)")

@@ -83,7 +83,7 @@ def opened(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Any, Callab
 
 
 def vllm(args: argparse.Namespace, folder: Path, ends: list[int], urls: list[str]) -> VllmEngine:
-    """Returns an engine over given servers, or over a server that it starts, which gets replies of random lengths."""
+    """Returns an engine over given servers, or one that starts vLLM and draws the lengths of its replies."""
     kind = VllmEngine if urls else partial(LongReplies, args.reply, args.sigma)
     return kind(
         ends,

@@ -201,7 +201,15 @@ def longtail(results: Sequence[Result]) -> str:
     """Returns a table of rollouts with long tails, with a row for each engine, and the deviation of the simulation from
     measurements.
     """
-    header = ["engine", "iterations", "rounds over free", "staleness 0 over 1", "over 2", "staleness 1 over its bound"]
+    header = [
+        "engine",
+        "latency, s",
+        "iterations",
+        "rounds over free",
+        "staleness 0 over 1",
+        "over 2",
+        "staleness 1 over its bound",
+    ]
     header += ["side by side: staleness 0 over 1", "over 2", "1 over its bound"]
     header += ["the gate decides after", "tokens that it saves: free", "free, to the ends of actions", "rounds"]
     rows, commands, apart = [], [], []
@@ -209,7 +217,12 @@ def longtail(results: Sequence[Result]) -> str:
         setting, stale = result["setting"], result["x_staleness"]
         spared = [result[f"{name}_tokens_pct"] for name in ("cancelled", "uncancelled", "between_rounds")]
         rows.append(
-            [f"`{setting['engine']}`", f"{setting['iterations']}", f"{result['x_rounds']:.2f}"]
+            [
+                f"`{setting['engine']}`",
+                f"{setting['latency']:g}",
+                f"{setting['iterations']}",
+                f"{result['x_rounds']:.2f}",
+            ]
             + [f"{stale['1']:.2f}", f"{stale['2']:.2f}"]
             + [_or_nothing(result["bound_ratio"])]
             + [_or_nothing(result["x_beside"].get(k)) for k in ("1", "2")]
@@ -220,8 +233,8 @@ def longtail(results: Sequence[Result]) -> str:
         commands.append(
             f"`python benchmarks/longtail.py --engine {setting['engine']} --groups {setting['groups']} "
             f"--group {setting['group']} --turns {setting['turns']:g} --horizon {setting['horizon']} "
-            f"--iterations {setting['iterations']} --rounds {setting['rounds']} --update {setting['update']:g} "
-            f"--gate-step {setting['gate_step']}`"
+            f"--latency {setting['latency']:g} --iterations {setting['iterations']} --rounds {setting['rounds']} "
+            f"--update {setting['update']:g} --gate-step {setting['gate_step']}`"
         )
         apart += [took["measured_s"] / took["simulated_s"] - 1 for took in result.get("simulated", {}).values()]
     lines = [table(header, rows)]

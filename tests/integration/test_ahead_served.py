@@ -33,6 +33,7 @@ from turnwise.models.shipped import tiny_path
 
 SERVED = Path(__file__).resolve().parents[1] / "unit" / "engines" / "vllm" / "served.py"
 EPOCHS = 4
+SHARDED = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
 
 
 class Sampler:
@@ -159,25 +160,39 @@ def test_two_processes_collect_ahead_as_one_does(ahead: Callable[..., list[str]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [4, 0], ids=["lora", "full"])
-def test_shards_collect_ahead_as_the_whole_does(ahead: Callable[..., list[str]], tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize(("rank", "staleness"), [(4, 2), (0, 2), (0, 1)])
+def test_shards_collect_ahead_as_the_whole_does(
+    ahead: Callable[..., list[str]], tmp_path: Path, server: Any, rank: int, staleness: int
+) -> None:
     """FSDP2 over two processes against one without shards. All are killed, and one process goes on.
 
-    The policies that sampled the collections ahead come from the checkpoint's shards then.
+    The policies that sample the collections ahead come from the checkpoint's shards then. Nothing comes from the spool.
     """
-    settings = ("engine.schedule=rounds", f"policy.lora.r={rank}", *(() if rank else ("loss.kl_beta=0",)))
-    sharded = "trainer.strategy={_target_:turnwise.training.sharding.FullySharded,offload:false}"
-    finish(ahead(2, *settings, out="one"))
-    overrides = ahead(2, *settings, sharded, out="shards")
+    settings = ["engine.schedule=rounds", "rollout.spool=null", f"policy.lora.r={rank}"]
+    settings += [] if rank else ["loss.kl_beta=0"]
+    finish(ahead(staleness, *settings, out="one"))
+    overrides = ahead(staleness, *settings, SHARDED, out="shards")
     kill_when([*overrides, "trainer.devices=2"], (tmp_path / "shards" / "checkpoints" / "before.ckpt").exists)
+    asked = len(server.sampler.answered)
     finish(overrides)
-    finish(ahead(2, *settings, sharded, "trainer.devices=2", out="two"))
+    assert min(server.sampler.answered[asked:]) <= EPOCHS - 1 - staleness  # an earlier policy sampled again
+    finish(ahead(staleness, *settings, SHARDED, "trainer.devices=2", out="two"))
     for other in ("shards", "two"):
         assert_same(actions(tmp_path / "one"), actions(tmp_path / other), other)
         assert_same_weights(tmp_path / "one", tmp_path / other)
     trained = [row for row in rows(tmp_path / "two") if row["phase"] == "train"]
-    assert [row["rollout/staleness"] for row in trained] == [min(i, 2) for i in range(EPOCHS)]
+    assert [row["rollout/staleness"] for row in trained] == [min(i, staleness) for i in range(EPOCHS)]
     assert any(row["train/grad_norm"] > 0 for row in trained)
+
+
+@pytest.mark.slow
+def test_shards_collect_side_by_side_and_are_evaluated_in_between(
+    ahead: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    finish(ahead(1, SHARDED, "trainer.devices=2", "eval.every=1", out="run"))
+    trees = rows(tmp_path / "run", "rollouts/train.jsonl")
+    assert {tree["iteration"]: tree["version"] for tree in trees} == {i: max(i - 1, 0) for i in range(EPOCHS)}
+    assert len([row for row in rows(tmp_path / "run") if row["phase"] == "eval"]) > 2
 
 
 @pytest.mark.slow

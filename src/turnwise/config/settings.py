@@ -197,7 +197,7 @@ class UpdateSettings:
         decay: fraction of all optimiser steps, at the end of the run, over which the learning rate falls linearly to 0.
         clip_norm, weight_decay: largest norm of the gradient, and the weight decay of AdamW.
         max_skips: an update whose gradient is not finite is skipped. This many skipped updates in a row end the run.
-        allow_empty: whether the run continues after any number of updates without a sample.
+        allow_empty: whether the run continues after any number of iterations without a sample.
         row_tokens: largest number of tokens in a packed row (exceptions: :func:`turnwise.rollouts.pack.row_limit`).
         batch_tokens: largest number of tokens in a micro-batch, including padding. A single row may be longer.
         recompute: whether to use activation checkpointing: only the input of each layer is kept, and the backward pass computes

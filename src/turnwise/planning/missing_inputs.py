@@ -104,7 +104,7 @@ def _memory(memory: Memory, gpu: Gpu, sharded: bool) -> Iterator[str]:
         "weights": "set trainer=fsdp on several GPUs",
         "optimiser": "set policy.lora.r above 0, or trainer=fsdp on several GPUs",
         "gradients": "set policy.lora.r above 0, or trainer=fsdp on several GPUs",
-        "earlier": "set policy.lora.r above 0, trainer=fsdp on several GPUs, or rollout.staleness=0",
+        "earlier": "set policy.lora.r above 0, trainer=fsdp and engine=vllm on several GPUs, or rollout.staleness=0",
     }.get(largest, "choose a smaller policy or a larger GPU")
     yield f"GPU memory: {over}; the largest part is {largest} with {sizes[largest] / 1e9:,.0f} GB; {remedy}"
 

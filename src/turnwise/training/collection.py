@@ -188,9 +188,14 @@ class Collection:
         return self.module.with_near([update.share(self.distributed.rank, self.distributed.world) for update in packed])
 
     def settle(self) -> None:
-        """Waits until the collections of later iterations are done and the engine is free."""
+        """Waits until the collections of later iterations are done and the engine is free. All processes must call this.
+
+        The other processes wait for the first one if it samples for all: the evaluation that follows begins with a
+        collective operation, whose time limit would count the wait.
+        """
         began = time.monotonic()
         self.ahead.overlap.settle()
+        self.distributed.barrier()
         waited = time.monotonic() - began
         self.settled += waited
         self.recorder.waited(waited)

@@ -83,7 +83,7 @@ class Health(Callback):
             self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
         cause = likely_cause(metrics)
         texts = {
-            "empty": f"iteration {iteration}: no sample counts, so that no weight changes; {cause}",
+            "empty": f"iteration {iteration}: no sample counts, so no weight changes; {cause}",
             "spread": f"iteration {iteration}: in every group of the last {IN_A_ROW} iterations, all rollouts earned "
             f"the same reward, so that all advantages were 0; {cause}",
             "format": f"iteration {iteration}: in the last {IN_A_ROW} iterations no action could be read as a reply with tool "

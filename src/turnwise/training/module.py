@@ -103,7 +103,9 @@ class PolicyModule(Scoring):
         return stage(engine, model, self.version) if self.distributed.samples else lambda: None
 
     def _gathered(self) -> Any:
-        """Returns the model. If its weights are sharded and servers sample, the first process gets all trained weights."""
+        """Returns the model, or if its weights are sharded and servers sample, a ``Whole`` with all trained weights in the
+        first process.
+        """
         return Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
 
     def configure_optimizers(self) -> Any:

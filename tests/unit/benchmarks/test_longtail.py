@@ -69,7 +69,7 @@ def test_closing_the_connection_cancels_the_request() -> None:
 @pytest.mark.parametrize("engine", ["stub", "tree"])
 def test_last_line(engine: str, monkeypatch, capsys, tmp_path) -> None:
     saved = tmp_path / "result.json"
-    small = ["--engine", engine, "--iterations", "3", "--rounds", "1", "--groups", "2", "--group", "3", "--turns", "4"]
+    small = ["--engine", engine, "--iterations", "4", "--rounds", "1", "--groups", "2", "--group", "3", "--turns", "4"]
     times = ["--latency", "0.01", "--update", "0.05", "--first", "2000", "--horizon", "5", "--max-tokens", "60"]
     monkeypatch.setattr(sys, "argv", ["longtail.py", *small, *times, "--json", str(saved)])
     with pytest.raises(SystemExit, match="0"):
@@ -79,7 +79,7 @@ def test_last_line(engine: str, monkeypatch, capsys, tmp_path) -> None:
     assert last["x_rounds"] > 0 and last["x_staleness"]["0"] == 1
     assert set(last["x_staleness"]) == {"0", "1", "2"}
     free, rounds = last["ways"]["free, staleness 0"], last["ways"]["rounds, staleness 0"]
-    assert free["turns"] > rounds["turns"] > 0  # three collections and one
+    assert free["turns"] > rounds["turns"] > 0  # four collections and one
     gated = last["ways"]["rounds, staleness 0, gate"]
     assert gated["turns"] <= rounds["turns"]
     if engine == "stub":

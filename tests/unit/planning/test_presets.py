@@ -43,6 +43,10 @@ def test_shards_divide_what_is_resident(composed, gpu) -> None:
     assert sharded.memory.weights == pytest.approx(whole.memory.weights / 8 + embeddings + 2 * layer, rel=1e-6)
     assert sharded.memory.copy == whole.memory.copy == whole.shape.parameters * 4  # the engine's own stays whole
     assert sharded.memory.activations == whole.memory.activations
+    ahead = plan(composed(*full, "engine=vllm", "rollout.staleness=2"), gpu).memory
+    offloaded = plan(composed(*full, "engine=vllm", "rollout.staleness=2", "trainer.strategy.offload=true"), gpu).memory
+    assert ahead is not None and ahead.earlier == 2 * whole.shape.parameters * 4 // 8
+    assert offloaded is not None and offloaded.earlier == 0
 
 
 def test_servers_take_nothing_of_a_trainers_gpu(composed, gpu) -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.config.settings import UpdateSettings
@@ -50,3 +57,32 @@ def test_a_checkpoint_knows_both() -> None:
     with become(again, again.earlier[0]):
         assert (again.model.weight.item(), again.version) == (1.0, 3)
     assert again.model.weight.item() == 2.0
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_of_sharded_weights_the_shards_are_remembered() -> None:
+    """A pass without gradients leaves the outermost module's weights gathered."""
+    module = module_at(1.0, 3)
+    fully_shard(module.model, mesh=init_device_mesh("cpu", (1,)))
+    with torch.no_grad():
+        module.model(torch.ones(1, 1))
+    assert not isinstance(module.model.weight, DTensor)
+    earlier = remembered(module)
+    assert [type(weight) for weight in earlier["weights"].values()] == [DTensor]
+    with torch.no_grad():
+        module.model.weight.fill_(2.0)
+        module.model(torch.ones(1, 1))
+    with become(module, earlier):
+        assert module.model.weight.full_tensor().item() == 1.0
+        assert module.model(torch.ones(1, 1)).item() == 1.0
+    assert module.model(torch.ones(1, 1)).item() == 2.0
