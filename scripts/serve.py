@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
         "--staleness",
         type=number(0, 8, whole=True),
         default=0,
-        help="rollout.staleness of the run, for which the server needs places for adapters (default 0)",
+        help="value of rollout.staleness of the run; the server gets a place for the adapter of each collection (default 0)",
     )
     add("--rows", type=int, default=64, help="maximum number of sequences decoded together (default 64)")
     add("--devices", help="GPUs to use, such as 0,1 (default: all)")

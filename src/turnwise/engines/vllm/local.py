@@ -75,6 +75,8 @@ class Local:
         for name in ("servers", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.ahead is None or self.ahead < 0:
+            raise ValueError(f"ahead must be at least 0, got {self.ahead}")
         if self.kv_gb is not None and self.kv_gb < 1:
             raise ValueError(f"kv_gb must be at least 1, got {self.kv_gb}")
         if not 0 <= self.lora_rank <= LORA_RANKS[-1]:
