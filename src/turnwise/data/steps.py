@@ -45,13 +45,14 @@ def steps_of(trajectory: Trajectory) -> list[TurnInContext]:
     for at in trajectory.acts:
         message = trajectory.messages[at]
         name = f"{trajectory.id}#t{len(steps)}"
-        rationale, content = _reasoning(message)
+        rationale, content = reasoning_of(message)
         calls = tuple(_call(call, name) for call in message.get("tool_calls") or ())
         steps.append(TurnInContext(name, trajectory.messages[:at], rationale, content, calls, trajectory.tools))
     return steps
 
 
-def _reasoning(message: Message) -> tuple[str | None, str]:
+def reasoning_of(message: Message) -> tuple[str | None, str]:
+    """Splits an assistant message into its reasoning, or None, and its content without reasoning."""
     content = str(message.get("content") or "")
     for key in REASONING:
         if isinstance(message.get(key), str) and message[key].strip():

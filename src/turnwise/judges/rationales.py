@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from turnwise.data.thinking import REASONING
+from turnwise.data.steps import reasoning_of
 from turnwise.data.trajectories import write_trajectories
 from turnwise.judges.cache import Cache, key_of
 from turnwise.judges.client import ChatClient, ChatFault
@@ -134,8 +134,8 @@ async def write_rationales(
 def write_reasoned(path: Path, trajectories: Iterable[Trajectory], written: Written) -> None:
     """Writes trajectories to a file, with their rationales as ``reasoning_content`` of the assistant messages.
 
-    A message stays unchanged if it already has reasoning, or if no rationale was written for it. The file
-    is replaced atomically.
+    A message stays unchanged if it already has reasoning, or if no rationale was written for it. The file is replaced
+    atomically.
 
     Raises:
         InputError: the file cannot be written.
@@ -149,7 +149,7 @@ def _reasoned(trajectory: Trajectory, written: Written) -> Trajectory:
     for message in trajectory.messages:
         if message["role"] == "assistant":
             text = written.rationales.get((trajectory.id, turn))
-            if text is not None and not any(message.get(key) for key in REASONING):
+            if text is not None and reasoning_of(message)[0] is None:
                 message = {**message, "reasoning_content": text}
             turn += 1
         messages.append(message)

@@ -138,6 +138,14 @@ def test_a_full_disk_is_an_error_of_its_own(tmp_path: Path) -> None:
     assert cache.get("k") == {"score": 0.5}
 
 
+def test_a_cache_that_cannot_be_read_is_an_error_of_its_own(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache.sqlite")
+    cache._connection.execute("DROP TABLE answers")
+    for read in (lambda: len(cache), lambda: cache.get("k")):
+        with pytest.raises(CacheError, match="answers"):
+            read()
+
+
 def test_the_file_holds_text_alone(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache.sqlite")
     cache.put("k", "model rubric", {"score": 0.5})

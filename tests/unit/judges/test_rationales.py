@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from turnwise.data.parse_trajectory import parse_trajectory
 from turnwise.data.steps import steps_of
 from turnwise.data.trajectories import read_trajectories
+from turnwise.judges.rationales import Written, write_reasoned
 
 ROOT = Path(__file__).parents[3]
 
@@ -89,6 +91,20 @@ def test_the_trajectories_get_their_rationales(
     assert [step.rationale for step in steps_of(first)][1] == "because of | Three."
     assert steps_of(second)[0].rationale == "because of | Good day."
     assert steps_of(second)[0].content == "Good day."
+
+
+def test_reasoning_that_is_there_is_kept(tmp_path: Path) -> None:
+    """Under any key, or at the start of the content."""
+    said = [{"reasoning": "kept"}, {"thinking": "kept"}, {"content": "<think>kept</think>b"}, {"reasoning": ""}, {}]
+    talk = [
+        turn for one in said for turn in ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"} | one)
+    ]
+    trajectory = parse_trajectory({"id": "t", "messages": talk}, "x:1")
+    out = tmp_path / "out.jsonl"
+    write_reasoned(out, [trajectory], Written({("t", turn): "new" for turn in range(len(said))}))
+    (again,) = read_trajectories(out).trajectories
+    assert [step.rationale for step in steps_of(again)] == ["kept"] * 3 + ["new"] * 2
+    assert {step.content for step in steps_of(again)} == {"b"}
 
 
 def test_missing_turns_are_told_and_asked_for_again(

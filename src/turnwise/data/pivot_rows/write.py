@@ -22,7 +22,9 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
     Args:
         step: the turn. Reasoning in the messages before the turn is written as reasoning items. The turn's own
             reasoning is left out.
-        trajectory: the trajectory of the turn. Its task and success are written under ``provenance``.
+        trajectory: the trajectory of the turn. Its task and success are written under ``provenance``. The row's request
+            allows parallel calls if any turn of the trajectory has several calls, so that it does not tell how many calls
+            this turn has.
         agent: name of the NeMo Gym agent that uses the row.
         rate: the pass rate of actions that were sampled at this turn, or None if no action was sampled.
 
@@ -40,7 +42,7 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
         PARAMS: {
             "input": list(_items(step.prompt)),
             "tools": [{"type": "function", **function_of(tool)} for tool in step.tools],
-            "parallel_tool_calls": len(calls) > 1,
+            "parallel_tool_calls": any(len(message.get("tool_calls") or ()) > 1 for message in trajectory.messages),
             "tool_choice": "auto",
         },
         ACTION: action,

@@ -172,6 +172,8 @@ def test_a_turn_becomes_a_row_that_keeps_the_contract_and_is_read_back() -> None
         for step in steps_of(trajectory):
             made = json.loads(json.dumps(row_of(step, trajectory, "an_agent", Pivot(1, 4))))
             check_row(made)
+            several = any(len(each.calls) > 1 for each in steps_of(trajectory))
+            assert made["responses_create_params"]["parallel_tool_calls"] == several
             assert (made["pass_rate"], made["agent_ref"]["name"]) == (0.25, "an_agent")
             back = parse_trajectory(made, "rows.jsonl:1")
             (again,) = steps_of(back)
