@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_ahead_served import actions
+from tests.integration.test_ahead_served import SHARDED, actions
 from tests.integration.test_ranks import assert_same_updates, finish, rows
 from tests.integration.warm import Run
 from tests.integration.watched import outcome
@@ -41,7 +41,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder = tmp_path_factory.mktemp("serve")
-    arguments = ["--eager", "--kv-gb", "1", "--port", str(port), "--folder", str(folder)]
+    arguments = ["--eager", "--kv-gb", "1", "--staleness", "2", "--port", str(port), "--folder", str(folder)]
     process = subprocess.Popen([sys.executable, "scripts/serve.py", *arguments], cwd=ROOT)
     try:
         address = f"http://127.0.0.1:{port}"
@@ -68,10 +68,10 @@ def run(small: Callable[..., list[str]], url: str) -> Callable[..., list[str]]:
     return overrides
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 2])
-def test_versions_of_the_turns(run: Callable[..., list[str]], tmp_path: Path, staleness: int) -> None:
+@pytest.mark.parametrize(("staleness", "more"), [(0, []), (1, []), (2, []), (1, [SHARDED]), (2, [SHARDED])])
+def test_versions_of_the_turns(run: Callable[..., list[str]], tmp_path: Path, staleness: int, more: list[str]) -> None:
     """Iteration i learns from turns of policy i - k, and the first k + 1 iterations from turns of policy 0."""
-    finish(run(staleness, f"trainer.max_epochs={EPOCHS}", "trainer.devices=2", out="two"))
+    finish(run(staleness, f"trainer.max_epochs={EPOCHS}", "trainer.devices=2", *more, out="two"))
     trees = rows(tmp_path / "two", "rollouts/train.jsonl")
     assert {tree["iteration"] for tree in trees} == set(range(EPOCHS))
     for tree in trees:
