@@ -55,6 +55,9 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
     kept = [one for override in parsed if (one := _one_of_sweep(override, str(error), folder)) is not None]
     refused: list[tuple[Override, Exception]] = []
     cfg, in_a_file = None, None
+    if (blamed := _blame(error, kept)) is not None:  # without it, the first attempt below would fail in the same way
+        kept.remove(blamed)
+        refused.append((blamed, error))
     while cfg is None:
         try:
             cfg = compose_config([override.input_line or "" for override in kept], folder, primary)
