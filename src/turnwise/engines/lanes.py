@@ -83,6 +83,7 @@ class Lanes:
         if self._workers is None:
             count = self.lanes or _fitting(model, self._first.copy)
             self._first.budget = None if self._budget is None else max(1, self._budget // count)
+            self._first.pack = count == 1  # lanes share their weights, and each computes with one thread
             self._first.load_weights(model, version)
             if count > 1:
                 share(self._first.model)

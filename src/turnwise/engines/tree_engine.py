@@ -64,6 +64,7 @@ class TreeEngine:
         self.end_ids = frozenset(end_ids)
         self.prefill_tokens = prefill_tokens
         self.copy = copy
+        self.pack = True  # whether the forward pass may pack its weights (models/fast_llama.py)
         self.schedule = check_schedule(schedule)
         self.budget = None if memory_gb is None else int(memory_gb * 1e9)
         self.version = -1
@@ -94,12 +95,12 @@ class TreeEngine:
         When the weights change, call :meth:`renew` of the second engine too.
         """
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
-        other.budget, other._model, other._needs = self.budget, self._model, self._needs
+        other.budget, other.pack, other._model, other._needs = self.budget, self.pack, self._model, self._needs
         return other
 
     def renew(self, version: int) -> None:
         """Prepares for weights that were changed in place. Closes open nodes and drops all keys and values."""
-        self._forward, self._head = forward_of(self._model), Head(self._model)
+        self._forward, self._head = forward_of(self._model, self.copy and self.pack), Head(self._model)
         self.version = version
         if self._needs is None:
             self._needs = needs_of(self._model)

@@ -10,7 +10,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.models.attention import Plan, backbone, use_tree_attention
-from turnwise.models.fast_llama import Lean, forward_of
+from turnwise.models.fast_llama import Lean, forward_of, should_pack
 from turnwise.models.packed_logprobs import plan_of
 
 
@@ -37,13 +37,14 @@ def qwen2() -> Any:
     return model.eval()
 
 
-def passes(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def passes(model: Any, pack: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the hidden states of the lean forward pass and of the library's."""
     use_tree_attention(model)
     ids = torch.randint(0, 97, (3, 11), generator=torch.Generator().manual_seed(0))
     positions = torch.arange(11)[None] + torch.tensor([[0], [40], [7]])
-    forward = forward_of(model)
+    forward = forward_of(model, pack)
     assert isinstance(forward, Lean)
+    assert bool(forward._packed) == pack
     with torch.no_grad():
         want = backbone(model)(
             input_ids=ids, position_ids=positions, use_cache=False, plan=causal(ids)
@@ -55,6 +56,23 @@ def passes(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def test_hidden_states_are_the_models_own(make_model: Callable[..., Any], family: str) -> None:
     found, want = passes(qwen2() if family == "qwen2" else make_model(family, False))
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("packing")
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen2"])
+def test_packed_weights_give_the_same_hidden_states(make_model: Callable[..., Any], family: str) -> None:
+    found, want = passes(qwen2() if family == "qwen2" else make_model(family, False), pack=True)
+    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("packing")
+def test_only_weights_of_some_size_and_float32_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [torch.zeros(4, 8), torch.zeros(4, 4)]  # 192 bytes
+    assert should_pack(weights)
+    assert not should_pack([weight.bfloat16() for weight in weights])
+    for limits in ((192, 999), (0, 191)):
+        monkeypatch.setattr("turnwise.models.fast_llama.PACKED", limits)
+        assert not should_pack(weights)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama", "qwen2"])
