@@ -206,6 +206,7 @@ def report(args: argparse.Namespace, ways: dict[str, Found], rounds: Found, cut:
             work = [found.work[number] for number in range(found.played.first + 1, args.iterations)]
             ratios[name] = ratio(found.played.iteration, bound(work, site, ahead))
         ratios["uncancelled_tokens_pct"] = spared(gated.tokens["decoded"] + gated.tokens["saved"], asked)
+        played_as = {str(way): way for k in range(3) for way in (Schedule(True, k), Schedule(True, k, True))}
         details["simulated"] = {
             name: {
                 "measured_s": found.played.updated[-1],
@@ -213,7 +214,7 @@ def report(args: argparse.Namespace, ways: dict[str, Found], rounds: Found, cut:
             }
             for name, (way, found) in {
                 "rounds": (Schedule(False), rounds),
-                **{n: (_way(n), f) for n, f in ways.items()},
+                **{name: (played_as[name], found) for name, found in ways.items()},
             }.items()
         }
     else:
@@ -233,10 +234,6 @@ def report(args: argparse.Namespace, ways: dict[str, Found], rounds: Found, cut:
     ]
     show("Long tails", ["way", "a collection, s", "an iteration, s", "tokens decoded", "thrown away"], rows)
     finish("longtail", args, ratios, details)
-
-
-def _way(name: str) -> Schedule:
-    return next(way for k in range(3) for beside in (False, True) if str(way := Schedule(True, k, beside)) == name)
 
 
 def record(found: Found) -> dict[str, Any]:
@@ -289,15 +286,8 @@ def parser() -> argparse.ArgumentParser:
     add("--sigma", type=float, default=1.0, help="sigma of the logarithms of reply lengths and latencies (%(default)s)")
     add("--update", type=float, default=1.0, help="seconds of an update (%(default)s)")
     add("--first", type=float, default=300.0, help="stub: tokens per second of a single request (%(default)s)")
-    add(
-        "--half",
-        type=float,
-        default=64.0,
-        help="stub: number of requests at which each request has half of this rate (%(default)s)",
-    )
-    add(
-        "--places", type=int, default=64, help="maximum number of requests that a server decodes together (%(default)s)"
-    )
+    add("--half", type=float, default=64.0, help="stub: requests at which each has half of this rate (%(default)s)")
+    add("--places", type=int, default=64, help="maximum number of requests decoded together (%(default)s)")
     add("--alike", type=float, default=0.5, help="share of the groups whose rollouts act alike (%(default)s)")
     add("--gate-step", type=int, default=2, help="turn after which the gate decides (%(default)s)")
     return found

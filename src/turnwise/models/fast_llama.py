@@ -32,7 +32,7 @@ Forward = Callable[[Tensor, Tensor, Plan], Tensor]
 def forward_of(model: Any, pack: bool = False) -> Forward:
     """Returns the fastest forward pass for a causal LM. A model with adapters uses its own forward pass.
 
-    With ``pack``, the weights may be copied (see :class:`Lean`).
+    With ``pack``, the forward pass may keep a copy of the weights (see :class:`Lean`).
     """
     body = backbone(model)
     return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body, pack)
@@ -72,11 +72,12 @@ class Lean:
         self.body = body
         config = body.config
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        linear = [part for part in body.layers.modules() if isinstance(part, nn.Linear)]
         self._packed: dict[nn.Linear, Tensor] = {}
-        if pack and should_pack([part.weight for part in linear]):
-            with torch.inference_mode():
-                self._packed = {part: torch.ops.mkldnn._reorder_linear_weight(part.weight, ROWS) for part in linear}
+        if pack:
+            linear = [part for part in body.layers.modules() if isinstance(part, nn.Linear)]
+            if should_pack([part.weight for part in linear]):
+                with torch.inference_mode():
+                    self._packed = {part: torch.ops.mkldnn._reorder_linear_weight(part.weight, ROWS) for part in linear}
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, positions: Tensor, plan: Plan) -> Tensor:
@@ -128,10 +129,7 @@ class Lean:
 
 
 def should_pack(weights: Sequence[Tensor]) -> bool:
-    """Returns whether packed weights are faster and fit: float32 on a CPU, several threads, and a size in ``PACKED``.
-
-    With 120 million parameters and two threads, a product of 8 to 32 rows takes about half of the time.
-    """
+    """Returns whether packed weights are faster and fit: float32 on a CPU, several threads, and a size in ``PACKED``."""
     low, high = PACKED
     return (
         all(weight.dtype == torch.float32 and weight.device.type == "cpu" for weight in weights)

@@ -25,11 +25,11 @@ def remembered(module: Versioned) -> dict[str, Any]:
 
     If the weights are sharded, each process gets copies of its own shards.
     """
-    weights = {name: p.detach().clone() for name, p in parameters(module).items() if p.requires_grad}
+    weights = {name: p.detach().clone() for name, p in _parameters(module).items() if p.requires_grad}
     return {"version": module.version, "weights": weights}
 
 
-def parameters(module: Versioned) -> dict[str, torch.nn.Parameter]:
+def _parameters(module: Versioned) -> dict[str, torch.nn.Parameter]:
     """Returns the module's parameters by name. Of sharded parameters, each process gets its own shard.
 
     A forward pass that no backward pass follows leaves some parameters gathered, so they are sharded again first.
@@ -59,7 +59,7 @@ def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
 
 @torch.no_grad()
 def _put(module: Versioned, policy: dict[str, Any]) -> None:
-    own = parameters(module)
+    own = _parameters(module)
     for name, weight in policy["weights"].items():
         own[name].copy_(weight)
     module.version = policy["version"]

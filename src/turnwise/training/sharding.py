@@ -125,9 +125,10 @@ class FullySharded(ModelParallelStrategy):
         weights = {k: v for k, v in get_model_state_dict(self.model, options=TRAINED).items() if k in trained}
         states = get_optimizer_state_dict(self.model, optimizer, options=TRAINED)
         rest: dict[str, Any] = torch.load(path / _REST, weights_only=True)
-        for policy in rest.get("earlier", []):
+        earlier = {}
+        for place, policy in enumerate(rest.get("earlier", [])):  # older checkpoints have no such entry
             policy["weights"] = {k: torch.empty_like(p) for k, p in self.model.named_parameters() if k in trained}
-        earlier = {str(place): policy["weights"] for place, policy in enumerate(rest.get("earlier", []))}
+            earlier[str(place)] = policy["weights"]
         tensors: dict[str, Any] = {"weights": weights, "optimizer": states, "earlier": earlier}
         dcp.load(tensors, checkpoint_id=path)
         loose = StateDictOptions(cpu_offload=True, ignore_frozen_params=True, strict=False)
