@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,9 @@ def lora(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def packing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two threads, with which weights of any size are packed (``models.fast_llama.PACKED``)."""
+def packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of any size are packed (``models.fast_llama.PACKED``)."""
     monkeypatch.setattr("turnwise.models.fast_llama.PACKED", (0, 1 << 30))
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

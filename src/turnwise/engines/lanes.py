@@ -20,7 +20,6 @@ from turnwise.engines.sampling_schedule import Named, check_schedule
 from turnwise.engines.shared_weights import share
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.worker import Asked, Done, Worker
-from turnwise.models.fast_llama import uses_compiled_kernels
 
 # A model whose weights have at most this many bytes gets one lane per CPU core. On two cores, two lanes took 0.84 to
 # 0.91 of the time of one lane at 80 MB, and the same time as one lane at 480 MB (benchmarks/rollout.py, 20 and 120
@@ -83,12 +82,12 @@ class Lanes:
         if self._workers is None:
             count = self.lanes or _fitting(model, self._first.copy)
             self._first.budget = None if self._budget is None else max(1, self._budget // count)
-            self._first.pack = count == 1  # lanes share their weights, and each computes with one thread
+            self._first.packing = count
             self._first.load_weights(model, version)
             if count > 1:
                 share(self._first.model)
             with _threads(1 if count > 1 else None):
-                if uses_compiled_kernels(next(self._first.model.parameters())):
+                if self._first.compiled:
                     from turnwise.engines.decode_kernel import prepare
 
                     prepare()

@@ -29,7 +29,7 @@ from turnwise.engines.sampling_schedule import Named, check_schedule
 from turnwise.engines.stored_rows import Rows, StoredRow
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.cache_layout import Needs, needs_of
-from turnwise.models.fast_llama import forward_of
+from turnwise.models.fast_llama import Lean, forward_of, uses_compiled_kernels
 from turnwise.models.head import Head
 from turnwise.models.policy import plain_copy
 
@@ -64,7 +64,7 @@ class TreeEngine:
         self.end_ids = frozenset(end_ids)
         self.prefill_tokens = prefill_tokens
         self.copy = copy
-        self.pack = True  # whether the forward pass may pack its weights (models/fast_llama.py)
+        self.packing = 1  # number of engines that may pack these weights (models/fast_llama.py); 0: none may
         self.schedule = check_schedule(schedule)
         self.budget = None if memory_gb is None else int(memory_gb * 1e9)
         self.version = -1
@@ -89,24 +89,32 @@ class TreeEngine:
         """Returns the model that the engine samples from."""
         return self._model
 
+    @property
+    def compiled(self) -> bool:
+        """Returns whether attention while decoding may be computed by functions that numba compiles."""
+        assert self._shape is not None, "no weights have been loaded"
+        _, dtype, device, *_ = self._shape
+        return uses_compiled_kernels(torch.empty(0, dtype=dtype, device=device))
+
     def twin(self) -> TreeEngine:
         """Returns a second engine that uses the same weights and has an empty store.
 
         When the weights change, call :meth:`renew` of the second engine too.
         """
         other = TreeEngine(list(self.end_ids), self.prefill_tokens, self.copy)
-        other.budget, other.pack, other._model, other._needs = self.budget, self.pack, self._model, self._needs
+        other.budget, other.packing, other._model, other._needs = self.budget, self.packing, self._model, self._needs
         return other
 
     def renew(self, version: int) -> None:
         """Prepares for weights that were changed in place. Closes open nodes and drops all keys and values."""
-        self._forward, self._head = forward_of(self._model, self.copy and self.pack), Head(self._model)
+        self._forward, self._head = forward_of(self._model, self.packing if self.copy else 0), Head(self._model)
         self.version = version
         if self._needs is None:
             self._needs = needs_of(self._model)
         weight, (heads, state_bytes) = self._head.weight, self._needs
         self._recurrent = state_bytes > 0
-        self._forget((heads, weight.dtype, weight.device, state_bytes, self.budget))
+        dtype = self._forward.attention_dtype if isinstance(self._forward, Lean) else weight.dtype
+        self._forget((heads, dtype, weight.device, state_bytes, self.budget))
 
     def report(self) -> dict[str, float]:
         """Returns ``computed_tokens``: the number of prefilled tokens, without decoded ones."""

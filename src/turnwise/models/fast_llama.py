@@ -4,7 +4,8 @@ Small models on a CPU spend more time on the overhead of operations than on comp
 weights of the modules of transformers and computes the same function, with about a third of the operations. For
 example, it normalises and rotates queries and keys together, adds residuals within the preceding matrix product, and
 overwrites tensors that are no longer needed. If the weights are not float32, every number is rounded where transformers
-rounds it, because the log-probs of sampling should be near those of the training pass.
+rounds it, because the log-probs of sampling should be near those of the training pass. The only exception is attention
+on a CPU, which is computed in float32, because that is faster (see :func:`attention_dtype`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,8 @@ from torch.nn import functional as F
 
 from turnwise.models.attention import Plan, backbone
 
-PACKED = (
-    128 << 20,
-    2 << 30,
-)  # bytes of weights that are packed: smaller ones gain nothing, larger ones need much memory
+# Bytes of weights that are packed. Smaller ones gain nothing. The upper limit bounds the memory of all copies together.
+PACKED = (32 << 20, 2 << 30)
 ROWS = 16  # number of rows for which oneDNN chooses the layout of packed weights, as in a decoding step
 FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
 
@@ -29,16 +28,16 @@ Forward = Callable[[Tensor, Tensor, Plan], Tensor]
 """A function that maps token ids (B, Q), positions (B, Q) and an attention plan to last hidden states (B, Q, C)."""
 
 
-def forward_of(model: Any, pack: bool = False) -> Forward:
+def forward_of(model: Any, copies: int = 0) -> Forward:
     """Returns the fastest forward pass for a causal LM. A model with adapters uses its own forward pass.
 
-    With ``pack``, the forward pass may keep a copy of the weights (see :class:`Lean`).
+    If ``copies`` is not 0, the forward pass may keep a copy of the weights (see :class:`Lean`).
     """
     body = backbone(model)
-    return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body, pack)
+    return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body, copies)
 
 
-def forward_of_body(body: Any, pack: bool = False) -> Forward:
+def forward_of_body(body: Any, copies: int = 0) -> Forward:
     """Returns the fastest forward pass for a transformer without head.
 
     This is :class:`Lean` for Llama-like models in which all layers have full attention. Other models use their own
@@ -46,7 +45,7 @@ def forward_of_body(body: Any, pack: bool = False) -> Forward:
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
-    return Lean(body, pack) if full and config.model_type in FAMILIES else own_forward(body)
+    return Lean(body, copies) if full and config.model_type in FAMILIES else own_forward(body)
 
 
 def own_forward(body: Any) -> Forward:
@@ -64,18 +63,20 @@ class Lean:
 
     Args:
         body: the transformer below the output head. Its weights are read at every call and not copied.
-        pack: whether to copy the weights of the linear layers, if :func:`should_pack` says so, in the layout in which
-            oneDNN multiplies them. The weights must then not change as long as this object is used.
+        copies: number of engines that may copy the weights of the linear layers in the layout in which oneDNN
+            multiplies them, this one included. If it is not 0 and :func:`should_pack` says so, the weights are copied,
+            and must not change as long as this object is used.
     """
 
-    def __init__(self, body: Any, pack: bool = False) -> None:
+    def __init__(self, body: Any, copies: int = 0) -> None:
         self.body = body
+        self.attention_dtype = attention_dtype(body.embed_tokens.weight)
         config = body.config
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._packed: dict[nn.Linear, Tensor] = {}
-        if pack:
+        if copies:
             linear = [part for part in body.layers.modules() if isinstance(part, nn.Linear)]
-            if should_pack([part.weight for part in linear]):
+            if should_pack([part.weight for part in linear], copies):
                 with torch.inference_mode():
                     self._packed = {part: torch.ops.mkldnn._reorder_linear_weight(part.weight, ROWS) for part in linear}
 
@@ -106,7 +107,8 @@ class Lean:
         query, key, value = (
             part.view(*shape, -1, self.head_dim).transpose(1, 2) for part in (*turned(q, k, norms, *turn), v)
         )
-        out = plan.attend(number, query, key, value, at.scaling)  # (B, H, Q, D)
+        query, key, value = (part.to(self.attention_dtype) for part in (query, key, value))
+        out = plan.attend(number, query, key, value, at.scaling).to(x.dtype)  # (B, H, Q, D)
         self._add_linear(x, out.transpose(1, 2).reshape(T, -1), at.o_proj)
 
     def _linear(self, x: Tensor, module: Any) -> Tensor:
@@ -128,13 +130,27 @@ class Lean:
             x.add_(module.bias)
 
 
-def should_pack(weights: Sequence[Tensor]) -> bool:
-    """Returns whether packed weights are faster and fit: float32 on a CPU, several threads, and a size in ``PACKED``."""
+def attention_dtype(weight: Tensor) -> torch.dtype:
+    """Returns the data type in which :class:`Lean` computes attention, for a model with weights such as ``weight``.
+
+    It is float32 on a CPU. There, torch copies keys and values in bfloat16 before each product, and the functions that
+    numba compiles need float32. Otherwise it is the data type of the weights.
+    """
+    return torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
+
+
+def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
+    """Returns whether packed weights are faster and fit: on a CPU that multiplies in their data type, and of a size in
+    ``PACKED``. ``copies`` is the number of engines that pack these weights.
+    """
     low, high = PACKED
+    size = sum(weight.numel() * weight.element_size() for weight in weights)
+    dtypes = {torch.float32}
+    if torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        dtypes.add(torch.bfloat16)
     return (
-        all(weight.dtype == torch.float32 and weight.device.type == "cpu" for weight in weights)
-        and low < sum(weight.numel() * weight.element_size() for weight in weights) <= high
-        and torch.get_num_threads() > 1
+        all(weight.dtype in dtypes and weight.device.type == "cpu" for weight in weights)
+        and low < size <= copies * size <= high
         and torch.backends.mkldnn.is_available()
     )
 

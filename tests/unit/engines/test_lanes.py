@@ -253,17 +253,17 @@ def test_a_process_ends_with_its_owner_and_holds_nothing_of_it(tmp_path: Path) -
 
 @pytest.mark.usefixtures("packing")
 def test_packed_weights_are_those_that_were_loaded_last(make_model: MakeModel, lanes: Callable[..., Lanes]) -> None:
-    packed, plain = TreeEngine([END]), TreeEngine([END])
-    plain.pack = False
+    plain = TreeEngine([END])
+    plain.packing = 0
+    packed = [lanes(make_model("qwen3", True), lanes=count) for count in (1, 2)]
     for version in range(2):
         found = []
-        for engine in (packed, plain):
+        for engine in (plain, *packed):
             engine.load_weights(make_model("qwen3", True, seed=version), version)
             nodes = [engine.open(ids(random.Random(place), 9)) for place in range(4)]
             found.append(engine.sample(nodes, DRAWN, [7] * 4))
-        assert packed._forward._packed and not plain._forward._packed
-        assert [one.ids for one in found[0]] == [one.ids for one in found[1]]
-        for one, other in zip(*found, strict=True):
-            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-    assert not lanes(make_model("qwen3", True), lanes=2)._first._forward._packed  # each lane computes with one thread
-    assert lanes(make_model("qwen3", True), lanes=1)._first._forward._packed
+        assert not plain._forward._packed and all(each._first._forward._packed for each in packed)
+        for other in found[1:]:
+            assert [one.ids for one in found[0]] == [one.ids for one in other]
+            for one, two in zip(found[0], other, strict=True):
+                assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)
