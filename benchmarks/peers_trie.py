@@ -21,7 +21,7 @@ from gathered import variable
 from turnwise.algo.losses.loss import LossInputs
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
-from turnwise.models.tensors import selected_logprobs_and_entropy
+from turnwise.models.token_logprobs import selected_logprobs_and_entropy
 from turnwise.rollouts.pack import pack
 from turnwise.types import Credit, RolloutTree
 from updates import NORM, Credits, Padded, Trees, casting, taken

@@ -21,7 +21,7 @@ from turnwise.algo.losses.loss import LossInputs
 from turnwise.config.settings import UpdateSettings
 from turnwise.models.attention import backbone
 from turnwise.models.head import Head
-from turnwise.models.tensors import selected_logprobs_and_entropy
+from turnwise.models.token_logprobs import selected_logprobs_and_entropy
 from turnwise.rollouts.pack import Packed, Update, pack
 from turnwise.training.module import PolicyModule
 from turnwise.training.recompute import recomputing

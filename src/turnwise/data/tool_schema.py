@@ -1,5 +1,5 @@
-"""Checks tool calls against the JSON schemas of their tools. It supports the part of JSON Schema that tool definitions
-use.
+"""Reads the JSON schemas of tools and checks tool calls against them. It supports the part of JSON Schema that tool
+definitions use.
 """
 
 from __future__ import annotations
@@ -162,3 +162,28 @@ def _is(value: Any, name: str) -> bool:
 def _kind(value: Any) -> str:
     names = ("null", "boolean", "integer", "number", "string", "object", "array")
     return next((name for name in names if _is(value, name)), type(value).__name__)
+
+
+def signature(tool: Mapping[str, Any]) -> str:
+    """Returns a tool's signature in one line, such as ``ls(a?)``. A question mark marks an optional parameter."""
+    function = function_of(tool)
+    schema = function.get("parameters") or {}
+    required = schema.get("required") or ()
+    names = [name if name in required else f"{name}?" for name in schema.get("properties") or {}]
+    return f"{function['name']}({', '.join(names)})"
+
+
+def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the JSON Schema of a tool's parameter that a benchmark describes with Python's type names.
+
+    ``node`` is the benchmark's description. Its type names are for example ``dict``, ``float``, ``tuple`` and ``any``.
+    """
+    found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
+    kind = node.get("type")
+    if isinstance(kind, str) and kind != "any":
+        found["type"] = json_type(kind)
+    if isinstance(node.get("properties"), Mapping):
+        found["properties"] = {name: json_schema(about) for name, about in node["properties"].items()}
+    if isinstance(node.get("items"), Mapping):
+        found["items"] = json_schema(node["items"])
+    return found

@@ -1,4 +1,4 @@
-"""The base classes of the two scripted experts of an environment, called the good and the clumsy expert.
+"""The two scripted experts of an environment, called the good and the clumsy expert, and their episodes as trajectories.
 
 The good expert always acts correctly. The clumsy expert makes mistakes with given probabilities, then recovers from
 them.
@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
-from turnwise.envs.environment import Session
+from turnwise.data.toolcalls.formats import Format
+from turnwise.data.toolcalls.write import write_calls
+from turnwise.envs.environment import Quality, Session, tools_of
+from turnwise.envs.tool_messages import said
+from turnwise.types import Message, ToolCall, Trajectory
 
 S = TypeVar("S", bound=Session)
+T = TypeVar("T")
 MOST = 0.8  # maximum sum of the probabilities of mistakes; a larger sum would leave too few turns for correct actions
 
 
@@ -100,3 +106,77 @@ class Clumsy(Expert[S]):
         """Returns the next action, which is sometimes a mistake."""
         action = self.mistake(session)
         return self.best(session) if action is None else action
+
+
+def check_quality(quality: Quality) -> Quality:
+    """Checks the quality of an expert and returns it unchanged.
+
+    Raises:
+        ValueError: ``quality`` is neither good nor clumsy.
+    """
+    if quality not in ("good", "clumsy"):
+        raise ValueError(f"quality: must be good or clumsy, got {quality!r}")
+    return quality
+
+
+def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T]) -> T:
+    """Builds the expert of the given quality and returns it.
+
+    The function ``good`` builds the good expert, and ``clumsy`` builds the clumsy expert. Only one of them is called.
+
+    Raises:
+        ValueError: the quality is neither good nor clumsy.
+    """
+    return good() if check_quality(quality) == "good" else clumsy()
+
+
+def demonstration(session: Session, act: Callable[[], str | None], quality: Quality, seed: int) -> Trajectory:
+    """Runs an expert's episode and returns it as a trajectory, which ends with the last observation.
+
+    Args:
+        session: a fresh episode, which is run to its end.
+        act: function that returns the expert's next action. It is called before each step. If it returns None, the
+            episode ends early.
+        quality: quality of the expert, which becomes part of the trajectory's id.
+        seed: seed of the expert, which becomes part of the trajectory's id.
+
+    Raises:
+        EnvironmentFault: the environment failed.
+    """
+    messages: list[Message] = session.opening()
+    while not session.done and (action := act()) is not None:
+        messages.append({"role": "assistant", "content": action})
+        messages += session.step(action).shown
+    return trajectory_of(session, messages, quality, seed)
+
+
+def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, seed: int) -> Trajectory:
+    """Returns the trajectory record of an episode that an expert has finished."""
+    task = session.task
+    return Trajectory(
+        id=f"{task.id}/{quality}/{seed}",
+        messages=tuple(messages),
+        tools=tuple(tools_of(session)),
+        task=task,
+        success=session.won,
+        source=f"{task.env}:{quality}",
+    )
+
+
+def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
+    """Runs an expert's episode and returns the chat messages of the episode.
+
+    Each element of ``replies`` is a pair (tool calls, text). If there are calls, the text is the thought before the
+    calls. If there are none, the text is the whole reply.
+    """
+    messages = list(session.opening())
+    for calls, text in replies:
+        if session.done:
+            break
+        messages.append(said(calls, form, tools_of(session), text) if calls else {"role": "assistant", "content": text})
+        step = session.step(text + write_calls(calls, form) if calls else text)
+        if step.messages:
+            messages += step.messages
+        elif not step.done:
+            messages.append({"role": "user", "content": step.observation})
+    return messages

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.environment import Quality, check_split, check_task, same_text
-from turnwise.envs.experts import Chances, Clumsy, Expert, S
+from turnwise.envs.experts import Chances, Clumsy, Expert, S, by_quality, demonstration
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 
 from turnwise.files import atomic_write
@@ -22,10 +20,10 @@ from turnwise.models.check_weights import (
     tensor_names,
     weight_files,
 )
+from turnwise.models.fingerprint import fingerprint
 
 ADAPTER = "adapter_model.safetensors"
 _BASE = "base.json"  # file in an adapter's folder that records the base weights on which the adapter was trained
-_SAMPLED = 16  # a fingerprint reads about so many rows of each tensor, and at most so many values of each row
 _REPEATS = 5  # greatest number of repetition operators in a regular expression that peft matches with module names
 _RANK, _ALPHA = 2**13, 2**20  # greatest accepted LoRA rank and alpha
 _INITS = (None, True, False, "gaussian", "orthogonal")  # initialisations that do not change the base's weights
@@ -83,36 +81,6 @@ def note_base(folder: Path, base: str | Path) -> None:
     """Writes a file into an adapter's folder that records the base model on which the adapter was trained."""
     with atomic_write(folder / _BASE) as part:
         part.write_text(json.dumps({"base": str(base), "spread": fingerprint(weight_files(base))}), encoding="utf-8")
-
-
-def fingerprint(files: Sequence[Path]) -> str:
-    """Returns a digest of a model's weights, which differs between models with different weights.
-
-    The digest is computed from the names and shapes of all tensors in ``files`` and from a few values of each tensor.
-    """
-    digest = hashlib.sha256()
-    found = {name: file for file in files for name in tensor_names(file)}
-    for file in sorted(set(found.values())):
-        with safe_open(file, "pt") as stream:
-            for name in sorted(name for name, place in found.items() if place == file):
-                part = stream.get_slice(name)
-                shape = part.get_shape()
-                digest.update(f"{name} {shape}\n".encode())
-                for row in _rows(shape):
-                    few = part[(*row, slice(0, _SAMPLED))]
-                    digest.update(bytes(few.contiguous().view(torch.uint8).flatten().tolist()))
-    return digest.hexdigest()
-
-
-def _rows(shape: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Returns indices of a few rows that are spread over a tensor of the given shape.
-
-    Several rows are needed, because a single row may be padding that has the same values in all models.
-    """
-    if len(shape) < 2:
-        return [()] if shape else []
-    step = max(1, shape[0] // _SAMPLED)
-    return [(slice(i, i + 1), *(slice(0, 1) for _ in shape[1:-1])) for i in range(0, shape[0], step)]
 
 
 def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from turnwise.models.attention import unwrapped
-from turnwise.models.tensors import selected_logprobs, selected_logprobs_and_entropy
+from turnwise.models.token_logprobs import selected_logprobs, selected_logprobs_and_entropy
 
 CHUNK = 1024  # number of hidden states whose logits are in memory at once
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -10,6 +11,7 @@ from turnwise.experiments.claims import Comparison
 from turnwise.reports.find_runs import Estimate, Interval
 from turnwise.reports.gates.cut_counts import Bounded, difference
 from turnwise.reports.run_metrics import Measured, Outcomes, is_change
+from turnwise.reports.tables import Table
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
 Z95 = 1.959964  # 97.5 % quantile of the standard normal distribution
@@ -260,3 +262,16 @@ def _merged(runs: Runs, seeds: Sequence[int], metric: str, when: str) -> dict[st
             for task, scores in tasks.items():
                 merged.setdefault(suite, {}).setdefault(task, []).extend(scores)
     return merged
+
+
+def tally(table: Table | None) -> list[tuple[str, int]]:
+    """Counts the verdicts in a table of claims, and returns pairs (verdict, number of the paper's claims with this
+    verdict). Claims that this project added are not counted. If ``table`` is None, the list is empty.
+    """
+    if table is None:
+        return []
+    said = [row[table.headers.index("verdict")] for row in table.rows]
+    counts = Counter(
+        next((word for word in VERDICTS if text.startswith(word)), "") for text in said if ", our claim" not in text
+    )
+    return [(word, counts[word]) for word in VERDICTS if counts[word]]

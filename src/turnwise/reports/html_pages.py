@@ -17,8 +17,9 @@ from markupsafe import Markup
 
 from turnwise.files import atomic_write
 from turnwise.reports import sentences
+from turnwise.reports.claim_verdict import tally
 from turnwise.reports.find_runs import FinishedRuns, Interval, RunRow
-from turnwise.reports.html_tables import Runs, box, tally, with_verdicts
+from turnwise.reports.html_tables import Runs, box, with_verdicts
 from turnwise.reports.latest_numbers import so_far
 from turnwise.reports.overlaid_training_curves import overlays
 from turnwise.reports.read_run import ReportedRun, read_run

@@ -5,7 +5,6 @@ the report of its run.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,19 +72,6 @@ def _href(folder: Path, page: Path) -> str:
     """
     target = next((folder / name for name in ("report.html", "result.json") if (folder / name).exists()), folder)
     return quote(Path(os.path.relpath(target.resolve(), page.resolve().parent)).as_posix())
-
-
-def tally(table: Table | None) -> list[tuple[str, int]]:
-    """Counts the verdicts in a table of claims, and returns pairs (verdict, number of the paper's claims with this
-    verdict). Claims that this project added are not counted. If ``table`` is None, the list is empty.
-    """
-    if table is None:
-        return []
-    said = [row[table.headers.index("verdict")] for row in table.rows]
-    counts = Counter(
-        next((word for word in VERDICTS if text.startswith(word)), "") for text in said if ", our claim" not in text
-    )
-    return [(word, counts[word]) for word in VERDICTS if counts[word]]
 
 
 def with_verdicts(tables: Sequence[Table]) -> Table | None:

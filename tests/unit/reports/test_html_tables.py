@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turnwise.reports.html_tables import Cell, Link, box, tally, with_verdicts
+from turnwise.reports.claim_verdict import tally
+from turnwise.reports.html_tables import Cell, Link, box, with_verdicts
 from turnwise.reports.tables import Table
 
 CLAIMS = Table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from turnwise.algo.gates.agreement import certain
+from turnwise.algo.gates.distance_bounds import certain
 from turnwise.algo.gates.gate import AtStep
 from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.algo.gates.signals import DISTANCE, prefix_edit_distance

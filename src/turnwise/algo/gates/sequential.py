@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from turnwise.algo.gates.agreement import certain
+from turnwise.algo.gates.distance_bounds import certain
 from turnwise.algo.gates.gate import AtStep
 from turnwise.algo.gates.prefixes import Prefixes
 from turnwise.algo.gates.signals import DISTANCE, prefix_edit_distance

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from turnwise.algo.losses.correction import Correction, Weights
 from turnwise.algo.losses.loss import AGGREGATIONS, Aggregation, LossInputs, LossOutput, Max, Mean, Metrics, token_scale
-from turnwise.models.tensors import segment_sum
+from turnwise.models.segment_sum import segment_sum
 
 RatioLevel = Literal["token", "sequence", "action"]
 KlEstimator = Literal["k1", "k2", "k3"]

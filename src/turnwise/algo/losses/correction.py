@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from turnwise.algo.losses.loss import LossInputs
-from turnwise.models.tensors import segment_sum
+from turnwise.models.segment_sum import segment_sum
 
 Level = Literal["token", "action", "sequence"]
 

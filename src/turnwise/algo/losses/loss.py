@@ -9,7 +9,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from turnwise.models.tensors import segment_sum
+from turnwise.models.segment_sum import segment_sum
 
 Aggregation = Literal[
     "seq_mean_token_mean", "tree_mean_seq_mean_token_mean", "turn_mean_token_mean", "token_mean", "constant"

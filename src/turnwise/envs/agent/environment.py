@@ -23,7 +23,7 @@ from turnwise.envs.environment import (
     tried,
 )
 from turnwise.envs.replay import Opening, ReplayedEnv, ReplayedSession
-from turnwise.envs.tools import check_format, read_calls
+from turnwise.envs.tool_messages import check_format, read_calls
 from turnwise.errors import InputError
 from turnwise.sandbox.folder_value import Tree, laid_over, read_folder
 from turnwise.types import Task, Trajectory

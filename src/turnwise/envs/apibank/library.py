@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnwise.data.tool_schema import check_call
-from turnwise.envs.tools import Tools
+from turnwise.envs.tool_messages import Tools
 from turnwise.types import ToolCall
 
 SEARCHER = "ToolSearcher"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from turnwise.data.toolcalls.formats import Format
 from turnwise.data.toolcalls.match import equivalent
-from turnwise.envs.tools import read_calls
+from turnwise.envs.tool_messages import read_calls
 from turnwise.types import ToolCall
 
 

@@ -16,13 +16,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from turnwise.data.tool_schema import json_schema
 from turnwise.data.toolcalls.bfcl_python import bfcl_python
 from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call
 from turnwise.envs.apibank.library import SEARCHER, words
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, turns_data, turns_from
 from turnwise.envs.scripted_environment import first
-from turnwise.envs.tools import json_schema
 from turnwise.errors import InputError
 from turnwise.text import parse_json, whole_characters
 from turnwise.types import Task, ToolCall

@@ -16,7 +16,7 @@ from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import tools_of_class
 from turnwise.envs.bfcl.requests import FAMILIES, SHOWN, UNSEEN_PAIRS, Names
 from turnwise.envs.dialogues.problem import DialogueProblem, part_of, turns_data, turns_from
-from turnwise.envs.tools import Tools
+from turnwise.envs.tool_messages import Tools
 from turnwise.types import Task
 
 PAIRED = 0.4  # fraction of the training tasks that have two requests

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from turnwise.data.tool_schema import function_of
-from turnwise.envs.tools import Tools, json_schema
+from turnwise.data.tool_schema import function_of, json_schema
+from turnwise.envs.tool_messages import Tools
 from turnwise.errors import InputError
 
 INSTALL = "install bfcl-eval with `make bfcl` (pip install --no-deps -r requirements-bfcl.txt)"

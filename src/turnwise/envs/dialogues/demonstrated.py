@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from turnwise.data.toolcalls.match import equivalent
 from turnwise.envs.dialogues.session import DialogueSession
-from turnwise.envs.tools import read_calls
+from turnwise.envs.tool_messages import read_calls
 
 
 def accepts(session: DialogueSession, action: str, expert: str) -> bool:

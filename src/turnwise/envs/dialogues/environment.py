@@ -8,7 +8,6 @@ from typing import Protocol
 
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.caches import LastTasks
-from turnwise.envs.demonstration import by_quality, trajectory_of
 from turnwise.envs.dialogues import demonstrated, experts
 from turnwise.envs.dialogues import verifier as oracle
 from turnwise.envs.dialogues.experts import Mistakes
@@ -16,8 +15,9 @@ from turnwise.envs.dialogues.multi_turn_check import Reference
 from turnwise.envs.dialogues.problem import DialogueProblem
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.environment import Quality, Verifier, check_horizon, check_verifier
+from turnwise.envs.experts import by_quality, played, trajectory_of
 from turnwise.envs.scripted_environment import ScriptedEnv
-from turnwise.envs.tools import check_format, played
+from turnwise.envs.tool_messages import check_format
 from turnwise.types import Task, Trajectory
 
 

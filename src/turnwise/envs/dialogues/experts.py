@@ -18,7 +18,7 @@ from turnwise.envs.dialogues.problem import W
 from turnwise.envs.dialogues.session import DialogueSession
 from turnwise.envs.dialogues.thoughts import muddled, thought
 from turnwise.envs.experts import Chances
-from turnwise.envs.tools import Tools
+from turnwise.envs.tool_messages import Tools
 from turnwise.types import ToolCall
 
 DONE = "Done."

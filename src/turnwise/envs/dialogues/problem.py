@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from turnwise.envs.tools import Tools
+from turnwise.envs.tool_messages import Tools
 from turnwise.types import ToolCall
 
 W = TypeVar("W", bound="World")

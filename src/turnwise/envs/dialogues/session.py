@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 
+from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.dialogues.multi_turn_check import STOPPED, Reference
 from turnwise.envs.dialogues.problem import DialogueProblem, World
 from turnwise.envs.environment import Step, check_open
-from turnwise.envs.tools import Tools, answered, read_calls, signature, templated
+from turnwise.envs.tool_messages import Tools, answered, read_calls, templated
 from turnwise.types import Message, Task, ToolCall
 
 HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply without a call when the request is served."

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from turnwise.data.tool_schema import function_of
 from turnwise.data.toolcalls.reply import CLOSE_THINKING, OPEN_THINKING
-from turnwise.envs.tools import Tools
+from turnwise.envs.tool_messages import Tools
 
 NOTHING = "nothing"
 

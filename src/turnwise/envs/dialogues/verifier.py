@@ -23,7 +23,7 @@ from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls.match import equivalent
 from turnwise.envs.dialogues.multi_turn_check import holds
 from turnwise.envs.dialogues.session import DialogueSession
-from turnwise.envs.tools import read_calls
+from turnwise.envs.tool_messages import read_calls
 from turnwise.types import ToolCall
 
 

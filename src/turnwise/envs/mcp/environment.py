@@ -15,9 +15,8 @@ from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.envs.caches import LastTasks
-from turnwise.envs.demonstration import by_quality, trajectory_of
 from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, same_text
-from turnwise.envs.experts import Chances
+from turnwise.envs.experts import Chances, by_quality, played, trajectory_of
 from turnwise.envs.mcp import example
 from turnwise.envs.mcp.problem import Problem, problem_of, read_tasks
 from turnwise.envs.mcp.servers import Servers, server_of
@@ -25,7 +24,7 @@ from turnwise.envs.mcp.session import McpEpisode, read_reply
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
 from turnwise.envs.scripted_environment import first
 from turnwise.envs.tool_env import check_shown
-from turnwise.envs.tools import check_format, played
+from turnwise.envs.tool_messages import check_format
 from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall, Trajectory
 

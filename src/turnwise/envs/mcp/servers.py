@@ -13,7 +13,7 @@ from typing import Any
 from turnwise.data.tool_schema import check_tool
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.mcp.link import Link
-from turnwise.envs.tools import Tools
+from turnwise.envs.tool_messages import Tools
 from turnwise.errors import InputError
 
 INSTALL = "`make mcp` installs it (pip install -r requirements-mcp.txt)"

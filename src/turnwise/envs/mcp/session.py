@@ -9,14 +9,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import check_call
+from turnwise.data.tool_schema import check_call, signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import Reply, ToolCallError
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.mcp.link import Answer, Link
 from turnwise.envs.mcp.problem import Problem
 from turnwise.envs.mcp.servers import Servers
-from turnwise.envs.tools import Tools, answered, signature, templated
+from turnwise.envs.tool_messages import Tools, answered, templated
 from turnwise.errors import InputError
 from turnwise.types import Message, ToolCall
 

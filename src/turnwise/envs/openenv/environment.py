@@ -7,12 +7,12 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.envs.demonstration import check_quality
 from turnwise.envs.environment import SPLITS, Quality, check_horizon, check_split, check_task, same_text
+from turnwise.envs.experts import check_quality
 from turnwise.envs.openenv.episode import ACT, OpenenvEpisode
 from turnwise.envs.openenv.link import Link, action_schema, check_package
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
-from turnwise.envs.tools import Tools, check_format
+from turnwise.envs.tool_messages import Tools, check_format
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
 

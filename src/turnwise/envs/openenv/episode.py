@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import check_call
+from turnwise.data.tool_schema import check_call, signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.openenv.link import Link, RefusedActionError
-from turnwise.envs.tools import Tools, answered, signature, templated
+from turnwise.envs.tool_messages import Tools, answered, templated
 from turnwise.types import Message
 
 ACT = "act"

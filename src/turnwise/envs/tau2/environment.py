@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
-from turnwise.envs.demonstration import by_quality, trajectory_of
 from turnwise.envs.dialogues import Mistakes
 from turnwise.envs.environment import Quality, check_horizon
+from turnwise.envs.experts import by_quality, played, trajectory_of
 from turnwise.envs.scripted_environment import ScriptedEnv, first
 from turnwise.envs.tau2 import experts, verifier
 from turnwise.envs.tau2.end_check import Reference
@@ -18,7 +18,7 @@ from turnwise.envs.tau2.package import DOMAINS, FREE, root, splits
 from turnwise.envs.tau2.problem import problem_of
 from turnwise.envs.tau2.session import Tau2Session
 from turnwise.envs.tau2.user import ScriptedUser, User
-from turnwise.envs.tools import check_format, played
+from turnwise.envs.tool_messages import check_format
 from turnwise.types import Task, Trajectory
 
 NAME = "tau2"

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from turnwise.envs.tools import Tools
+from turnwise.envs.tool_messages import Tools
 from turnwise.errors import InputError
 
 INSTALL = "install the required versions with `make tau2` (pip install --no-deps -r requirements-tau2.txt)"

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnwise.envs.tau2.package import DOMAINS, SOLO, of_package, records, toolbox
 from turnwise.envs.tau2.world import World, prepare
-from turnwise.envs.tools import Tools
+from turnwise.envs.tool_messages import Tools
 from turnwise.types import ToolCall
 
 TRANSFER = "transfer_to_human_agents"

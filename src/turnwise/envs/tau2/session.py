@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 
+from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import Reply, ToolCallError
 from turnwise.envs.environment import Step, check_open
@@ -15,7 +16,7 @@ from turnwise.envs.tau2.package import policy
 from turnwise.envs.tau2.problem import DONE, TRANSFER, Gold
 from turnwise.envs.tau2.user import Talk, User
 from turnwise.envs.tau2.world import FAILED, World
-from turnwise.envs.tools import Tools, answered, signature, templated
+from turnwise.envs.tool_messages import Tools, answered, templated
 from turnwise.types import Message, Task, ToolCall
 
 HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."

@@ -34,7 +34,7 @@ from turnwise.envs.tau2.problem import TRANSFER, Gold
 from turnwise.envs.tau2.session import Tau2Session
 from turnwise.envs.tau2.user import asks
 from turnwise.envs.tau2.world import FAILED, READS, World
-from turnwise.envs.tools import read_calls
+from turnwise.envs.tool_messages import read_calls
 from turnwise.types import ToolCall
 
 Due = list[tuple[Gold, bool]]

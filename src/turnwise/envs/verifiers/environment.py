@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from turnwise.envs.demonstration import check_quality, demonstration
 from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, same_text
+from turnwise.envs.experts import check_quality, demonstration
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
 from turnwise.envs.scripted_environment import first
-from turnwise.envs.tools import check_format
+from turnwise.envs.tool_messages import check_format
 from turnwise.envs.verifiers.episode import VerifiersEpisode
 from turnwise.envs.verifiers.package import load, rows
 from turnwise.errors import InputError

@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault, Step
-from turnwise.envs.tools import Tools, signature, templated
+from turnwise.envs.tool_messages import Tools, templated
 from turnwise.errors import InputError
 from turnwise.types import Message
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from turnwise.algo.advantages.group import GroupAdvantage
 from turnwise.algo.losses.clipped import Clipped
 from turnwise.algo.losses.loss import Counts, LossInputs
-from turnwise.models.tensors import selected_logprobs_and_entropy
+from turnwise.models.token_logprobs import selected_logprobs_and_entropy
 from turnwise.types import RolloutTree, State, Task, Turn
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")  # of its own deprecations

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from turnwise.data.chat import ChatTokens
 from turnwise.envs.environment import tools_of
-from turnwise.envs.tools import read_calls
+from turnwise.envs.tool_messages import read_calls
 from turnwise.models.shipped import ASSETS
 
 

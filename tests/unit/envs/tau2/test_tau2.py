@@ -14,7 +14,7 @@ from turnwise.envs.environment import tools_of
 from turnwise.envs.tau2 import Tau2Env, by_domain, package
 from turnwise.envs.tau2.end_check import Reference, missing
 from turnwise.envs.tau2.problem import Gold, problem_of
-from turnwise.envs.tools import as_written
+from turnwise.envs.tool_messages import as_written
 from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS
 from turnwise.types import Task, ToolCall

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
-from turnwise.algo.gates.agreement import Taken, certain, distance_bounds
+from turnwise.algo.gates.distance_bounds import Taken, certain, distance_bounds
 from turnwise.algo.gates.divergence import Divergence
 from turnwise.types import RolloutTree, State, Task, Turn
 

@@ -1,4 +1,4 @@
-"""Provides general tensor functions: sums over segments, and log-probs and entropies of chosen tokens.
+"""Computes the log-probs and entropies of chosen tokens from hidden states.
 
 In shapes, ``K`` is a flat axis of trained tokens, ``D`` the hidden size, and ``V`` the vocabulary size.
 """
@@ -11,20 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-
-def segment_sum(values_K: Tensor, segment_K: Tensor) -> Tensor:
-    """Returns, for each token, the sum of the values of all tokens in the same segment.
-
-    Args:
-        values_K: floating-point values (K,).
-        segment_K: integer segment ids (K,) in any order, not necessarily consecutive.
-
-    Returns:
-        The sums (K,), differentiable in ``values_K``.
-    """
-    ids, inverse_K = torch.unique(segment_K, return_inverse=True)
-    return values_K.new_zeros(len(ids)).index_add(0, inverse_K, values_K)[inverse_K]
 
 
 def selected_logprobs(

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from turnwise.models.tensors import segment_sum, selected_logprobs, selected_logprobs_and_entropy
+from turnwise.models.segment_sum import segment_sum
+from turnwise.models.token_logprobs import selected_logprobs, selected_logprobs_and_entropy
 
 
 def plain(hidden, weight, targets, temperature):

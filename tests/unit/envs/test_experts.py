@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from turnwise.envs.apibank import ApiBankEnv
-from turnwise.envs.demonstration import by_quality, demonstration
 from turnwise.envs.environment import same_text
+from turnwise.envs.experts import by_quality, demonstration
 from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.math import MathEnv
 from turnwise.envs.search import SearchEnv

@@ -1,4 +1,4 @@
-"""Builds chat messages for environments with tools: the opening, an expert's calls, and the tools' answers.
+"""Writes and reads the chat messages of environments with tools: an expert's calls, and the tools' answers.
 
 Three of the four formats of tool calls use the chat template: the template shows the tools, an assistant message holds
 its calls in ``tool_calls``, and each answer of a tool is a ``tool`` message. The format ``bfcl_python`` is plain text:
@@ -7,14 +7,13 @@ the environment lists the signatures of the tools, a call is written as ``f(a=1)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.tool_schema import arguments_of, check_call, function_of, json_type
+from turnwise.data.tool_schema import arguments_of, check_call, function_of
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
-from turnwise.envs.environment import Session, tools_of
 from turnwise.types import Message, ToolCall
 
 Tools = tuple[Mapping[str, Any], ...]
@@ -75,53 +74,9 @@ def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
     return tuple({"role": "tool", "content": result} for result in results) if templated(form) else ()
 
 
-def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
-    """Runs an expert's episode and returns the chat messages of the episode.
-
-    Each element of ``replies`` is a pair (tool calls, text). If there are calls, the text is the thought before the
-    calls. If there are none, the text is the whole reply.
-    """
-    messages = list(session.opening())
-    for calls, text in replies:
-        if session.done:
-            break
-        messages.append(said(calls, form, tools_of(session), text) if calls else {"role": "assistant", "content": text})
-        step = session.step(text + write_calls(calls, form) if calls else text)
-        if step.messages:
-            messages += step.messages
-        elif not step.done:
-            messages.append({"role": "user", "content": step.observation})
-    return messages
-
-
-def signature(tool: Mapping[str, Any]) -> str:
-    """Returns a tool's signature in one line, such as ``ls(a?)``. A question mark marks an optional parameter."""
-    function = function_of(tool)
-    schema = function.get("parameters") or {}
-    required = schema.get("required") or ()
-    names = [name if name in required else f"{name}?" for name in schema.get("properties") or {}]
-    return f"{function['name']}({', '.join(names)})"
-
-
 def read_calls(text: str, form: Format, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[ToolCall, ...] | None:
     """Returns the tool calls in a reply; None if the reply cannot be parsed."""
     try:
         return PARSERS[form](text, tools).calls
     except ToolCallError:
         return None
-
-
-def json_schema(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the JSON Schema of a tool's parameter that a benchmark describes with Python's type names.
-
-    ``node`` is the benchmark's description. Its type names are for example ``dict``, ``float``, ``tuple`` and ``any``.
-    """
-    found = {key: value for key, value in node.items() if key in ("description", "enum", "default", "required")}
-    kind = node.get("type")
-    if isinstance(kind, str) and kind != "any":
-        found["type"] = json_type(kind)
-    if isinstance(node.get("properties"), Mapping):
-        found["properties"] = {name: json_schema(about) for name, about in node["properties"].items()}
-    if isinstance(node.get("items"), Mapping):
-        found["items"] = json_schema(node["items"])
-    return found
