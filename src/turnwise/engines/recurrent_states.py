@@ -94,6 +94,6 @@ class Stops:
 
 
 def steps(states: States, device: torch.device) -> Flow:
-    """Returns the recurrent flow of one decoding step, in which every branch computes one token."""
+    """Returns the flow (which state each segment starts from) of a decoding step with one token for each branch."""
     count = len(next(iter(states.values())).inputs)
     return Flow(range(count), [1] * count, [-1] * count, count, device, given=states, keep=True)

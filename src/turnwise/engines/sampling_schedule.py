@@ -72,7 +72,9 @@ class Schedule(Protocol):
         ...
 
     def enter(self, member: object) -> None:
-        """Marks a member (a rollout or a group) as running until it leaves or waits for an action."""
+        """Marks a member (a rollout or a group) as running. The mark is removed when the member calls :meth:`leave` or
+        waits for an action.
+        """
         ...
 
     def leave(self, member: object) -> None: ...

@@ -208,7 +208,7 @@ class Spooled:
         known: Sequence[Sample | None],
         on_sample: Told | None,
     ) -> list[Sample]:
-        """Returns stored samples and samples the missing ones, each of which is stored once it is complete."""
+        """Returns the stored samples, and draws those that are missing. Each of these is stored as soon as it is complete."""
         samples = [sample or Sample([], [], truncated=True) for sample in known]
         missing = [place for place, sample in enumerate(known) if sample is None]
         for place, sample in enumerate(known):

@@ -169,7 +169,7 @@ class TreeEngine:
         return self._next
 
     def _settle(self, node: Node) -> None:
-        """Appends a node's pending tokens to its row, or to a copy of the row if the row is longer than the node."""
+        """Appends a node's new tokens to its cache row, or to a copy of the row if other nodes have made it longer."""
         if not node.pending:
             return
         row = node.row

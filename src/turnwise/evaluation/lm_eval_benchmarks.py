@@ -67,8 +67,8 @@ def evaluate(
 
 
 def headline(values: Mapping[str, float]) -> float | None:
-    """Returns the first metric that lm-eval lists for a task, in points (0 to 100). The result is None if there is no
-    metric, or if its value is not between 0 and 1.
+    """Returns 100 times the first metric that lm-eval lists for a task. The result is None if there is no metric, or
+    if the metric is not between 0 and 1.
     """
     first = next((value for name, value in values.items() if name != "items"), None)
     return None if first is None or not 0 <= first <= 1 else round(100 * first, 2)

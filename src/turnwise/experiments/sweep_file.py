@@ -141,7 +141,9 @@ class Sweep(Part):
             raise ValueError("panels: panels divide the figure that `curve` draws; set `curve`, or leave out `panels`")
         for title, rows in self.panels.items():
             if strange := sorted(set(rows) - self.rows.keys()):
-                raise ValueError(f"panels.{title}: {strange[0]!r} is not a row of the sweep")
+                raise ValueError(
+                    f"panels.{title}: the sweep has no row {strange[0]!r}; its rows are {', '.join(self.rows)}"
+                )
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
             raise ValueError(f"seeds: give at least one seed, and each seed only once; got {list(self.seeds)}")
         claims = {metric: [claim.text for claim in self.claims(metric)] for metric in (*self.directions, *self.also)}

@@ -210,7 +210,8 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
 
     Raises:
         ValueError: the architecture has layers of other kinds than full attention, sliding-window attention and gated
-            delta rule, or its rotary frequencies cannot be fixed.
+            delta rule, or its rotary frequencies depend on the length of the input in a way that cannot be
+            replaced by constants.
     """
     config = model.config.get_text_config()
     known = KINDS | ({KIND} if heed_plans(model) else set())

@@ -23,8 +23,8 @@ class Pace:
             number of requests.
 
     Raises:
-        ValueError: the numbers of requests do not increase from point to point, a rate is not positive, or a rate
-            grows with the number of requests.
+        ValueError: the numbers of requests do not increase from point to point, a rate (tokens per second of one
+            request) is not positive, or a rate grows with the number of requests.
     """
 
     def __init__(self, points: Points) -> None:

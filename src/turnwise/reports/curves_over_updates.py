@@ -21,8 +21,9 @@ class Progress:
 
 def by_update(run: Measured) -> list[tuple[Progress, float]]:
     """Returns the evaluations of a run in the order of training, as pairs (progress, success). Success is the
-    percentage of solved held-out tasks, averaged over the splits seen and unseen. It uses the decoding mode of the
-    run's headline (``in_domain`` of its result). For a run on dialogues, it is the percentage of accepted replies.
+    percentage of solved held-out tasks, averaged over the splits seen and unseen. The decoding mode
+    (sampled or greedy) is that of ``in_domain``, the main result of the run. For a run on dialogues, success is the
+    percentage of accepted replies.
 
     The list is empty if the run recorded no evaluation of this kind.
     """

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def held(mark: str) -> list[int]:
-    """Returns the ids of all processes with ``bwrap`` and the mark on their command line.
+    """Returns the ids of all processes that have ``bwrap`` and the word ``mark`` on their command line.
 
     This includes processes that are about to become a bwrap.
     """

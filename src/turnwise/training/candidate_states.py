@@ -178,7 +178,8 @@ def hold_out(
     if sampled and rollout.turns != 1:
         raise InputError(
             f"rollout.turns={'null' if rollout.turns is None else rollout.turns}: {own.dialogues} trajectories of "
-            f"{own.data.file} are dialogues without an environment, so no reply gets an answer: set rollout.turns=1"
+            f"{own.data.file} are dialogues without an environment. Nothing answers "
+            "the policy's reply, so a rollout has one turn: set rollout.turns=1"
         )
     numbers = own.held_out()
     kept = turns.of(set(range(len(turns.demonstrations))).difference(numbers))
