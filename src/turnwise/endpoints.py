@@ -27,7 +27,7 @@ def check_url(url: str, key_variable: str) -> None:
     """Refuses a URL that is not the base address of an API, or that contains a secret.
 
     Raises:
-        ValueError: the URL is refused. The message says how to correct it, and does not show its password or query.
+        ValueError: the URL is refused. The message says how to correct the URL, and hides its password and query.
     """
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("url must not contain spaces or control characters")

@@ -40,7 +40,7 @@ class TwiceError(ValueError):
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a dictionary of key-value pairs, after checking that no key occurs twice. It is used as
+    """Converts key-value pairs to a dictionary, after checking that no key occurs twice. It is used as
     ``object_pairs_hook`` of a JSON reader.
 
     Raises:

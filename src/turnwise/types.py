@@ -115,8 +115,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """A gate's decision about one rollout tree at one step: whether to stop all rollouts of the tree, and the values of
-    the signals from which the gate decided.
+    """A gate's decision about one rollout tree at one step: whether to stop the tree, so that its running rollouts end
+    and it is left out of training. ``values`` holds the signals (such as a divergence) on which the decision is based.
     """
 
     step: int  # number of turns since the tree's root state
@@ -161,7 +161,7 @@ class RolloutTree:
         return path[::-1]
 
     def first_leaves(self) -> list[int]:
-        """Returns for each turn the index of the first leaf below it. For a leaf, this is the leaf itself."""
+        """Returns for each turn the smallest index of the leaves below it. For a leaf, this is its own index."""
         first = list(range(len(self.turns)))
         for i in range(len(self.turns) - 1, -1, -1):
             parent = self.turns[i].parent

@@ -150,8 +150,8 @@ def test_official_games(folder, python):
     assert not environment.accepts(session, "look", actions[0])
     assert not environment.accepts(session, "xyz", actions[0])
     assert environment.accepts(session, actions[0], "inventory")  # the plan gets shorter
-    with pytest.raises(ValueError, match="2 playable games"):
+    with pytest.raises(ValueError, match="2 solvable games"):
         environment.tasks("seen", 3)
-    with pytest.raises(ValueError, match="0 playable games"):
+    with pytest.raises(ValueError, match="0 solvable games"):
         environment.tasks("train", 1)
     environment.close()

@@ -202,7 +202,7 @@ def test_every_key_of_a_result_is_explained(tmp_path: Path) -> None:
     recorder.counters |= {"judge/failed/timeout": 1, "gate/unstopped": 1}
     recorder.counters |= {"verifier/toy/judged": 4, "verifier/toy/accepted": 2, "verifier/toy/missed": 1}
     health = Health(recorder, tmp_path, print)
-    health.warnings.append("no sample counts")
+    health.warnings.append("no rollout can be trained on")
     sampled = [{"state_id": "a#t0", "rewards": [1.0, 0.0], "strict": [0.0, 0.0]}]
     Profiles(tmp_path / "profile", []).add(sampled, {"turns": 2, "tokens": 7, "cpu_seconds": 0.1})
     entries = run_costs(recorder.counters, dict.fromkeys(PHASES, 1.0), tmp_path) | {"wall_seconds": 1.0}

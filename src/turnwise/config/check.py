@@ -30,7 +30,7 @@ def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refuse
 
     If ``overrides`` are known, a part that needs torch is built only if an override names it or if there is no other
     mistake. The reason is that importing torch takes two seconds. A part that no override names has the values of the
-    configuration files.
+    configuration files, so a mistake in it is unlikely.
 
     Args:
         overrides: the overrides on the command line, or None if they are not known; then every part is built.
@@ -70,7 +70,7 @@ def _unknown_or_missing(tree: Mapping[str, Any]) -> list[str]:
     own = {str(key): value for key, value in tree.items() if key in known}
     mistakes = [f"{key}: there is no key '{key}'{meant(key, own)}" for key in extra]
     mistakes += [
-        f"{key}: every run needs this part; leave out ~{key} or {key}=null"
+        f"{key}: every run needs this part; do not remove it with ~{key} or {key}=null"
         for key in _NEEDED
         if "callbacks" in own and own.get(key) is None  # a configuration without callbacks is only a part of a run
     ]

@@ -58,7 +58,7 @@ def _served(cfg: Mapping[str, Any]) -> list[str]:
                 value_of(cfg, "rollout", "turns") == 1,
                 "with rollout.turns=1 all requests are sent before weights change",
             ),
-            (part_of(cfg, "judge"), "with a judge, collections are sampled one after the other"),
+            (part_of(cfg, "judge"), "with a judge, the rollouts of two iterations are never sampled together"),
         )
         mistakes += [f"engine.in_flight: {reason}; set engine.in_flight=false" for wrong, reason in reasons if wrong]
     return mistakes
@@ -127,7 +127,7 @@ def _renewed(cfg: Mapping[str, Any]) -> list[str]:
         ),
         (
             bool(value_of(cfg, "rollout", "staleness")),
-            "the engine would still be collecting the next iteration during re-profiling; set rollout.staleness=0, or",
+            "the engine would still be sampling the next iteration during re-profiling; set rollout.staleness=0, or",
         ),
     )
     return [f"states.refresh: {reason} set states.refresh=null" for wrong, reason in reasons if wrong]
@@ -146,8 +146,8 @@ def _frozen(cfg: Mapping[str, Any]) -> list[str]:
         ),
         (
             part_of(cfg, "predictor"),
-            "predictor: the predictor learns from each collection, but rollout.frozen samples all groups before "
-            "the first update; set predictor=none with allocator=uniform, or rollout.frozen=null",
+            "predictor: the predictor learns from each iteration's rollouts, but rollout.frozen samples all groups "
+            "before the first update; set predictor=none with allocator=uniform, or rollout.frozen=null",
         ),
         (
             value_of(cfg, "rollout", "staleness"),

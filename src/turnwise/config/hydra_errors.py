@@ -55,7 +55,7 @@ def explain(error: Exception, arguments: Sequence[str], folder: Path, primary: s
     kept = [one for override in parsed if (one := _one_of_sweep(override, str(error), folder)) is not None]
     refused: list[tuple[Override, Exception]] = []
     cfg, in_a_file = None, None
-    if (blamed := _blame(error, kept)) is not None:  # without it, the first attempt below would fail in the same way
+    if (blamed := _blame(error, kept)) is not None:  # if kept, it would make the first attempt below fail again
         kept.remove(blamed)
         refused.append((blamed, error))
     while cfg is None:
@@ -214,7 +214,7 @@ def _misused(argument: str, folder: Path) -> Iterator[str]:
 
 
 def _folders(places: str) -> list[Path]:
-    """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``. Places
+    """Returns the folders in a value of ``hydra.searchpath`` such as ``[file://mine/conf,pkg://theirs.conf]``. Entries
     that are not folders, such as ``pkg://theirs.conf``, are left out.
     """
     named = [place.strip(" '\"").removeprefix("file://") for place in places.strip("[] ").split(",")]

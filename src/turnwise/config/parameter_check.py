@@ -1,4 +1,4 @@
-"""Checks the parameters of a part of the configuration, by the constructor of the part: names, types and ranges."""
+"""Checks the names, types and ranges of the parameters of a part against the constructor of the part."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Waiting = tuple[dict[str, Any], str, Signature]  # settings, path and signature 
 
 
 def parameter_mistakes(node: Mapping[str, Any], path: str, sound: bool, slow: list[Waiting]) -> list[str]:
-    """Returns the mistakes in the parameters of the part ``node``. If ``sound`` is True, a part that is a dataclass of
-    Turnwise is also built, without the parameters that are already reported, so that its own range checks run. If the
-    part needs torch, it is not built but added to ``slow``. ``sound`` means that the parts in ``node`` have no mistake.
+    """Returns the mistakes in the parameters of the part ``node``. ``sound`` says whether the parts inside ``node`` are
+    free of mistakes. If so, and if ``node`` is a dataclass of Turnwise, it is also built, without the parameters that
+    are already reported, so that its own range checks run. A part that needs torch is added to ``slow`` instead.
     """
     target = str(node["_target_"])
     try:

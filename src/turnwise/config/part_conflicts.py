@@ -87,7 +87,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
 
 
 def forking_parts(cfg: Mapping[str, Any]) -> list[str]:
-    """Returns the settings, in the form ``states=pivots``, because of which rollouts start in the middle of an episode.
+    """Returns the settings that make rollouts start in the middle of an episode, each in the form ``states=pivots``.
     The environment of a run with such settings must be able to reach this point of the episode.
     """
     allocator, states = part_of(cfg, "allocator"), part_of(cfg, "states")

@@ -90,7 +90,7 @@ LONGEST_NAME = 120  # largest length of a folder's name in characters; file syst
 def run_name(preset: str, overrides: str = "", dropped: str = "") -> str:
     """Returns the name of a run's folder: the preset's name, then a subfolder named after the overrides of this run.
 
-    The override ``method=x`` is left out if the preset is named x, and so is the override of the group ``dropped``.
+    Two overrides are left out of the name: ``method=x`` if the preset is named x, and that of the group ``dropped``.
     Slashes in values become ``+``. A name that is too long for a folder is cut, and a hash of the whole name is added.
     """
     gone = (f"method={preset}", f"{dropped}=")
@@ -175,7 +175,7 @@ def build(cfg: DictConfig, key: str, **given: Any) -> Any:
         cfg: the run's configuration.
         key: the dotted key of the part, such as ``loss`` or ``logger.wandb``.
         given: objects that only the program can supply. A part with ``_partial_`` in its file receives those objects
-            that its constructor has a parameter for.
+            whose names are parameters of its constructor.
 
     Raises:
         ConfigError: the constructor refused its arguments.

@@ -134,7 +134,7 @@ class RolloutSettings:
         states: number of root states per iteration.
         sampling: temperature, length and filters of the policy's actions.
         turns: largest number of turns of a rollout. None means until the episode ends.
-        trajectories: approximate number of trajectories from which root states are drawn. None: whole ones are drawn.
+        trajectories: approximate number of trajectories from which root states are drawn. None: each is used whole.
         max_refills: how often, at most, new states replace those without a learning signal (``zero_variance=refill``).
         max_length: largest number of tokens of a history. A rollout that reaches it ends.
         retries: how often a rollout whose environment failed is started again.
@@ -243,7 +243,7 @@ class EvaluationSettings:
             (``evaluation.fresh_tasks``).
         environment: whether tasks of the environment are evaluated. With None, they are evaluated unless the run reads
             a ``data.file`` in which no dialogue belongs to the environment.
-        suites: further out-of-domain suites, name -> environment. ``items`` held-out tasks of each are played greedily.
+        suites: further out-of-domain suites, name -> environment. Each has ``items`` held-out tasks and greedy decoding.
     """
 
     tasks: int

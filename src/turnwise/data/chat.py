@@ -170,8 +170,8 @@ class ChatTokens:
         self, messages: Sequence[Message], tools: Sequence[Any], each: bool = False, last: bool = False
     ) -> list[Spine]:
         """Splits a trajectory into spines. A new one begins before a turn whose rendered history differs from the spine so far.
-        All turns are checked if ``each`` is set, else those of ``compared``, but none if thinking is kept. If ``last`` is set
-        and thinking is not kept, only the last turn is rendered.
+        If ``each`` is set, the histories of all turns are compared with the spine, else those that ``compared`` selects. If the
+        reasoning is kept, none is compared; otherwise ``last`` means that only the last turn is rendered.
         """
         acts = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not acts:

@@ -33,7 +33,7 @@ class Demonstration(NamedTuple):
 class Demonstrations:
     """A list of expert trajectories on disk, numbered in the order in which they were added.
 
-    It needs 40 bytes of memory for each trajectory and 8 bytes for each turn.
+    The list needs 40 bytes of memory for each trajectory and 8 bytes for each turn.
 
     Args:
         chat: renders and tokenises each trajectory once, when it is added.
@@ -44,7 +44,7 @@ class Demonstrations:
         self.chat = chat
         self.names = Names(folder)
         self._kept: DiskList[Demonstration] = DiskList(folder)
-        self._starts = array("Q", [0])  # for each trajectory, the number of turns in earlier ones; the last counts all
+        self._starts = array("Q", [0])  # number of turns before each trajectory; the last entry counts all turns
         self.histories = array("I")  # for each turn, the number of tokens before it in its spine
         self.ends = array("I")  # for each turn, the number of tokens of its spine up to the turn's end
         self.number = lru_cache(maxsize=_NEAR)(self.names.place)
@@ -112,5 +112,5 @@ class Demonstrations:
         return self._starts
 
     def of_turn(self, place: int) -> int:
-        """Returns the number of the trajectory that contains turn ``place``. Turn numbers run over all trajectories."""
+        """Returns the index of the trajectory that contains turn ``place``. Turns are counted over all trajectories."""
         return bisect_right(self._starts, place) - 1

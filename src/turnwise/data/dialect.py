@@ -30,7 +30,7 @@ _TOOL_TEXT = "These tools can be called, one JSON object a line:\n<tools>\n{}\n<
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Adapts the conversations of a file to one chat template. An instance is a function from a trajectory to the
+    """Adapts the conversations of a file to one chat template. It is called with a trajectory and returns the
     adapted trajectory.
 
     Attributes:

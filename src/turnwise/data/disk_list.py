@@ -71,8 +71,8 @@ class Names:
     """A list of texts on disk that can find the index of a text. It needs 24 bytes of memory for each text, whatever
     the text's length.
 
-    A text is found by a digest of 64 bits. Texts with the same digest are read from the disk and compared, so they are
-    not confused.
+    A text is found by a digest of 64 bits. Texts with the same digest are read from the disk and compared, so that
+    they are not confused.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

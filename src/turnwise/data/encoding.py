@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-EACH = 64  # for so many first turns of a trajectory, the rendered history is compared with the token ids (``compared``)
+EACH = 64  # number of turns at the start of a trajectory whose histories are all compared (see ``compared``)
 
 
 class ChatTemplateError(InputError):
@@ -52,7 +52,7 @@ def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Returns the token ids of ``text``. The tokenizer adds no special tokens.
 
     Raises:
-        ChatTemplateError: the tokenizer fails on the text, for example because its pattern takes too many steps.
+        ChatTemplateError: the tokenizer fails on the text, for example because its regex takes too many steps.
     """
     try:
         return tokenizer.encode(text, add_special_tokens=False)

@@ -13,7 +13,7 @@ from turnwise.text import parse_json
 from turnwise.types import Pivot, Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
-# largest number of messages of a trajectory; they exceed any model's context, but can still be rendered within seconds
+# largest number of messages of a trajectory; so many exceed any model's context, but can be rendered within seconds
 MOST = 20_000
 _TEXTS = (
     "name",
@@ -234,7 +234,7 @@ def _check_turns(messages: Sequence[Mapping[str, Any]]) -> None:
             f"messages[{opening}] is a {role} message, but the first message after the system messages must be "
             "a user message",
             "begin the conversation with a user message",
-            "no user opens",
+            "no user message first",
         )
     answers = 0  # number of tool messages that may still follow the last assistant turn
     for place in range(opening + 1, len(messages)):

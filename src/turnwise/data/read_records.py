@@ -48,8 +48,8 @@ def read_records(
     """Yields one pair ``("file:line", record)`` for every record of a file. In place of a record that cannot be read,
     the pair holds an UnusableError.
 
-    The number after the colon is that of the line, of the row of a Parquet file, or of the item of a JSON array, and it
-    counts from 1. The file name before the colon is the one that the user gave.
+    The number after the colon counts lines, rows of a Parquet file, or items of a JSON array, and it begins with 1. The
+    file name before the colon is the one that the user gave.
 
     Args:
         name: a file of JSON lines (``.jsonl``, ``.ndjson``, ``.json``), of one JSON array (``.json``), or Parquet.
@@ -264,8 +264,8 @@ class _Array:
             what = repr(found) if found else "the end of the file"
             belongs = " or ".join(wanted)
             raise InputError(
-                f"{self.name}: line {self.line}: the JSON array is broken, because {what} is where {belongs} "
-                "must be; correct the file"
+                f"{self.name}: line {self.line}: the JSON array is broken: there is {what} instead of "
+                f"{belongs}; correct the file"
             )
         self.at += 1
         return found

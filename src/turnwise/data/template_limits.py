@@ -31,7 +31,7 @@ _NUMBER = 10**6  # largest number that a template may pass to a function
 _DATE = 200  # largest length of a date format in characters
 _BITS = 4096  # largest number of bits of an integer
 _LOOK = 0.1  # seconds between two checks of the time and memory of running renders
-_GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters, which are slow on long texts or random
+_GONE = {"urlize", "wordwrap", "pprint", "xmlattr", "random"}  # removed filters: slow on long texts, or random
 _REFUSED = {"translate", "maketrans"}  # removed methods: they may replace each character by a text of any length
 _QUICK = {  # names of functions that only copy a text, so they may get long texts; "" stands for macros
     *(
@@ -184,9 +184,10 @@ def _check(name: str, *values: Any) -> None:
 
 
 def _unfolded(value: Any, known: dict[int, int]) -> int:
-    """Returns the number of values in a value with nested lists. A list that occurs several times counts each time.
+    """Returns the number of elements of a value, including those of nested lists and dictionaries. A list that occurs
+    several times counts each time.
 
-    ``known`` holds the numbers that were already computed, by the ``id`` of the list.
+    ``known`` maps the ``id`` of each list that was already counted to its number of elements.
 
     Raises:
         TemplateLimitError: the number is above ``LONGEST``.

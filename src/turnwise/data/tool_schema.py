@@ -67,9 +67,9 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
 def check_call(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns a message for each mistake in a tool call, or an empty list if the call fits one of ``tools``.
 
-    The name must be that of a tool, and the arguments must follow the tool's schema. Of the schema, the keywords
-    ``type``, ``required``, ``properties``, ``additionalProperties: false``, ``items``, ``enum`` and ``const`` are
-    checked. Other keywords are ignored.
+    The name must be that of a tool, and the arguments must follow the tool's schema. The function checks the keywords
+    ``type``, ``required``, ``properties``, ``additionalProperties: false``, ``items``, ``enum`` and ``const`` of the
+    schema, and ignores all others.
     """
     known = {function_of(tool).get("name"): function_of(tool) for tool in tools}
     name = function_of(call).get("name")

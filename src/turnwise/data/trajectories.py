@@ -121,7 +121,7 @@ def each_trajectory(
     what = ", ".join(map(str, names))
     if strict and problems:
         raise DataError(
-            f"{len(problems)} trajectories in {what} cannot be used, and data.strict=true forbids to skip them:",
+            f"{len(problems)} trajectories in {what} cannot be used, and data.strict=true forbids skipping them:",
             problems,
         )
     if not good:

@@ -20,7 +20,7 @@ from turnwise.models.attention_cpu import merge, seen
 from turnwise.models.fast_llama import uses_compiled_kernels
 from turnwise.models.recurrence import States, pick
 
-FEW = 2  # if the trunk has at least FEW times as many rows as are still used, the used rows are copied
+FEW = 2  # if the trunk has at least FEW times as many rows as are in use, it is replaced by a copy of the used rows
 NARROW = 4  # up to this number of twigs per row, ``engines.decode_kernel`` is faster than matrix products
 COLUMNS = 32  # greatest number of twigs per row in one product; each product reads the longest prefix of its twigs
 

@@ -1,8 +1,8 @@
 """Computes the attention of decoding steps on a CPU, in one call per layer.
 
 In a decoding step, each history has one or a few queries, so its keys and values are read from memory and used once.
-torch's attention kernel multiplies them as matrices, whose preparation takes longer than reading them. The function
-:func:`attend` reads them in one pass.
+torch's attention kernel first prepares keys and values for matrix products, which takes longer than reading them. The
+function :func:`attend` needs no preparation and reads them in one pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from turnwise.models import kernels_cpu
 
 _LOG2E = np.float32(np.log2(np.e))
-_BIAS, _ONE_EXPONENT = np.int32(127), np.int32(1 << 23)  # of the exponent of a float32
+_BIAS, _ONE_EXPONENT = np.int32(127), np.int32(1 << 23)  # bias and lowest bit of a float32's exponent
 _LOWEST = np.float32(-126)  # smallest exponent of a normal float32
 
 
@@ -39,7 +39,7 @@ def _scores(query_GD: Any, keys_LD: Any, scores_GT: Any, start: int) -> None:
 
 @kernels_cpu.compiled
 def _add_values(weights_L: Any, values_LD: Any, out_D: Any) -> None:
-    """Adds the sum of the values, weighted by ``weights_L``, to ``out_D``. Eight values at a time need fewer writes."""
+    """Adds the sum of the values, weighted by ``weights_L``, to ``out_D``, eight at a time for fewer writes."""
     whole = values_LD.shape[0] // 8 * 8
     w, v = weights_L, values_LD
     for j in range(0, whole, 8):
@@ -111,8 +111,8 @@ def attend(
         new: keys and values of the new tokens (N, H_kv, D).
         length: number of tokens that each twig had before.
         out: is overwritten with the outputs (N, H, D).
-        memory: scores (G, T) in float32, int32 numbers (T,), and the same memory as float32 numbers, where T is at
-            least the greatest number of tokens that a twig attends to.
+        memory: three work arrays: scores (G, T) in float32, int32 numbers (T,), and a float32 view of the int32 array.
+            T is at least the greatest number of tokens that a twig attends to.
     """
     keys, values, row_stride, head_stride = trunk
     scores, powers, factors = memory
@@ -138,9 +138,9 @@ def attend(
 
 
 def prepare() -> None:
-    """Compiles all functions of sampling, or reads them from numba's cache.
+    """Compiles all numba functions that sampling uses, or reads them from numba's cache.
 
-    An engine calls this when it gets its first weights: neither an iteration nor a process that is forked later waits.
+    An engine calls this when it gets its first weights, so that no iteration or forked process waits for compilation.
     """
     kernels_cpu.prepare()
     trunk, twigs, new = ([torch.zeros(1, 1, 1, 1)] for _ in range(3))

@@ -39,7 +39,7 @@ class Sample:
     logprobs: list[float]  # natural logarithms, for the distribution from which the tokens were sampled
     truncated: bool = False
     whole: bool = True  # False: this is only a part of an action (an engine may sample an action in several calls)
-    version: int | None = field(default=None, compare=False)  # of the weights; None: the engine's version
+    version: int | None = field(default=None, compare=False)  # version of the weights; None: the engine's
 
 
 Told = Callable[[int, Sample], None]
@@ -53,9 +53,9 @@ class Engine(Protocol):
     and values of a node until the node is closed or the weights change. If a memory limit forces it to drop them
     earlier, it computes them again when they are needed. Two attributes are optional:
 
-    - ``schedule`` is ``rounds`` (the default) or ``free``; ``engines.sampling_schedule`` explains both. An engine with ``free``
-      must either accept ``steps`` and ``written`` in ``sample``, as :class:`turnwise.engines.tree_engine.TreeEngine` does, or
-      set ``served``.
+    - ``schedule`` is ``rounds`` (the default) or ``free``; ``engines.sampling_schedule`` explains both. With ``free``,
+      the engine must set ``served``, or its ``sample`` must accept ``steps`` and ``written`` as
+      :class:`turnwise.engines.tree_engine.TreeEngine` does.
     - ``served = True`` means that the engine has a coroutine ``request(node, sampling, seed)``, which samples one
       action for a node.
     """

@@ -20,9 +20,7 @@ GROW = 128  # a row's capacity in tokens is a multiple of this; large steps, bec
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Keys and values of a finished sample. The tensors also hold those of the other samples that ended at the same
-    decoding step; n is the number of these samples.
-    """
+    """Keys and values of a finished sample, among those of all n samples that ended at the same decoding step."""
 
     keys: list[Tensor]  # per layer (n, H_kv, length, D)
     values: list[Tensor]
@@ -42,7 +40,7 @@ class Store:
         dtype: the model's data type.
         device: the model's device.
         state_bytes: bytes of the states of all recurrent layers at one length of a row.
-        budget: memory limit in bytes; None: no limit. A single row gets its memory even if it exceeds the limit.
+        budget: memory limit in bytes; None: no limit. A single row is stored even if it exceeds the limit.
     """
 
     def __init__(

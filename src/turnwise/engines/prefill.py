@@ -77,7 +77,7 @@ class EndToEnd:
         self._windows: dict[int, list[Tensor | None]] = {}  # by query heads per key-value head, which differ by layer
 
     def _masks(self, group: int, like: Tensor) -> list[Tensor | None]:
-        """Returns for each segment its causal mask over its row, shape (1, 1, length * G, stop), or None if it is long.
+        """Returns for each segment its causal mask over its row, shape (1, 1, length * G, stop); None above ``SHORT``.
 
         All masks are views into one large mask.
         """
@@ -182,9 +182,9 @@ class SideBySide:
         self.whole = [s.row for s in segments] == list(range(len(store.keys[0])))  # every row of the store, in order
         step_T = torch.arange(max(self.lengths), device=device)
         self.place = start_M[:, None] + step_T[None]  # (M, T)
-        # ``real`` holds the indices of the real tokens (not padding) in the flattened pass, ``rows_K`` their rows in the
-        # store and ``places_K`` their places in these rows. All three are computed only once per pass, because a device
-        # must finish all earlier work before the number of real tokens is known.
+        # ``real`` holds the indices of the real tokens (not padding) in the flattened pass, ``rows_K`` their rows in
+        # the store, and ``places_K`` their indices in these rows. They are computed only once per pass, because
+        # ``nonzero`` waits until the device has finished all earlier work.
         self.real = (step_T[None] < length_M[:, None]).flatten().nonzero()[:, 0]
         self.rows_K = self.rows[:, None].expand_as(self.place).flatten()[self.real]
         self.places_K = self.place.flatten()[self.real]

@@ -81,19 +81,19 @@ class Stops:
         plan.flow = self.flow
 
     def keep(self, hidden: Sequence[Tensor]) -> None:
-        """Adds the recurrent states that the pass computed to the marks.
+        """Adds to ``marks`` the recurrent states that the pass has computed at the end of each piece.
 
         Args:
             hidden: for each segment, the last layer's hidden states (length, D).
         """
         assert self.flow.last is not None
         for piece, (number, length) in enumerate(self.ends):
-            here = hidden[number][length - 1 - self.segments[number].start].clone()  # a view would keep all in memory
+            here = hidden[number][length - 1 - self.segments[number].start].clone()  # so that ``hidden`` can be freed
             states = pick(self.flow.last, torch.tensor([piece], device=self.flow.device))
             self.marks[self.segments[number].row][length] = Mark(states, here)
 
 
 def steps(states: States, device: torch.device) -> Flow:
-    """Returns the flow (which state each segment starts from) of a decoding step with one token for each branch."""
+    """Returns the flow of a decoding step, in which each branch gets one token and continues its own state."""
     count = len(next(iter(states.values())).inputs)
     return Flow(range(count), [1] * count, [-1] * count, count, device, given=states, keep=True)

@@ -283,7 +283,7 @@ class Requests(_Free):
 
 
 def schedule_of(engine: Any, sampling: Sampling, on_actions: Callable[[int], None]) -> Schedule:
-    """Returns :class:`Rounds`, or with ``schedule=free`` :class:`Requests` (engine with servers) or :class:`Slices`."""
+    """Returns :class:`Rounds`, or with ``schedule=free`` :class:`Requests` if servers sample, else :class:`Slices`."""
     if getattr(engine, "schedule", "rounds") == "rounds":
         return Rounds(engine, sampling, on_actions)
     return (Requests if getattr(engine, "served", False) else Slices)(engine, sampling, on_actions)
@@ -293,7 +293,7 @@ def check_schedule(schedule: str) -> Named:
     """Returns ``schedule`` unchanged if it is ``rounds`` or ``free``.
 
     Raises:
-        ValueError: ``schedule`` is another text.
+        ValueError: ``schedule`` is any other text.
     """
     if schedule not in ("rounds", "free"):
         raise ValueError(f"schedule must be rounds or free, got {schedule!r}")

@@ -2,10 +2,10 @@
 
 The file consists of records. A record is a length in bytes, a CRC-32, and data of that length. The first record names
 the weights' version and the configuration, so that samples of another collection or configuration are never used by
-mistake. A sample may name a newer version, which sampled it after the weights changed (``VllmEngine.in_flight``). The
-file only grows: each call of ``add`` appends the records of its samples at once. If the process is killed while it
-writes, the last record may be incomplete; it is cut off at the next start. Samples that were not yet on disk when the
-machine lost power are sampled again.
+mistake. If the weights change during a collection (``VllmEngine.in_flight``), a sample's record names the newer version
+that sampled it. The file only grows: each call of ``add`` appends the records of its samples at once. If the process
+is killed while it writes, the last record may be incomplete; it is cut off at the next start. Samples that were not yet
+on disk when the machine lost power are sampled again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from turnwise.files import writing
 LIMIT = 1 << 30  # greatest file size in bytes; samples beyond it are not stored and must be sampled again
 _FORMAT = 2
 _RECORD = struct.Struct("<II")  # number of data bytes that follow, and the CRC-32 of these bytes
-# Seed, digest of the history, truncated, version of the weights (-1: that of the file). It is followed by n token ids
-# (int32) and n log-probs (float64).
+# Start of a sample's record: seed, digest of the history, whether the sample is truncated, and version of the weights
+# (-1: that of the file). n token ids (int32) and n log-probs (float64) follow.
 _SAMPLE = struct.Struct("<QI?i")
 _TOKEN = 12  # bytes per token: 4 for the token id and 8 for the log-prob
 

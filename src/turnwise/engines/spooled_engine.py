@@ -66,7 +66,7 @@ class Spooled:
         self._loaded(version)
 
     def stage(self, model: Any, version: int) -> Callable[[], None]:
-        """Copies the weights now and returns a function that loads them later (see ``engines.staged_weights.stage``)."""
+        """Copies the weights now and returns a function that loads them later (see ``engines.staged_weights``)."""
         load = stage(self.engine, model, version)
 
         def both() -> None:
@@ -89,7 +89,7 @@ class Spooled:
 
     @contextmanager
     def held(self) -> Iterator[Spooled]:
-        """Yields a view for one collection (``VllmEngine.held``). It stores its actions in the current version's file."""
+        """Yields a view for one collection (``VllmEngine.held``). Its actions go to the current version's file."""
         inner: Any = self.engine
         with inner.held() as engine:
             view = copy(self)
@@ -208,7 +208,7 @@ class Spooled:
         known: Sequence[Sample | None],
         on_sample: Told | None,
     ) -> list[Sample]:
-        """Returns the stored samples, and draws those that are missing. Each of these is stored as soon as it is complete."""
+        """Returns the stored samples, and draws the missing ones. Each drawn sample is stored once it is complete."""
         samples = [sample or Sample([], [], truncated=True) for sample in known]
         missing = [place for place, sample in enumerate(known) if sample is None]
         for place, sample in enumerate(known):

@@ -97,7 +97,7 @@ class Rows:
         return [list(rows[i : i + size]) for i in range(0, len(rows), size)]
 
     def keep_marks(self, places: Iterable[tuple[StoredRow, int]]) -> None:
-        """Drops recurrent states that no node uses. Of each row, the state after its last token is always kept.
+        """Drops recurrent states that no node uses. Each row always keeps the state of its longest prefix.
 
         Args:
             places: for each node, the row that stores its history, and the number of the history's tokens on that row.

@@ -67,7 +67,7 @@ def tried(act: Callable[[], T]) -> T:
 
 
 def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
-    """Returns the tool definitions that the chat template shows in this episode.
+    """Returns the tool definitions of a session, which the chat template shows to the policy.
 
     The result is empty if the session has no attribute ``tools``.
     """
@@ -196,8 +196,8 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
 def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
     """Opens several tasks at the same time, before they are reset.
 
-    An environment without a method ``prepare`` is skipped, even if it is a part of a mixture. It opens each task only
-    when the task is reset.
+    An environment without a method ``prepare`` is skipped, even if it is a part of a mixture. Such an environment opens
+    each task only when the task is reset.
 
     Raises:
         EnvironmentFault: a task cannot be opened.

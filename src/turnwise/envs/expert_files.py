@@ -21,7 +21,7 @@ from turnwise.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
-# Version of the demonstrations. Raise it if the experts now act differently in the same tasks, so that old files with
+# Version of the demonstrations. Increase it if the experts act differently in the same tasks, so that old files with
 # other demonstrations are not used.
 _FORMAT = 1
 

@@ -23,7 +23,7 @@ from turnwise.envs.shared_episode import Episode, Live
 from turnwise.errors import InputError
 from turnwise.types import Message, Task
 
-TRIED = 2  # number of training tasks of which the checks at start-up open two episodes each, to compare them
+TRIED = 2  # number of training tasks that the checks at start-up open twice, to compare the two episodes of each task
 _SHOWN = 200  # maximum number of characters of an observation that an error message shows
 
 
@@ -52,8 +52,8 @@ class ReplayedSession:
 
     A session and its fork share one running episode until one of them acts. The one that acts first keeps the episode.
     When the other one acts later, it opens a fresh episode, repeats the actions that it has taken so far and compares
-    every answer with the answer that it got before. If an episode is never forked, no action is repeated. No action is
-    repeated either in a chain of forks in which only the last fork acts.
+    every answer with the answer that it got before. No action is repeated if an episode is never forked, or if only
+    the last fork in a chain of forks acts.
 
     Args:
         task: the task of the episode.
@@ -265,7 +265,7 @@ class ReplayedEnv(ABC):
         return rng.choice(session.admissible() or ["look"])
 
     def unforkable(self) -> str:
-        """Returns why episodes cannot be forked: the first repeated action with another answer; empty if there is none.
+        """Returns why episodes cannot be forked (the first repeated action that got another answer), or an empty text.
 
         A few training tasks are played to the end, and their actions are then repeated in fresh episodes.
         """
@@ -294,7 +294,7 @@ def _shown(messages: Sequence[Any], tools: Sequence[Any]) -> str:
 
 
 def _answer(taken: Taken) -> str:
-    """Returns as one text all of an answer except ``info``. A repeated action must get an answer with the same text."""
+    """Returns an answer without its ``info`` as one text. A repeated action must get an answer with the same text."""
     step = taken.step
     shown = _shown(step.conversation or step.shown, () if step.done else taken.tools)
     return f"{shown} reward={float(step.reward)} done={step.done} won={step.won}"

@@ -57,7 +57,7 @@ def _fresh(
     try:
         found = [
             one for one in draw(2 * count, seed) if key(one) not in known
-        ]  # twice as many, because all of seed 0 may be drawn again
+        ]  # twice as many, because all tasks of seed 0 may be drawn again
     except ValueError as error:
         raise _too_few(what, count, seed, str(error)) from error
     if len(found) < count:

@@ -67,8 +67,8 @@ def likelihood(replies: Iterable[Reply]) -> dict[str, tuple[float, float]]:
 def rate(replies: Iterable[Reply], mode: str, strict: bool = False) -> dict[str, tuple[float, float]]:
     """Returns, for each dialogue, how many replies of the policy were accepted and how many replies there are.
 
-    Several attempts at one state count together as one reply. This reply adds the fraction of its accepted attempts to
-    the number of accepted replies. ``mode`` is ``sampled`` or ``greedy``. The strict verdicts are counted if ``strict``
+    Several attempts at one state count as one reply, and the fraction of them that was accepted is added to the number
+    of accepted replies. ``mode`` is ``sampled`` or ``greedy``. The strict verdicts are counted if ``strict``
     is set, else the functional ones.
     """
     found: dict[str, tuple[float, float]] = {}

@@ -57,7 +57,9 @@ def pass_at_k(attempts: ArrayLike, successes: ArrayLike, k: int) -> float:
     """
     n, c = np.asarray(attempts, dtype=int), np.asarray(successes, dtype=int)
     if n.size == 0 or n.shape != c.shape:
-        raise ValueError(f"pass_at_k needs one attempt count and one success count a task, got {n.shape} and {c.shape}")
+        raise ValueError(
+            f"pass_at_k needs an attempt count and a success count for each task, got {n.shape} and {c.shape}"
+        )
     if k < 1 or n.min() < k:
         raise ValueError(f"pass@{k} needs 1 <= k <= attempts, but a task has only {n.min()} attempts")
     if (c < 0).any() or (c > n).any():
@@ -180,8 +182,8 @@ def seeds_for(differences: Sequence[float], effect: float, power: float = 0.8, c
 def tasks_factor(error: float, effect: float, power: float = 0.8, confidence: float = 0.95) -> float:
     """Returns the factor by which the number of tasks must grow to distinguish a difference of ``effect`` from zero.
 
-    ``error`` is the standard error of the difference over the present tasks. The standard error falls with the square
-    root of the number of tasks.
+    ``error`` is the standard error of the difference with the present number of tasks. It is inversely proportional to
+    the square root of the number of tasks.
 
     Raises:
         ValueError: the effect is not above 0.
@@ -197,7 +199,7 @@ def _task_means(scores: Mapping[Any, Sequence[float]], tasks: Sequence[Hashable]
         raise ValueError(f"these tasks have no attempt: {_names(empty)}")
     means = np.array([sum(map(float, scores[task])) / len(scores[task]) for task in tasks])
     if not ((means >= 0) & (means <= 1)).all():
-        raise ValueError(f"scores must be shares in [0, 1], got {means.min():g} to {means.max():g}")
+        raise ValueError(f"scores must be fractions in [0, 1], got {means.min():g} to {means.max():g}")
     return means
 
 

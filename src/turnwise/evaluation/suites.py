@@ -108,7 +108,7 @@ def play_tasks(
     Args:
         player: plays the episodes. It must have the sampling settings of ``mode`` and no limit on turns.
         opening: a function that returns the first messages of a task and their token ids.
-        key: seeds the sampling. With the same key, two policies use the same random numbers.
+        key: the seed of the sampling. With the same key, two policies use the same random numbers.
         on_done: called with the number of episodes that have just ended.
     """
     episodes = []

@@ -81,7 +81,7 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
             )
         elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
             raise InputError(
-                f"{argument}: a sweep takes one value for each key; give one value, or run `-m` without sweep="
+                f"{argument}: a sweep takes one value for each key; give one value, or use `train.py -m` without sweep="
             )
         else:
             extra.append(argument)
@@ -90,7 +90,9 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         raise InputError(f"scale={scale}: the scale of a sweep must be tiny or paper")
     pilots = given.get("pilots", "false").lower()
     if pilots not in ("true", "false") or (pilots == "true" and "seed" in given):
-        raise InputError(f"pilots={pilots}: give true or false, and no seed= with true: the sweep file has the seeds")
+        raise InputError(
+            f"pilots={pilots}: give true or false; with true, leave out seed=, because the sweep file sets the seeds"
+        )
     asked = Asked(
         find_sweep(given.get("sweep", ""), folder).of_scale(scale),  # type: ignore[arg-type]
         folder,

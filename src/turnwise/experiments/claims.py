@@ -78,7 +78,7 @@ class Precondition(Part):
         if self.same is not None:
             if any(own):
                 raise ValueError(
-                    "a precondition with `same` may have only the keys `rows`, `claims` and `metrics`; leave out others"
+                    "a precondition with `same` may have only the keys `rows`, `claims` and `metrics`; omit the others"
                 )
         elif not (self.says and self.metric and self.row) or (self.low is None and self.high is None):
             raise ValueError(
@@ -179,9 +179,11 @@ def check_preconditions(
     for name, one in preconditions.items():
         for row in (one.row, *one.rows):
             if row and row not in rows:
-                raise ValueError(f"preconditions.{name}: the sweep has no row {row!r}")
+                raise ValueError(f"preconditions.{name}: the sweep has no row {row!r}; its rows are {', '.join(rows)}")
         if strange := sorted(set(one.claims) - {text for texts in claims.values() for text in texts}):
-            raise ValueError(f"preconditions.{name}.claims: {strange[0]!r} is not a claim of this file")
+            raise ValueError(
+                f"preconditions.{name}.claims: the file has no claim {strange[0]!r}; copy the text of one of its claims"
+            )
         if strange := sorted(set(one.metrics) - claims.keys()):
             raise ValueError(f"preconditions.{name}.metrics: no claim of this file is about the metric {strange[0]!r}")
         if one.same is None and pilots is None:

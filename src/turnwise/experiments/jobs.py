@@ -162,7 +162,7 @@ def jobs(asked: Asked) -> list[Job]:
 
 
 def _fixed(asked: Asked, row: str) -> int | None:
-    """Returns ``start_seed`` of a sweep if rows of the sweep start from the only run of this row, otherwise None."""
+    """Returns ``start_seed`` of the sweep that defines a row, if other rows start from this row, otherwise None."""
     owner, owned, _ = origin(asked.sweep, row, asked.folder, asked.scale)
     return owner.start_seed if any(made.begins(asked.scale) == owned for made in owner.rows.values()) else None
 

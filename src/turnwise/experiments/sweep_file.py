@@ -65,7 +65,9 @@ class Row(Part):
         if self.same is not None and (self.starts is not None or self.starts_at):
             raise ValueError("a row with `same` starts where the other row starts; leave out `starts` and `starts_at`")
         if self.same_at and self.same is None:
-            raise ValueError("same_at replaces `same` at one scale, but there is no `same`")
+            raise ValueError(
+                "`same_at` replaces `same` at one scale, but there is no `same`; set `same`, or leave out `same_at`"
+            )
         return self
 
     def shares(self, scale: Scale) -> str | None:
@@ -110,7 +112,7 @@ class Sweep(Part):
     gate_report: str | None = None
     reach: tuple[
         float | str, ...
-    ] = ()  # levels of held-out success in %, or rows; the report shows the compute that each row spent to reach them
+    ] = ()  # levels of held-out success: in %, or the success of a row; the report shows the compute to reach each
     curve: Literal["updates"] | None = None  # x axis of the figure of success during training; None: no figure
     panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # title of each panel -> its rows
     note: str = ""
@@ -136,7 +138,9 @@ class Sweep(Part):
                 )
         for level in self.reach:
             if isinstance(level, str) and level not in self.rows:
-                raise ValueError(f"reach: {level!r} is neither a percentage nor a row of the sweep")
+                raise ValueError(
+                    f"reach: {level!r} is neither a number (in %) nor a row; the rows are {', '.join(self.rows)}"
+                )
         if self.panels and self.curve is None:
             raise ValueError("panels: panels divide the figure that `curve` draws; set `curve`, or leave out `panels`")
         for title, rows in self.panels.items():

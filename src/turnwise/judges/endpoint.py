@@ -69,7 +69,7 @@ class EndpointJudge:
         if self.max_tokens < 16:
             raise ValueError(f"max_tokens must be at least 16, got {self.max_tokens}")
         if taken := sorted(set(self.extra) & set(_OURS)):
-            raise ValueError(f"extra must not set {', '.join(taken)}: the judge sets them itself")
+            raise ValueError(f"extra must not set {', '.join(taken)}: the judge sets them itself; leave them out")
         self._rubric = load_rubric(self.rubric)
 
     def submit(self, candidate: Candidate) -> Future[float | None]:

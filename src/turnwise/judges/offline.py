@@ -115,8 +115,8 @@ def dimensions(candidate: Candidate) -> Grades:
     - reasoning: 2 L / (m + n), where the thinking has m words, the reference rationale has n words, and L is the length
       of their longest common subsequence;
     - tools: the same formula, for the tool names of the reply's calls and of the true calls instead of words;
-    - parameters: 2 e / (a + b), where the reply's calls have a parameters in total, the true calls have b, and e
-      parameters are equal under the best one-to-one match of calls of the same tool;
+    - parameters: 2 e / (a + b), where a is the number of parameters in the reply's calls, b that in the true calls, and
+      e the number of equal parameters under the best one-to-one match of calls of the same tool;
     - conduct: 1 - s / c, where the reply has c calls, and s is the greater of two numbers: by how many c exceeds the
       number of true calls, and how many of the reply's calls repeat an earlier call. Without calls in the reply,
       conduct is 1 if there are no true calls, otherwise 0.

@@ -25,7 +25,7 @@ SCHEMA = {
 }
 _CODE_BLOCK = re.compile(
     r"\A```(?:json)?(.*)```\Z", re.DOTALL
-)  # only one repetition, because several ones would take cubic time on blank text
+)  # has only one repetition, because several would take cubic time on blank text
 _QUOTED = 500  # the second question quotes at most this many characters of the unusable first answer
 
 

@@ -86,7 +86,7 @@ async def write_rationales(
         cache: cache of the answers.
         temperature: sampling temperature of the model.
         max_tokens: maximum length of an answer in tokens.
-        advance: function that is called once for each turn, also without a rationale, for example for a progress bar.
+        advance: function that is called once for each turn, even if it gets no rationale, for a progress bar.
 
     Raises:
         CacheError: an answer could not be stored.

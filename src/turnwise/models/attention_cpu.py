@@ -5,8 +5,8 @@ each other causally, and all descendants of a run attend to the whole run. So th
 triangle for each run, and a rectangle for the descendants of the run. The queries of a piece are contiguous tokens, and
 so are its keys. Small neighbouring subtrees form one piece with a small mask. The attention outputs of the pieces are
 merged by the log-sum-exps of their scores. The result is therefore exact, and no mask over the whole sequence is in
-memory. If a layer has a sliding window, the pieces are cut further. If it has attention sinks, each query starts with
-the log-sum-exp of its sinks, and the log-sum-exps of the pieces are added to it.
+memory. If a layer has a sliding window, the pieces are cut further. If a layer has attention sinks, the merge starts
+with the sink of each head as the log-sum-exp, and with zeros as the output.
 """
 
 from __future__ import annotations

@@ -97,10 +97,11 @@ def blocks_of(end_BS: Tensor, block: int = BLOCK, window: int | None = None) -> 
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Converts ``chosen`` (B, n, n), which is True where a key block is chosen for a query block, for ``BlockMask``.
+    """Converts a mask of chosen blocks into the two tensors with which ``BlockMask`` describes them.
 
-    Returns the number of chosen key blocks of each query block (B, 1, n), and the indices of all key blocks with the
-    chosen ones first (B, 1, n, n).
+    ``chosen`` has shape (B, n query blocks, n key blocks), and is True where a block is chosen. The function returns
+    the number of chosen key blocks of each query block (B, 1, n), and the indices of all key blocks with the chosen
+    ones first (B, 1, n, n).
     """
     counts = chosen.sum(-1, dtype=torch.int32)
     places = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)

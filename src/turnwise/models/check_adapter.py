@@ -47,7 +47,7 @@ def check_adapter(folder: Path, base: str | Path) -> None:
         raise WeightsError(f"{ADAPTER_CONFIG} has peft_type={about.get('peft_type')!r}, but only LORA can be merged")
     for key in sorted(set(about) - set(_ADAPTER_KEYS.split())):
         if about[key] and (key, about[key]) not in (("megatron_core", "megatron.core"), ("qalora_group_size", 16)):
-            raise WeightsError(f"{ADAPTER_CONFIG} sets {key}, which is not supported here")
+            raise WeightsError(f"{ADAPTER_CONFIG} sets {key}, which is not supported; train an adapter without it")
     if (start := about.get("init_lora_weights")) not in _INITS:
         raise WeightsError(
             f"{ADAPTER_CONFIG} has init_lora_weights={start!r}, with which loading the adapter changes the base "

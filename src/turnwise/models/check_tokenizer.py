@@ -124,8 +124,8 @@ def check_patterns(model: str | Path) -> None:
     if ended:
         why = f"took more than {_SECONDS} s" if ended < 0 else "failed"
         raise WeightsError(
-            f"tokenizer.json splits or replaces text by a pattern ({min(patterns, key=len)[:60]!r}), which {why} on texts of "
-            "2,000 characters"
+            f"tokenizer.json splits or replaces text by a pattern ({min(patterns, key=len)[:60]!r}), which {why} on "
+            "texts of 2,000 characters"
         )
 
 
@@ -141,8 +141,9 @@ def _patterns(part: Any) -> Iterator[str]:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Checks that a tokenizer encodes and decodes an ordinary text correctly. If files of it are missing or damaged, it
-    does not.
+    """Checks that a tokenizer encodes and decodes an ordinary text correctly.
+
+    A tokenizer whose files are missing or damaged fails this check.
 
     Raises:
         WeightsError: the decoded text differs from the original, or the end-of-turn token is an ordinary word.

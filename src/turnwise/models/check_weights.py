@@ -172,7 +172,8 @@ def check_tied(files: Sequence[Path], config: Any) -> None:
     head, embedding = (_tensor(found[name], name) for name in (heads[0], embeddings[0]))
     if head.shape != embedding.shape or not torch.equal(head, embedding):
         raise WeightsError(
-            f"config.json ties the head to the embeddings (tie_word_embeddings), but {heads[0]} differs from {embeddings[0]}"
+            f"config.json ties the head to the embeddings (tie_word_embeddings), but {heads[0]} differs "
+            f"from {embeddings[0]}"
         )
 
 

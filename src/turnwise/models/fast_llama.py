@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 from turnwise.models.attention import Plan, backbone
 
-# Bytes of weights that are packed. Smaller ones gain nothing. The upper limit bounds the memory of all copies together.
+# Weights are packed if their size in bytes is within these limits. Packing smaller weights gains nothing. The upper
+# limit bounds the memory of all copies together.
 PACKED = (32 << 20, 2 << 30)
 ROWS = 16  # number of rows for which oneDNN chooses the layout of packed weights, as in a decoding step
 FAMILIES = frozenset({"llama", "qwen2", "qwen3"})
@@ -63,8 +64,8 @@ class Lean:
 
     Args:
         body: the transformer below the output head. Its weights are read at every call and not copied.
-        copies: number of engines that may copy the weights of the linear layers in the layout in which oneDNN
-            multiplies them, this one included. If it is not 0 and :func:`should_pack` says so, the weights are copied,
+        copies: number of engines, this one included, that may copy the weights of the linear layers into the layout
+            in which oneDNN multiplies them. If it is not 0 and :func:`should_pack` says so, the weights are copied,
             and must not change as long as this object is used.
     """
 
@@ -140,8 +141,8 @@ def attention_dtype(weight: Tensor) -> torch.dtype:
 
 
 def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
-    """Returns whether packed weights are faster and fit: on a CPU that multiplies in their data type, and of a size in
-    ``PACKED``. ``copies`` is the number of engines that pack these weights.
+    """Returns whether to pack weights: they must be on a CPU that multiplies in their data type, and exceed the lower
+    limit of ``PACKED``, and all ``copies`` together (one for each engine that packs them) must not exceed the upper.
     """
     low, high = PACKED
     size = sum(weight.numel() * weight.element_size() for weight in weights)

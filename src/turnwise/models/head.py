@@ -121,7 +121,7 @@ class _Given(nn.Module):
 
     @property
     def decoder(self) -> _Given:
-        """Returns this module itself, because some models call the attribute ``decoder`` of their transformer."""
+        """Returns this module itself, because some models use the attribute ``decoder`` of their transformer."""
         return self
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:

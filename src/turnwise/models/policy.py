@@ -160,8 +160,8 @@ def _under_tree_attention(model: Any, named: str, longest: int | None = None) ->
 def _merged(policy: Any, model: str | Path, adapter: Path) -> Any:
     if not (adapter / ADAPTER).is_file():  # otherwise peft would look for the file on the hub
         raise PolicyError(
-            f"policy.start={adapter}: there is no adapter_model.safetensors; give the adapter folder of a finished run on "
-            "the same policy.model"
+            f"policy.start={adapter}: there is no adapter_model.safetensors; give the adapter folder of a finished run "
+            "on the same policy.model"
         )
     told = f"policy.start={adapter}: this adapter cannot be merged into policy.model={model}"
     try:

@@ -24,8 +24,8 @@ def fix_rope(model: Any, longest: int | None = None) -> None:
     used, and all tokens use the same set.
 
     Raises:
-        ValueError: the model uses dynamic scaling, and ``longest`` is above the length from which on dynamic scaling
-            changes the frequencies.
+        ValueError: the model uses dynamic scaling, and ``longest`` is above the length up to which the frequencies stay
+            the same.
     """
     for module in model.modules():
         kind = getattr(module, "rope_type", None)

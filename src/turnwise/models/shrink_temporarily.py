@@ -19,9 +19,9 @@ _NUMBERS = ("idx", "index", "layer_id", "layer_number")  # suffixes of the attri
 def cut(model: Any, window: int) -> Iterator[None]:
     """Reduces the model's layers and sliding windows within a ``with`` block, and restores them afterwards.
 
-    The model keeps its lowest layers, as few as include every kind of layer. Two layers are of one kind if their
-    modules have the same classes and settings. A model whose list of layers is not recognised keeps all
-    layers. No weight is copied.
+    The model keeps the smallest number of its lowest layers that includes every kind of layer (see :func:`enough`). Two
+    layers are of one kind if their modules have the same classes and settings. A model whose list of layers is not
+    recognised keeps all layers. No weight is copied.
 
     Args:
         model: a Hugging Face causal LM or a transformer without head, with or without adapters.

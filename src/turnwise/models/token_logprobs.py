@@ -54,8 +54,8 @@ def _selected(
 ) -> tuple[Tensor, Tensor]:
     if hidden.shape[:-1] != targets.shape or weight.ndim != 2 or hidden.shape[-1] != weight.shape[1]:
         raise ValueError(
-            f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and targets {tuple(targets.shape)} do not match: "
-            "expected (..., D), (V, D) and (...)"
+            f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and targets {tuple(targets.shape)} do not "
+            "match: expected (..., D), (V, D) and (...)"
         )
     if not temperature > 0:
         raise ValueError(

@@ -1,5 +1,5 @@
 """Counts the floating-point operations (FLOPs) of a transformer's forward and backward passes. A multiplication and an
-addition count as two.
+addition count as two operations.
 
 Norms, activation functions, softmax and rotary positions are not counted. Together they are a few thousandths of the
 FLOPs of the matrix products.

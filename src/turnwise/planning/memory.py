@@ -43,8 +43,7 @@ class Memory:
         logits: the logits of a chunk of the update or of a sampling step, whichever are larger. If sampling and
             training overlap: the sum of both.
         earlier: copies of the trained weights before recent updates. They are needed to resample batches of rollouts
-            that were interrupted. If they are sharded: one GPU's shards, or 0 if the
-            shards are in CPU memory.
+            that were interrupted. If they are sharded: one GPU's shards, or 0 if the shards are in CPU memory.
         overlapped: whether sampling runs at the same time as training (``rollout.staleness``).
     """
 

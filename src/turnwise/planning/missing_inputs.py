@@ -120,6 +120,6 @@ def _training(cfg: DictConfig, shape: Shape) -> Iterator[str]:
         )
     if (gpus := gpus_of(cfg)) > int(cfg.rollout.states):
         yield (
-            f"trainer.devices: {gpus} GPUs share the {cfg.rollout.states} states of a collection, and each state is "
-            f"played on one GPU; set rollout.states to at least {gpus}, or fewer devices"
+            f"trainer.devices: {gpus} GPUs share the {cfg.rollout.states} states of an iteration, and all rollouts "
+            f"of a state are sampled on one GPU; set rollout.states to at least {gpus}, or fewer devices"
         )

@@ -71,7 +71,7 @@ class Decoding(Generic[T]):
         return self._now + (self._ends[0][0] - self._clock) * self._seconds / speed
 
     def advance(self, now: float, speed: float) -> None:
-        """Advances the simulated time to ``now``, which must not be later than the next request completes."""
+        """Advances the simulated time to ``now``. No request may complete before that time."""
         if self.running:
             self._clock += (now - self._now) / self._seconds * speed
         self._now = now

@@ -63,7 +63,7 @@ class Workload:
         opening, observation: number of tokens before the first turn, and number of tokens of one answer of the
             environment.
         max_length: largest number of tokens of a rollout. A rollout ends early if a further reply of ``tokens.most``
-            tokens would exceed it.
+            tokens could exceed this number.
         gate_share: fraction of the groups that a gate stops.
         gate_step: turn after which the gate stops a group.
     """

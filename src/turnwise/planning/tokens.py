@@ -39,8 +39,8 @@ class Tokens:
         samples: number of replies sampled at the same time from one history.
         depth: mean number of turns of a rollout.
         trained: number of tokens on which the loss is computed.
-        stored: number of tokens in all packed rows of the update. A row stores a prefix that its paths share
-            once. If a tree needs several rows, each of them repeats the prefix.
+        stored: number of tokens in all packed rows of the update. A row stores each prefix only once, even if
+            several of its paths share it. If a tree needs several rows, each of them repeats the prefix.
         row: number of tokens in one packed row.
     """
 

@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("folders").add_argument
     paper = "a file of conf/sweep/ whose table gives the paper's numbers; may be repeated"
     add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
-    against = "plot success against this number of the configuration, such as judge.noise; this figure comes first"
+    against = "plot success against this numeric setting of the runs, such as judge.noise; this figure comes first"
     add("--against", metavar="KEY", help=against)
     add("--watch", action="store_true", help="show the progress of running runs until they end")
     add("--machine", metavar="TEXT", help="the machine of the runs, if their results do not name it")
@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
         help="also write each run's report.html again, even if the run is not finished",
     )
     add = parser.add_argument_group("sweep=NAME and summary").add_argument
-    add("--brief", action="store_true", help="summary: leave out the tables of single entries in the files")
+    add("--brief", action="store_true", help="only with summary: write no tables of single entries to the files")
     add(
         "--json", action="store_true", help="print one line of JSON for each entry, then one with the verdicts by paper"
     )

@@ -87,7 +87,7 @@ def decide(
     sides = {row: tuple(s for s in sorted(rows[row]) if rows[row][s].value(metric) is not None) for row in claim.rows}
     found = Decision(claim, metric, "not_run", seeds=seeds, sides=sides)
     if not differences:
-        return replace(found, why=f"the runs have no common seed with {metric}")
+        return replace(found, why=f"no seed has a value of {metric} in all rows of the claim")
     found = replace(found, one_seed=len(seeds) == 1 and not set(claim.rows) <= set(untrained))
     estimates = [over_seeds(differences)]
     if (single := _over_tasks(above, below, second, metric, seeds, over_tasks)) is not None:
@@ -126,9 +126,9 @@ def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
     """Returns the verdict of an entry, which is a table or figure of a paper. The entry fails if a claim fails, and
     holds if every claim that can be tested at this scale holds.
 
-    Three kinds of claims do not count: our own claims, claims whose rows cannot be run at this scale, and untestable
-    claims. If an entry has no other claims, it is untestable or not run. It is undecided if a claim could be run but
-    was not.
+    Three kinds of claims do not count: claims that this project added to the paper's, claims whose rows cannot be run
+    at this scale, and untestable claims. If an entry has no other claims, it is untestable or not run. It is undecided
+    if a claim could be run but was not.
     """
     counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
     verdicts = {decision.verdict for decision in counted}

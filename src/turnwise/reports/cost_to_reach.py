@@ -16,8 +16,8 @@ _PROFILED = ("profile_turns", "profile_tokens", "profile_cpu_seconds")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a run from its start to some moment. It includes profiles, which sample actions to select training
-    states, but not evaluations.
+    """What a run has sampled and computed from its start to some moment. Profiles, which sample actions to select
+    training states, are included; evaluations are not.
     """
 
     turns: float
@@ -39,8 +39,9 @@ def curve(run: Measured) -> Curve:
     """Returns pairs (cost, success) for the evaluations of a run before, during and after training. Success is the
     percentage of sampled held-out episodes that succeed, averaged over the splits of the tasks.
 
-    The cost of a profile is added to that of the iteration before which the profile is made. All profiles of a run are
-    assumed to cost the same, because each profile samples actions at every candidate state.
+    A run may make a profile (sample actions to select training states) before any iteration. The cost of this profile
+    is added to the cost of that iteration. All profiles of a run are assumed to cost the same, because each profile
+    samples actions at every candidate state.
 
     Raises:
         InputError: the files of the run lack the cost of an iteration or the held-out success.
@@ -55,7 +56,9 @@ def curve(run: Measured) -> Curve:
         for iteration in range(done, row["iteration"]):
             here = trained.get(iteration, {})
             if not {"rollout/turns", "rollout/tokens", "cpu/iteration"} <= here.keys():
-                raise InputError(f"{run.folder}/metrics.jsonl: the cost of iteration {iteration} is missing")
+                raise InputError(
+                    f"{run.folder}/metrics.jsonl: the cost of iteration {iteration} is missing; run it again with fresh=true"
+                )
             sums = (here["rollout/turns"], here["rollout/tokens"])
             made = here.get("states/profiles", 1.0)
             spent += Cost(sums[0] - before[0], sums[1] - before[1], here["cpu/iteration"]) + profile * (made - profiles)
@@ -65,18 +68,22 @@ def curve(run: Measured) -> Curve:
         if found:
             points.append((spent if done else profile, fmean(found)))
     if not points:
-        raise InputError(f"{run.folder}: no held-out success of sampled episodes (eval.attempts)")
+        raise InputError(
+            f"{run.folder}: no held-out success of sampled episodes was logged; it needs eval.attempts=1 or more"
+        )
     return points
 
 
 def _profile(run: Measured) -> Cost:
-    """Returns the cost of one profile of a run, or a cost of zero if the run made no profile."""
+    """Returns the mean cost of one profile of a run, or a cost of zero if the run made no profile."""
     costs = [run.value(name) for name in _PROFILED]
     if all(cost is None for cost in costs) and "profile" not in run.result.seconds:
         return Cost(0, 0, 0)
     turns, tokens, cpu = costs
     if turns is None or tokens is None or cpu is None:
-        raise InputError(f"{run.folder}: the version of the code that ran it did not record the cost of its profile")
+        raise InputError(
+            f"{run.folder}: an old version of the code did not record the cost of its profile; run it again with fresh=true"
+        )
     return Cost(turns, tokens, cpu) * (1 / max((row.get("states/profiles", 1.0) for row in run.training), default=1.0))
 
 

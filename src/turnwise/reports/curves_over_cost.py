@@ -57,7 +57,7 @@ def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
 
 
 def _at(line: Sequence[tuple[float, float]], cost: float) -> float:
-    """Returns the value of a line at a cost. If several points have the same cost, the last one counts."""
+    """Interpolates the success of a seed at a cost. If several points have the same cost, the last one counts."""
     after = bisect_right(line, cost, key=lambda point: point[0])
     (before, low), (beyond, high) = line[after - 1], line[min(after, len(line) - 1)]
     return low if beyond <= before else low + (high - low) * (cost - before) / (beyond - before)

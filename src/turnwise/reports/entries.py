@@ -147,7 +147,7 @@ def read_entry(
                 tested(one, findings) for one in _decisions(asked, rows, cannot, over_seeds, over_tasks, gates)
             ]
             break
-        except Damaged as error:  # a file with outcomes of single tasks is read only if a claim needs it
+        except Damaged as error:  # outcomes of single tasks are read only here, if a claim needs them
             notes.append(f"left out: {error}")
             rows = {
                 row: {seed: run for seed, run in runs.items() if run.folder != error.folder}
@@ -165,12 +165,12 @@ def read_entry(
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
-    """Returns those of ``rows`` whose runs only evaluate a policy and train nothing. If a row refers to a row of
-    another sweep, the row of that sweep decides.
+    """Returns those of ``rows`` whose runs only evaluate a policy and train nothing. If a row uses the runs of another
+    row (``same``), the settings of that other row are checked.
     """
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
-    # A row that starts from the policy of another row does not count as untrained, because that policy differs between
-    # seeds.
+    # A row that evaluates the trained policy of another row does not count as untrained, because this policy differs
+    # between seeds.
     return {row for row, (o, name) in owners.items() if not (o.rows[name].trains or o.rows[name].begins(asked.scale))}
 
 
@@ -210,7 +210,7 @@ def _decisions(
 
 
 def _read(entry: Entry) -> Iterable[tuple[Job, Path, Result]]:
-    """Yields (row and seed, folder, result) for every run from which the numbers of the entry are computed."""
+    """Yields (job, folder, result) for every run from which the numbers of the entry are computed."""
     asked = entry.asked
     for row, runs in entry.rows.items():
         for seed, run in runs.items():

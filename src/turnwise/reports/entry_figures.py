@@ -39,8 +39,8 @@ def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
 
 
 def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
-    """Returns row label -> seed -> folder of the run, for all runs of an entry. Rows whose labels are equal are left
-    out.
+    """Returns row label -> seed -> folder of the run, for all runs of an entry. If several rows have the same label,
+    they are left out.
     """
     labels = _labels(entry)
     names = Counter(labels[name] for name in entry.rows)

@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A table in the form that a page shows."""
+    """A table as an HTML page shows it."""
 
     title: str
     headers: Sequence[str]
@@ -45,8 +45,8 @@ class Box:
 
 
 def box(table: Table, runs: Runs, page: Path | None) -> Box:
-    """Returns a table in the form that a page shows. The verdict column becomes the second column, and seeds link to
-    their runs. ``page`` is the path of the page, to which the links are relative. If it is None, there are no links.
+    """Returns a table as an HTML page shows it. The verdict column becomes the second column, and seeds link to their
+    runs. ``page`` is the path of the page; the links are relative to it. If ``page`` is None, there are no links.
     """
     order = list(range(len(table.headers)))
     if "verdict" in table.headers:

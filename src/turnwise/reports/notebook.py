@@ -87,9 +87,9 @@ def paper_entries(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
-    """Returns path -> run for the finished runs in the folder ``name`` of every place. The path is relative to the
-    place, such as ``pivotrl/tab4/full/seed0``. If several places have a run at the same path, the run of the first
-    place is returned.
+    """Returns path -> run for the finished runs in the subfolder ``name`` of every folder in ``places``. Paths are
+    relative to that folder, such as ``pivotrl/tab4/full/seed0``. If several folders have a run at the same path, the
+    run of the first folder is returned.
     """
     found: dict[str, Path] = {}
     for place in places:

@@ -21,7 +21,7 @@ from turnwise.runs.json_lines import json_object, text_lines
 SUCCESS, ACCEPTED = f"{metric_labels.SUCCESS}, %", f"{metric_labels.ACCEPTED}, %"
 SHOWN = ("train/reward_mean", "train/kl_ref", "train/entropy", "rollout/turns", "cpu/iteration")
 SUMMED = {"cpu/iteration": "CPU seconds so far"}
-TOLD = 50  # largest number of points of a line that show a text under the mouse pointer
+TOLD = 50  # largest number of points of a line that show a text when the mouse pointer is over them
 MOST = 12  # largest number of rows that are drawn; more lines cannot be distinguished
 
 Points = dict[int, float]  # iteration -> value
@@ -109,7 +109,7 @@ def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -
     alt += (
         " Lines are means over seeds, bands 95 % intervals." if several else " One seed a row: there are no intervals."
     )
-    alt += f" {len(rows) - MOST} rows more are not drawn." if len(rows) > MOST else ""
+    alt += f" {len(rows) - MOST} more rows are not drawn." if len(rows) > MOST else ""
     wide, narrow = _drawn(panels, list(runs), 3, alt, key), _drawn(panels, list(runs), 1, alt, f"{key}-narrow")
     return Figure(title, wide, alt, wide=True, narrow=narrow)
 

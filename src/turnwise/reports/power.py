@@ -46,7 +46,7 @@ def planned(decision: Decision, power: float = 0.8) -> Plan | None:
 
 
 def power_table(title: str, decisions: list[Decision], power: float) -> Table:
-    """Returns a table of the seeds and tasks that are needed to decide each claim, estimated from the existing runs."""
+    """Returns a table of how many seeds and tasks each claim needs for a decision, estimated from the existing runs."""
     headers = [
         "claim",
         "metric",

@@ -15,7 +15,7 @@ from turnwise.reports.find_runs import FinishedRuns
 from turnwise.reports.tables import Table
 from turnwise.runs.json_lines import json_object
 
-# files of each run in the W&B artifact; a kept run has its metrics compressed (runs/keep_results.py)
+# files of each run in the W&B artifact; the copies that runs/keep_results.py makes have compressed metrics
 KEPT = ("result.json", "config.yaml", "metrics.jsonl", "metrics.jsonl.gz", "report.html")
 ROLLOUT_COLUMNS: list[str | int] = ["run", "seed", "iteration", "state", "leaf", "turns", "total", "actions", "expert"]
 
@@ -63,7 +63,7 @@ def publish(
         tables: the tables of ``scripts/report.py``; each becomes a W&B table with the same name and cells.
         page: the self-contained comparison page.
         folder: the folder in which W&B writes. An offline bundle stays there until ``wandb sync`` uploads it.
-        rollouts: number of rollouts of each run in the table of rollouts. The latest ones are used.
+        rollouts: largest number of rollouts of each run in the table of rollouts. The latest rollouts are used.
 
     Raises:
         wandb.errors.Error: W&B refused the run.

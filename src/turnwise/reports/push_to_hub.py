@@ -22,7 +22,7 @@ from turnwise.text import parse_json, said
 
 CARD = "README.md"
 PARTS = {"adapter": "adapter_config.json", "model": "config.json"}
-"""A mapping from a folder in the run's folder that may hold the policy to a file that this folder must contain."""
+"""The policy is in one of these subfolders of the run's folder. Subfolder -> file that it must contain."""
 # name of a file -> the key in this file whose value names the base model
 _NAMED = {"adapter_config.json": "base_model_name_or_path", "base.json": "base"}
 # names of the files from which paths and secrets are removed
@@ -124,8 +124,8 @@ def push(parcel: Parcel, token: str, private: bool = True) -> str:
         raise InputError(_refused(error, parcel.repository, api.endpoint, token)) from error
     except (HTTPError, OfflineModeIsEnabled) as error:
         raise InputError(
-            f"{api.endpoint}: the server cannot be reached ({said(str(error), token)}); correct the connection, "
-            "HF_ENDPOINT or HF_HUB_OFFLINE; --dry-run shows what would be sent"
+            f"{api.endpoint}: the server cannot be reached ({said(str(error), token)}); check the network "
+            "and the variables HF_ENDPOINT and HF_HUB_OFFLINE; --dry-run shows what would be sent"
         ) from error
     # huggingface_hub raises these errors for invalid metadata of the card and for an invalid file
     except (ValueError, RuntimeError) as error:

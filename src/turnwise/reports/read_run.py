@@ -184,7 +184,9 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
                 torn += row is None and bool(line.strip())
                 offset += len(line)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        notes.append(f"{kept.name}: damaged after byte {offset:,} of its text ({error}); the rest is left out.")
+        notes.append(
+            f"{kept.name}: damaged after byte {offset:,} of its uncompressed text; the rest is left out ({error})."
+        )
     if torn:
         notes.append(
             f"{path.name}: {torn} unreadable line{'s' * (torn > 1)} left out; an interrupted run may write such a line."
@@ -201,7 +203,7 @@ def _profile(path: Path, notes: list[str]) -> Profile | None:
             table = file.read(columns=["mean", "variance", "kept"])
             first = next(file.iter_batches(64, columns=["rewards"])) if table.num_rows else None
     except (OSError, ValueError, KeyError) as error:
-        notes.append(f"{path.name}: unreadable ({error}).")
+        notes.append(f"{path.name}: this file cannot be read, so the report shows no profile ({error}).")
         return None
     if first is None:
         return None

@@ -35,9 +35,9 @@ def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
 
 
 def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Returns rows (label, held-out replies). The first row is about all replies. Each of the next rows is about the
-    replies at which the demonstration calls a certain tool (or no tool). Each of the last rows is about the replies at
-    a certain turn of the dialogues.
+    """Returns rows (label, held-out replies). The first row is about all replies. Then there is a row for each
+    tool, about the replies in which the demonstration calls this tool (or no tool), and a row for each turn of the
+    dialogues, about the replies at this turn.
     """
     tools = [
         ("replies in text" if tool == "no_call" else f"calls of {tool}", part)

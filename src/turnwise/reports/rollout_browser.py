@@ -51,8 +51,8 @@ def _title(folder: Path) -> str:
 
 
 def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns a run's recorded rollout trees, in the order of training, and the number of all its recorded trees. The
-    trees have the form that the script of the page ``rollouts.html`` reads.
+    """Returns the rollout trees for the page ``rollouts.html``, in the form that the script of the page reads and in
+    the order of training, and the number of all trees that the run recorded.
 
     If there are too many trees for a page, only a part of them is returned, evenly spaced over training. Unreadable
     trees are left out.

@@ -92,7 +92,7 @@ def diagnostics(run: ReportedRun) -> Figure | None:
     if not drawn:
         return None
     ends = [f"{name} {y[0]:.3g} to {y[-1]:.3g}" for name, (_, y) in drawn.items()]
-    alt = f"First to last iteration: {'; '.join(ends)}." + (f" Zero all along: {', '.join(silent)}." if silent else "")
+    alt = f"First to last iteration: {'; '.join(ends)}." + (f" Always zero: {', '.join(silent)}." if silent else "")
     wide, narrow = _multiples(drawn, 3, alt, "diagnostics"), _multiples(drawn, 1, alt, "diagnostics-narrow")
     return Figure("Diagnostics by iteration", wide, alt, wide=True, narrow=narrow)
 
@@ -138,7 +138,7 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
         axes.set_ylim(0, max(share[-1] * 1.15, 1))
         alt = (
             f"Pivot yield: {profile.kept.sum()} of {len(profile.mean)} expert turns kept ({kept:.1f} %)"
-            f"{f' at lambda {threshold:g}' if threshold is not None else ''}; {share[-1]:.1f} % are mixed at all."
+            f"{f' at lambda {threshold:g}' if threshold is not None else ''}; {share[-1]:.1f} % have mixed outcomes."
         )
         return Figure("Pivot yield against lambda", to_svg(figure, "yield", alt), alt)
 
@@ -167,7 +167,7 @@ def state_means(profile: Profile) -> Figure:
                     figure.tell(axes, x, start + count / 2, f"{name}: {count} turns at a mean of {x:.3g}", name)
         axes.set(xlabel=f"mean reward of {profile.samples} sampled actions", ylabel="expert turns")
         axes.legend(loc="best")
-        alt = f"Mean reward of {len(profile.mean)} profiled turns: {silent:.1f} % carry no signal (all actions alike)."
+        alt = f"Mean reward of {len(profile.mean)} profiled turns: {silent:.1f} % give no signal (equal rewards)."
         return Figure("Where the outcomes disagree", to_svg(figure, "means", alt), alt)
 
 

@@ -36,8 +36,8 @@ def task_notes(collection: FinishedRuns) -> list[str]:
 
 
 def _differing(rows: Sequence[RunRow]) -> list[str]:
-    """Returns a text for each configuration key that decides which tasks are evaluated and whose value differs between
-    the rows. The text lists the values and the rows that have them.
+    """Compares the configuration keys that decide which tasks are evaluated (``TASKS``). Returns a text for each key
+    whose value differs between the rows. The text lists the values and the rows that have them.
     """
     known = [row for row in rows if row.config]
     keys = sorted({key for row in known for key in row.config if key.startswith(TASKS)})

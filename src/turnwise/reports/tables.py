@@ -141,8 +141,8 @@ def to_rich(table: Table) -> RichTable:
 
 
 def metric_cell(row: RunRow, metric: str, interval: Interval, part: str = "", bounds: str = "") -> str:
-    """Returns the mean of a metric over the seeds of a row as text, with its interval. For a single seed, the interval
-    over its tasks is shown. It is read from the run's result, from the field ``bounds`` of the section ``part``.
+    """Returns the mean of a metric over the seeds of a row as text, with its interval over seeds. A single seed has an
+    interval over its tasks instead, which is the field ``bounds`` in the section ``part`` of the run's result.
     """
     values = list(row.values(metric).values())
     if not values:

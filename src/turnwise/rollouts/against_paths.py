@@ -23,7 +23,7 @@ from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention,
 
 EXACT, NEAR = 1e-5, 1e-4  # limits: EXACT for loss and gradient (relative), NEAR for log-probs of the engine (nats)
 TRUNK = 150  # number of tokens of the prefix that all paths share; the probe's prefix is shorter
-LONG = 3  # turns and observations have this many times the tokens of those in the probe
+LONG = 3  # turns and observations are this many times as long as those of the probe
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ class Branch:
     """A running rollout. It starts at its *anchor*, which is a turn of the tree, or the root (-1)."""
 
     tree: RolloutTree
-    number: int  # the place of this rollout in the order in which the rollouts of a call begin
+    number: int  # the rollouts of one call are numbered in the order in which they begin
     anchor: int  # the turn after which the rollout starts; part of the seed of its draws
     branch: int  # a number that is unique among the branches that start at this anchor
     origin: int  # the engine's node (a stored prefix) at the anchor

@@ -73,8 +73,8 @@ class Anchored:
             expected = PARSERS[self.format](state.expert, tools)
         except ToolCallError as error:
             raise InputError(
-                f"{state.id}: the demonstrated reply is not in the format {self.format} ({error}): set data.format to the "
-                "demonstrations' format, or correct them"
+                f"{state.id}: the demonstrated reply is not in the format {self.format} ({error}): set data.format to "
+                "the demonstrations' format, or correct them"
             ) from error
         if turn.truncated:
             return False, False

@@ -18,7 +18,7 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
 
 _LOG = logging.getLogger(__name__)
-_told: set[str] = set()  # places in the code from which a fault has already been logged
+_told: set[str] = set()  # code locations (file and line) whose first fault has been logged
 
 
 class _Late(BaseException):

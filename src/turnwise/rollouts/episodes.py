@@ -14,8 +14,8 @@ class Episodes:
     """Returns environment episodes (sessions) at given states of a task. A cache stores the episodes under the task and
     the actions that were taken.
 
-    If an episode is not in the cache, a cached session in which the longest beginning of its actions was taken is
-    copied, and the remaining actions are taken in the copy.
+    If the wanted episode is not in the cache, the cached episode whose actions are the longest prefix of the wanted
+    actions is copied, and the copy takes the remaining actions.
     """
 
     environment: Environment
@@ -45,8 +45,8 @@ class Episodes:
     def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
         """Returns the cached episode of ``task`` after ``actions``.
 
-        If there is none, the cached episode with the longest beginning of ``actions`` is copied, and the copy takes the
-        remaining actions.
+        If there is none, the cached episode whose actions are the longest prefix of ``actions`` is copied, and the
+        copy takes the remaining actions.
         """
         done = 0
         session = None

@@ -24,7 +24,7 @@ class Group:
     """The group of rollouts of one tree, while they are sampled.
 
     Args:
-        number: the group's place among the groups of one call of ``Player.play``.
+        number: the group's index among the groups of one call of ``Player.play``.
         tree: the tree, which grows while the group runs.
         count: the number of rollouts that start at the root.
         gate: decides after each step of the rollouts from the root whether the group is stopped.

@@ -11,9 +11,9 @@ from turnwise.engines.sampling_schedule import Schedule
 
 
 class Room:
-    """Lets whole groups of rollouts begin, in the order in which they arrive, when at most ``most`` rollouts would run.
+    """Lets groups of rollouts begin in the order of their arrival, so that at most ``most`` rollouts run at once.
 
-    A group is not admitted in parts, because a gate waits for all rollouts of a group. The schedule does not count a
+    A group is admitted as a whole, because a gate waits for all rollouts of a group. The schedule does not count a
     waiting group as running. The random draws do not depend on which rollouts are live.
 
     Args:

@@ -1,7 +1,7 @@
 """Packs trees and their credit into micro-batches in which every token is stored once.
 
 All paths that share a prefix (a group, the turns of one trajectory, the branches of a tree) go into one trie. Equal
-samples are merged too. The loss reads *items*. There is one item for each trained token of each turn, with the place of
+samples are merged too. The loss reads *items*. There is one item for each trained token of each turn, with the index of
 the log-prob that it needs and with its own credit. Items are not merged, so packing does not change the loss.
 """
 
@@ -45,7 +45,7 @@ class Packed:
     ids_BS: Tensor
     position_BS: Tensor
     end_BS: Tensor
-    source_U: Tensor  # place (in the flattened B * S tokens) of the token before the predicted one
+    source_U: Tensor  # index (in the flattened B * S tokens) of the token before the predicted one
     target_U: Tensor
     items: Items
 
@@ -119,9 +119,9 @@ def pack(
         trees: the trees of one update.
         credits: the credit of each tree. Turns of weight 0 are only context. Trees whose turns all have weight 0 are
             left out.
-        row_tokens: greatest length of a row, because the cost of attention is quadratic in it. A path that does not fit
-            starts a new row, which repeats the prefix. A long shared prefix allows longer rows (:func:`row_limit`).
-            A single path may be longer.
+        row_tokens: greatest length of a row in tokens, which bounds the quadratic cost of attention. A path that does
+            not fit starts a new row, which repeats the prefix. A long shared prefix allows longer rows
+            (:func:`row_limit`). A single path may be longer.
         batch_tokens: greatest number of tokens of a micro-batch, including padding. A single row may be larger.
         merge: False gives every path its own row, which is the usual padded layout, for comparison.
     """

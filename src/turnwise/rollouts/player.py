@@ -115,7 +115,7 @@ class Player:
                 begin while other actions are still sampled. The draws do not depend on this callback.
         """
         if len({state.id for state in states}) != len(states):
-            raise ValueError("two states of one collection have the same id: their groups would be mixed up")
+            raise ValueError("two states of one collection have the same id, but an id names a group: make ids unique")
         trees = [RolloutTree(state, version=self.engine.version) for state in states]
         # The longest histories come first, so that shorter ones of the same trajectory can share the engine's row.
         order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))

@@ -9,7 +9,7 @@ The probe takes little more time than loading the model, even for billions of pa
 to ``WINDOW`` tokens, uses only as many of the lowest layers as include every kind of layer, and cuts the vocabulary to
 its first tokens (``models.shrink_temporarily``). Over the whole vocabulary, only the log-probs after one token are
 compared. If log-probs differ with the cut vocabulary, they are measured again with the whole one. The model stays in
-the mode in which it was loaded, so noise of a training mode is found. If the weights are less precise than float32, a
+the mode in which it was loaded, so random noise (dropout) is found. If the weights are less precise than float32, a
 difference above the limit is measured again in float32 on a copy of these layers, as rounding can exceed the limit.
 """
 
@@ -59,7 +59,7 @@ def probe(model: Any) -> Difference | None:
 
 
 def probe_backbone(model: Any) -> Difference | None:
-    """Compares a headless model's last hidden states (relative to the largest) on a packed tree and on its paths."""
+    """Compares a headless model's last hidden states on a packed tree and on its paths, relative to the largest."""
     return _judged(model, _hidden_difference, lambda _: None)
 
 
@@ -67,7 +67,7 @@ Measure = Callable[[Any], Difference | None]
 
 
 def _judged(model: Any, measure: Measure, whole: Measure) -> Difference | None:
-    """Calls ``measure`` with a cut vocabulary, then ``whole`` (after a difference: ``measure``) with all tokens."""
+    """Calls ``measure`` with a cut vocabulary, then ``whole`` with all tokens (``measure`` if log-probs differed)."""
     with cut(model, WINDOW), torch.no_grad():
         with narrowed(model, VOCABULARY) as fewer:
             found = _twice(model, measure)
@@ -116,8 +116,8 @@ class Example:
         credit = Credit(advantage=[1.0] * len(turns), weight=[1.0] * len(turns))
         self.packed: Packed = pack([self.tree], [credit], row_tokens=1 << 20).batches[0]
         self.order: list[int] = []  # the turns, in the order of the packed items
-        self.row: list[int] = []  # for each item (trained token), the number of the path to which it is counted
-        self.place: list[int] = []  # for each item, the place on this path of the token before it
+        self.row: list[int] = []  # for each item (trained token), the number of the path that counts it
+        self.place: list[int] = []  # for each item, the index on this path of the token before it
         paths = []
         for number, leaf in enumerate(self.tree.leaves()):
             ids = list(trunk)

@@ -11,7 +11,7 @@ from turnwise.rollouts.pack import Items, Packed
 
 
 def smaller(batches: list[Packed], times: int) -> list[Packed]:
-    """Splits each micro-batch into two with half of its rows, ``times`` times in a row. The order of rows is kept.
+    """Splits each micro-batch into two with half of its rows each, in ``times`` rounds. The order of rows is kept.
 
     A micro-batch with a single row is not split. The split does not change the loss, because each turn and each
     sequence lies within one row, and because means are taken over the whole update.
@@ -22,7 +22,7 @@ def smaller(batches: list[Packed], times: int) -> list[Packed]:
 
 
 def split(packed: Packed) -> list[Packed]:
-    """Returns two micro-batches with the first and the second half of the rows, or the given one if it has one row."""
+    """Returns two micro-batches with the first and the second half of the rows; a single row is not split."""
     B = len(packed.ids_BS)
     return [_rows(packed, 0, B // 2), _rows(packed, B // 2, B)] if B > 1 else [packed]
 

@@ -49,7 +49,7 @@ class Trie:
     def layout(self) -> Layout:
         """Returns the trie as one sequence of tokens in depth-first order.
 
-        The descendants of a node follow it directly, so two comparisons of places tell whether one node is an ancestor
+        The descendants of a node follow it directly, so two comparisons of indices tell whether one node is an ancestor
         of another.
         """
         count = len(self.tokens)
@@ -84,5 +84,5 @@ class Layout:
 
     ids_S: np.ndarray
     position_S: np.ndarray  # the token's position on its own path, counted from 0
-    end_S: np.ndarray  # the place after the token's last descendant
-    place_N: np.ndarray  # for each node of the trie, its place in the sequence
+    end_S: np.ndarray  # the index one past the token's last descendant
+    place_N: np.ndarray  # for each node of the trie, its index in the sequence

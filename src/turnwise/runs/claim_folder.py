@@ -232,7 +232,7 @@ def _put_aside(path: Path) -> Path:
 
 
 def is_first() -> bool:
-    """Returns whether this is the first or only process of its run. The launcher's environment variables tell this."""
+    """Returns whether this is the first or only process of its run, as the launcher's environment variables say."""
     return not rank().strip("0.")
 
 

@@ -83,7 +83,7 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields a pair for each line of a JSON-lines file: the line's place as ``file:line``, and the line's record.
+    """Yields a pair for each line of a JSON-lines file: the position of the line as ``file:line``, and its record.
 
     Blank lines are skipped. The file may be compressed (:func:`text_lines`).
 

@@ -1,4 +1,4 @@
-"""Implements the sandbox with bubblewrap. Each command gets its own sandbox, and all Python states share another."""
+"""Implements the sandbox with bubblewrap. Each command runs in its own sandbox. All Python states share one sandbox."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Bubblewrap:
                 self._server = None
 
     def _marked(self) -> str:
-        """Returns the mark of this object's bwrap processes. The first call starts ``cleanup.py``, which uses it."""
+        """Starts ``cleanup.py`` at the first call. Returns the word by which it finds this object's bwrap processes."""
         with self._lock:
             if self._cleanup is None:
                 self._mark = f"turnwise-{secrets.token_hex(8)}"
@@ -131,7 +131,7 @@ class Bubblewrap:
             return self._mark
 
     def _start(self, command: str, stack: ExitStack, passage: Passage | None) -> tuple[subprocess.Popen[bytes], int]:
-        """Starts a bash that runs the command when bash's input is closed. Returns bwrap's process and report pipe."""
+        """Starts a bash that runs the command once bash's input is closed. Returns bwrap's process and report pipe."""
         limits = self.limits
         bounds: dict[str, int | str] = {
             "c": 0,
@@ -141,7 +141,7 @@ class Bubblewrap:
             "u": limits.processes,
             "t": math.ceil(limits.seconds) + 1,
         }
-        if passage:  # a command with a door may open only 64 files, but may reserve any amount of address space
+        if passage:  # a command that may reach the host may open only 64 files, but reserve any amount of address space
             bounds |= {"n": 64, "v": "unlimited"}
         script = (
             "echo; read -r _; exec < /dev/null\n"
@@ -190,7 +190,7 @@ class Bubblewrap:
 
 
 class _Running:
-    """A command in bwrap. bwrap's only child is process 1 of the sandbox. When it ends, all processes there end."""
+    """A command in bwrap. bwrap's only child is process 1 of the sandbox. When process 1 ends, all others end too."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -201,7 +201,7 @@ class _Running:
 
     def kill(self) -> None:
         """Kills process 1 of the sandbox. The outer bwrap process ends when no process is left in the sandbox."""
-        if self.process.poll() is not None:  # it has ended, so its process id may belong to another process
+        if self.process.poll() is not None:  # bwrap has ended, so its process id may belong to another process
             return
         for child in children(self.pid) or [self.pid]:
             with suppress(ProcessLookupError):

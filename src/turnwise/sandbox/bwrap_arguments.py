@@ -78,7 +78,7 @@ def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) ->
             mark,
             "--unsetenv",
             "TURNWISE_MARK",
-        ),  # the mark is then on bwrap's command line but not in the environment of the sandbox
+        ),  # so the mark is on bwrap's command line but not in the environment of the sandbox
         *[part for name, value in variables.items() for part in ("--setenv", name, value)],
         *("--ro-bind", "/usr", "/usr", *system),
     ]

@@ -1,4 +1,4 @@
-"""Opens a sandbox, after a test that bubblewrap works on this machine."""
+"""Tests whether bubblewrap works on this machine, and opens a sandbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from turnwise.sandbox import bubblewrap
 from turnwise.sandbox.sandbox import Limits, NoSandboxError, Sandbox
 
 Backend = Literal["auto", "bubblewrap"]
-TRIES = 3  # after so many failed attempts to run a command, bubblewrap counts as unusable
+TRIES = 3  # number of failed test commands after which bubblewrap counts as unusable
 
 
 def open_sandbox(
@@ -26,7 +26,7 @@ def open_sandbox(
 
     Raises:
         NoSandboxError: bubblewrap does not work on this machine. Model-written code is then not run at all.
-        ValueError: ``backend`` is another text.
+        ValueError: ``backend`` is neither of these two names.
         InputError: a folder of ``reads`` is missing.
     """
     if backend not in ("auto", "bubblewrap"):

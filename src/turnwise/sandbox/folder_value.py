@@ -93,7 +93,7 @@ def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: 
 
 @contextmanager
 def opened(name: str, place: int | None = None) -> Iterator[int]:
-    """Yields a descriptor of the folder ``name`` within the folder with descriptor ``place``. Links are refused."""
+    """Yields a descriptor of the folder ``name``, which may not be a link, in the folder with descriptor ``place``."""
     descriptor = os.open(name, _FOLDER, dir_fd=place)
     try:
         yield descriptor

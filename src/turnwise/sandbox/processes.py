@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-PROCESSES = "/proc"  # the Python server replaces it by its working folder, which no other process there can open
+PROCESSES = "/proc"  # the Python server replaces it by its working folder, which its other processes cannot open
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def take(read, output, most):
 
 
 def report(channel):
-    """Reads the report of a Python state's process, which it sends when its snippet has ended or it has been copied.
+    """Reads a report of a Python state's process, which reports when its snippet has ended or when it starts as a copy.
 
     Returns the exit status and the id of the reporting process. Both are None if the process died without a report.
     """

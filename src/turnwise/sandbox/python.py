@@ -1,7 +1,7 @@
-"""Runs Python snippets in a server process in a sandbox. This file is the part of the Python server on the host.
+"""Runs Python snippets in a server process in a sandbox. This file holds the part that runs on the host.
 
 On the host, a Python state is a value: running a snippet returns a new state and leaves the old state unchanged. The
-part that runs in the sandbox is in ``state.py``, ``processes.py`` and ``server.py``.
+part in the sandbox is in ``state.py``, ``processes.py`` and ``server.py``.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:  # it has ended, so its process id may belong to another process
+    if process.poll() is not None:  # bwrap has ended, so its process id may belong to another process
         return
     for child in children(process.pid):  # process 1 of the sandbox would survive the outer bwrap
         with suppress(ProcessLookupError):

@@ -86,7 +86,7 @@ def broker() -> bytes:
 
 
 def connected() -> bytes:
-    """Returns the filter of system calls for a command with a door (see ``socket_forward.py``).
+    """Returns the filter of system calls for a command that may reach one server on the host (``socket_forward.py``).
 
     The filter allows socket pairs, and TCP sockets in the sandbox's own network.
 

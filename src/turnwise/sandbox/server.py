@@ -1,11 +1,11 @@
-"""Runs the Python server, process 1 of its own sandbox. In its program, ``state.py`` and ``processes.py`` come first.
+"""Runs the Python server as process 1 of its own sandbox. Its program is ``state.py``, ``processes.py`` and this file.
 
 A state is a waiting process. A snippet runs in a copy of that process, and the copy then waits as the next state. The
 original process stays unchanged. To save time, copies of the state that the next snippet will probably use are made in
 advance. A snippet can do anything to its own process, so process 1 (the broker) trusts no state. The kernel tells which
 process sent a message (SCM_CREDENTIALS). After each snippet, the broker kills all processes but kept states and their
 copies, and stops these until their next request. States cannot exchange data, because no state can open /proc, and the
-broker kills a state that has other open files after a snippet. Requests and replies pass through standard input and
+broker kills a state that has forbidden open files after a snippet. Requests and replies pass through standard input and
 output: four bytes of length, then JSON. Request: {"run": state, "code": text, "free": [states]}. Reply: {"output",
 "status", "stopped", "state"} or {"lost": why}. This file imports only the standard library.
 """
@@ -143,7 +143,7 @@ class Broker:
         return list(unmet)
 
     def copy(self, number):
-        """Tells the Python state ``number`` to copy itself. Returns the socket on which the copy will report."""
+        """Orders the Python state ``number`` to copy itself. Returns the socket on which the copy will report."""
         process, channel, _ = self.states[number]
         ours, theirs = pair()
         try:
@@ -215,7 +215,7 @@ class Broker:
         making = [self.copies[number][1].peer] if number in self.copies else []
         maker, own, _ = self.states[number]
         if not bare(maker, own, {*making, *self.late.get(number, ())}):
-            self.free(number)  # the state holds a foreign file: a snippet may have changed the code that copies it
+            self.free(number)  # the state has a forbidden open file: a snippet may have changed the code that copies it
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])
@@ -249,7 +249,7 @@ class Broker:
         return channel, *self.follow(channel, read)
 
     def follow(self, channel, read):
-        """Reads a snippet's output until it ends or exceeds a limit. Returns output, status, limit and process id."""
+        """Reads output until the snippet ends or exceeds a limit. Returns output, status, limit name and process id."""
         output, end = bytearray(), time.monotonic() + self.settings["seconds"]
         waiting = select.poll()
         for descriptor in (channel.fileno(), read, 0):

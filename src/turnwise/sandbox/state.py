@@ -53,14 +53,14 @@ def execute(code, names):
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
-        # leaves out the frame of this function from the traceback
+        # removes the frame of this function from the traceback
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
         traceback.print_exception(error)
         return 1
 
 
 def fork():
-    """Calls os.fork. If the process limit is reached, it tries again: killed processes count until they have ended."""
+    """Calls os.fork. Tries again at the process limit, because killed processes count until they have ended."""
     for _ in range(400):
         try:
             return os.fork()
@@ -151,5 +151,5 @@ def first_state(own, settings):
     library = ctypes.CDLL(None, use_errno=True)
     library.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # lets the broker, and no other process, see this process's open files
     if library.prctl(PR_SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(Filter(len(rules) // 8, rules)), 0, 0):
-        raise OSError(ctypes.get_errno(), "the filter of system calls is refused")
+        raise OSError(ctypes.get_errno(), "the kernel refuses the filter of system calls")
     serve(own)

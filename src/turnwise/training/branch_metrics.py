@@ -24,9 +24,9 @@ def trajectories(tree: RolloutTree) -> float:
 
 
 def branch_metrics(experience: Experience) -> dict[str, float]:
-    """Returns metrics of the trees of one iteration.
+    """Returns metrics of the rollout trees of one iteration.
 
-    Metrics of branches are included only if a tree branched below its root.
+    Metrics of branches are included only if at least one tree has a branch below its root.
     """
     trees = experience.trees
     metrics: dict[str, float] = {"train/states_skipped": experience.skipped}
@@ -69,10 +69,10 @@ def branches(tree: RolloutTree) -> list[tuple[int, float]]:
 
 
 def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
-    """Returns two counts of the leaves below branch points (TRACE Eq. 20).
+    """Counts the leaves below branch points, and those among them that show a difference in reward (TRACE Eq. 20).
 
-    The first count includes all these leaves. The second count includes those below a branch point at which the leaves'
-    rewards differ. A leaf is counted once for each branch point above it.
+    A branch point is a turn after which several rollouts continue. The second count includes only leaves below branch
+    points whose leaves have different rewards. A leaf is counted once for each branch point above it.
     """
     children = tree.children()
     below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}

@@ -139,7 +139,7 @@ class Parts:
 def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
     """Builds the parts of the method, and loads the policy and the predictor.
 
-    Checks that need no weights are made before weights are read.
+    The weights are read last, after all checks that do not need them.
 
     Raises:
         InputError: the configuration of a part is not valid, or a model cannot be used.
@@ -165,8 +165,8 @@ def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
 
 
 def base_policy(settings: Settings) -> BasePolicy:
-    """Loads the policy of ``settings.policy``, and checks that packed trees give the log-probs of the model's own
-    forward pass.
+    """Loads the policy of ``settings.policy``, and checks that a forward pass over packed trees gives the same
+    log-probs as the model's own forward pass.
 
     Raises:
         InputError: the model does not exist, or the log-probs differ.

@@ -50,9 +50,9 @@ def spooled(
 ) -> Iterator[Player]:
     """Yields a player that also stores its samples on disk, so that a killed run can reuse them after a restart.
 
-    The files are removed when the block ends without an error. With a server or ``engine.schedule=free``, a stored
-    sample is used as it is and not sampled a second time. Its log-probs depend on which other requests were in the same
-    batch, so the engine could not repeat them exactly.
+    The files are removed when the block ends without an error. With ``rollout.spool=exact``, the engine draws the
+    stored samples again after a restart, so that later samples have the same log-probs, bit for bit. Servers and
+    ``engine.schedule=free`` cannot repeat log-probs exactly, so with them a stored sample is used as it is.
     """
     if cfg.rollout.spool is None:
         yield player

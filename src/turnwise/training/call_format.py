@@ -19,10 +19,10 @@ SAMPLE = 32  # greatest number of demonstrated actions that are checked before a
 def call_format(given: Format | None, environment: Any, from_file: bool) -> Format:
     """Returns the format of the run's tool calls, as far as it is known before the policy is loaded.
 
-    The configured format (``reward.format``) is used if there is one. Otherwise the format is that of the environment
-    if the environment's experts wrote the demonstrations. If the environment names no format, or the demonstrations
-    come from a file, the format is ``hermes``. For demonstrations from a file, ``training.build_parts`` later replaces
-    ``hermes`` by the format that the policy's chat template writes.
+    If the user configured a format (``reward.format``), this format is returned. Otherwise, if the environment's
+    experts wrote the demonstrations, the result is the format of the environment. If the environment names no format,
+    or the demonstrations come from a file, the result is ``hermes``. For demonstrations from a file,
+    ``training.build_parts`` later replaces ``hermes`` by the format that the policy's chat template writes.
 
     Args:
         given: the configured format, or None if the user set none.
@@ -31,7 +31,7 @@ def call_format(given: Format | None, environment: Any, from_file: bool) -> Form
         from_file: whether the demonstrations are dialogues from a file (``data.file``).
 
     Raises:
-        InputError: the parts of the environment write calls in different formats.
+        InputError: the environments of a mixture write calls in different formats.
     """
     if given is not None:
         return given
@@ -40,14 +40,14 @@ def call_format(given: Format | None, environment: Any, from_file: bool) -> Form
         told = ", ".join(f"{name} {form}" for name, form in sorted(own.items()))
         raise InputError(
             f"reward.format: the environments write calls in different formats ({told}), but a reward reads only one; "
-            "leave out all environments except those of one format, or choose reward=functional, which lets each "
-            "environment compare actions"
+            "keep only environments of one format, or choose reward=functional, with which each environment compares "
+            "the actions of its own tasks"
         )
     return next(iter(own.values()), FALLBACK)
 
 
 def _own_formats(environment: Any) -> dict[str, Format]:
-    """Returns a map from the name of an environment to its format of calls. Environments without calls are left out."""
+    """Returns a map from environment name to the format of its tool calls. Environments without calls are left out."""
     found = {
         name: getattr(world, "format", None) or getattr(world, "calls", None)
         for name, world in environments_of(environment).items()
@@ -66,8 +66,8 @@ def in_format(reward: Any, form: Format) -> Any:
 def check_readable(reward: Any, candidates: Sequence[State]) -> None:
     """Checks that some demonstrated actions contain tool calls in the reward's format.
 
-    Up to ``SAMPLE`` demonstrated actions, spread evenly over all, are checked. One call is enough, because some turns
-    call no tool.
+    Up to ``SAMPLE`` demonstrated actions, spread evenly over all, are checked. It is enough that one of them contains a
+    call, because some turns call no tool.
 
     Raises:
         InputError: no checked action contains a call in this format. If some of them contain calls in another format,

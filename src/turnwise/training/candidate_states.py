@@ -168,8 +168,8 @@ def hold_out(
         most: greatest number of held-out dialogues that are evaluated. The run trains on no held-out dialogue, not even
             on those that are not evaluated.
         rollout: the settings of rollouts.
-        sampled: whether the run learns from sampled replies. The user is then told if a demonstrated reply is longer
-            than a sampled reply may be.
+        sampled: whether the run learns from sampled replies. If so, a log line reports demonstrated replies that are
+            longer than a sampled reply may be.
         log: is called with lines for the user.
 
     Raises:

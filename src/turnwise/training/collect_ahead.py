@@ -1,6 +1,6 @@
 """Collects the rollouts of later iterations while the policy is trained on an earlier one (``rollout.staleness``).
 
-The collection of an iteration starts as soon as the policy exists that samples its rollouts. The policy is trained on
+The rollouts of an iteration are sampled as soon as the policy that samples them is available. The policy is trained on
 these rollouts later.
 """
 

@@ -61,7 +61,8 @@ def sampling_metrics(engine: Mapping[str, float], stale: int, stale_turns: float
     Args:
         engine: the engine's report.
         stale: number of training iterations between the oldest policy that sampled and the policy that is trained.
-        stale_turns: the same number for the policy that sampled each turn, as a mean over all turns.
+        stale_turns: mean over all turns of the number of training iterations between the policy that sampled the turn
+            and the policy that is trained.
         waited: seconds in which the iteration waited for rollouts.
     """
     return {
@@ -188,10 +189,10 @@ class Collection:
         return self.module.with_near([update.share(self.distributed.rank, self.distributed.world) for update in packed])
 
     def settle(self) -> None:
-        """Waits until the collections of later iterations are done and the engine is free. All processes must call this.
+        """Waits until the collections of later iterations are done and the engine is free.
 
-        The other processes wait for the first one if it samples for all: the evaluation that follows begins with a
-        collective operation, whose time limit would count the wait.
+        All processes must call this method. If the first one samples for all, the others wait for it here. Otherwise
+        they would wait in the collective operation that begins the next evaluation, and could exceed its time limit.
         """
         began = time.monotonic()
         self.ahead.overlap.settle()
@@ -217,14 +218,14 @@ class Collection:
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Returns counts summed over all processes, with the maximum for the names in ``largest``. If one process
-        collected for all, its counts are returned as they are.
+        """Returns the sum of each count over all processes, or the maximum for the names in ``largest``. If one process
+        collected for all, its counts are returned unchanged.
         """
         return dict(mine) if self.handed else self.distributed.add(mine, largest)
 
     def _stale(self, experience: Experience) -> tuple[int, float]:
-        """Returns by how many training iterations the policies that sampled are older than the current policy: for the
-        oldest tree, and as a mean over all turns.
+        """Returns how many training iterations the policies that sampled are behind the current policy: the number for
+        the oldest tree, and the mean over all turns.
 
         Raises:
             RuntimeError: rollouts are older than allowed, or newer than the policy.
@@ -235,7 +236,7 @@ class Collection:
         turns = [version - turn.version for tree in experience.trees for turn in tree.turns]
         for stale in {*trees, *turns}:
             if not 0 <= stale <= most:
-                raise RuntimeError(f"rollouts of policy {version - stale} would train policy {version}")
+                raise RuntimeError(f"policy {version} cannot be trained on rollouts of policy {version - stale}")
         return max(trees, default=0), sum(turns) / max(1, len(turns))
 
     def _reward(self, tree: RolloutTree) -> Rewards:

@@ -1,6 +1,6 @@
 """Computes the costs of a run: turns, tokens, CPU seconds, seconds of each phase, and faults of the environment.
 
-The files (shards) of a profile contain their own costs, so that a resumed run still knows these costs.
+Each file (shard) of a profile stores the cost of its samples, so that a resumed run still knows this cost.
 """
 
 from __future__ import annotations

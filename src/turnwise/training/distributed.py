@@ -95,7 +95,7 @@ class DistributedContext:
         return whole
 
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Sums each tensor over the processes, in place, with the default process group, which connects the devices."""
+        """Sums each tensor in place over all processes, with the default process group, which connects the devices."""
         if self.world > 1:
             self.barrier()
             for tensor in tensors:
@@ -125,7 +125,7 @@ class DistributedContext:
         try:
             yield
         finally:
-            if self.first:  # after an error too; the other processes will then meet the same error
+            if self.first:  # after an error too; the other processes then run the block and raise the same error
                 self.barrier()
 
     def sampling(self, served: bool) -> DistributedContext:
@@ -137,8 +137,8 @@ class DistributedContext:
 def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
     """Starts the processes that the ``trainer`` settings ask for, connects them, and yields the connection.
 
-    If a launcher (Slurm, torchrun) has started the processes, they are only connected. Lightning by itself would start
-    them in ``Trainer.fit``, so that a single process would do all work before training.
+    If a launcher (Slurm, torchrun) has started the processes, they are only connected. Lightning itself would start the
+    processes only in ``Trainer.fit``, so that a single process would do all work before training.
 
     Raises:
         InputError: the settings cannot be used.

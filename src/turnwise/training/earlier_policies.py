@@ -32,7 +32,7 @@ def remembered(module: Versioned) -> dict[str, Any]:
 def _parameters(module: Versioned) -> dict[str, torch.nn.Parameter]:
     """Returns the module's parameters by name. Of sharded parameters, each process gets its own shard.
 
-    A forward pass that no backward pass follows leaves some parameters gathered, so they are sharded again first.
+    After a forward pass without a backward pass, some parameters are still gathered. They are sharded again first.
     """
     for part in module.modules():
         if isinstance(part, FSDPModule):

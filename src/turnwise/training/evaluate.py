@@ -43,7 +43,7 @@ class Measure:
         policy: the base policy.
         player: samples the episodes. Episodes that are not greedy use its sampling settings.
         module: the policy that is trained, whose weights are evaluated.
-        candidates: the run's candidate states, which tell which dialogues are held out and whether tasks of the
+        candidates: the run's candidate states. They determine which dialogues are held out, and whether tasks of the
             environment are evaluated.
         phases: shows progress.
     """
@@ -71,7 +71,7 @@ class Measure:
         found = Evaluation()
         if held_out is not None:
             mine = self.distributed.share(held_out.states)
-            scored = held_out.states if is_sharded(self.module) else mine  # with sharded weights, all compute together
+            scored = held_out.states if is_sharded(self.module) else mine  # sharded: every process scores all
             nats = negative_log_likelihood(self.module.model, scored)
             replies = held_out.measure(self.player, mine, nats, settings.attempts, advance)
             found.replies = self.distributed.gather(replies)
@@ -163,9 +163,9 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
     """Returns the key under which the base policy's evaluation is cached.
 
     The key is a hash of the policy's weights and settings, the environment, the engine, the evaluation settings, the
-    sampling settings, the greatest length of a history, the treatment of earlier thinking, the held-out dialogues and
-    the commit. If there is no commit or the code has uncommitted changes, the key is None and the cache is not used,
-    because nothing would show whether a cached evaluation is still valid.
+    sampling settings, the greatest length of a history, whether histories keep the thinking of earlier turns, the
+    held-out dialogues and the commit. If there is no commit or the code has uncommitted changes, the key is None and
+    the cache is not used, because nothing would show whether a cached evaluation is still valid.
 
     Args:
         cfg: the configuration.

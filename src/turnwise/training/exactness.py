@@ -32,13 +32,14 @@ def check_policy(model: Any, named: str, cache: Path) -> None:
         cache: the folder of files that runs share.
 
     Raises:
-        InputError: the log-probs differ. The message is one line with the place of the difference and the remedy.
+        InputError: the log-probs differ. The message is one line that names the part of the model whose log-probs
+            differ, and the remedy.
     """
     _check(model, named, cache, probe)
 
 
 def check_backbone(model: Any, named: str, cache: Path) -> None:
-    """Checks that packed trees give the last hidden states of a headless transformer's own forward pass.
+    """Checks a transformer without a head: packed trees must give the last hidden states of its own forward pass.
 
     The arguments, the cache and the error are those of :func:`check_policy`.
     """
@@ -56,7 +57,7 @@ def _check(model: Any, named: str, cache: Path, measure: Callable[[Any], Differe
 
 
 def refusal(model: Any, named: str, found: Difference) -> str:
-    """Returns an error message of one line with the architecture, the place of the difference, and the remedy."""
+    """Returns an error message of one line: the architecture, the part of the model that differs, and the remedy."""
     kind = unwrapped(model).config.model_type
     return (
         f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly by the "

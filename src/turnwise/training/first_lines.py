@@ -16,7 +16,7 @@ from turnwise.training.durations import duration_line
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
     """Returns the first log lines of a run. They give its method, environment, policy, iterations and evaluations.
 
-    If ``data.file`` is set although the method does not read it, one more line is a warning.
+    If ``data.file`` is set but the method does not read it, a further line warns of this.
     """
     iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
     file = OmegaConf.select(cfg, "data.file")

@@ -31,7 +31,7 @@ from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
 logger = logging.getLogger(__name__)
 
-SHARD = 32  # number of groups that are sampled and written together; fixed, so that a kill does not change the batches
+SHARD = 32  # number of groups that are sampled and written together; constant, so that batches are equal after a kill
 
 
 @dataclass(slots=True)
@@ -152,8 +152,8 @@ class Recording:
             found = [(tree.state.id, list(tree.state.ids)) for tree in shard.trees]
             if [(state.id, list(state.ids)) for state in part] != found:
                 raise InputError(
-                    f"{path}: contains groups of other states than this run would sample from, for example because the "
-                    "data or the code changed; fresh=true renames the run's folder and samples again"
+                    f"{path}: contains groups of other states than those of this run, probably because the data or the "
+                    "code changed; set fresh=true to rename the run's folder and sample again"
                 )
             trees |= {state.id: replace(tree, state=state) for state, tree in zip(part, shard.trees, strict=True)}
             cost.update(shard.cost)

@@ -24,7 +24,8 @@ def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[
     Args:
         trees: every group, including those that a refill replaced later.
         to_the_end: whether groups that the gate decided to stop were still sampled to their end, as in a frozen buffer.
-            The savings are then measured, and ``passed``, ``turns`` and ``tokens`` are about such groups.
+            Then ``passed``, ``turns`` and ``tokens`` count what these groups did after the decision, which measures the
+            savings directly.
     """
     counts = dict.fromkeys(_NAMES, 0.0)
     for tree in trees:

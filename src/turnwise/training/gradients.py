@@ -1,4 +1,4 @@
-"""Measures the cosine between two gradients of the policy: for the outcome reward and for the mixed reward."""
+"""Measures the cosine between the policy's gradient for the outcome reward and its gradient for the mixed reward."""
 
 from __future__ import annotations
 

@@ -12,9 +12,10 @@ from turnwise.training.verdict_counts import domain_of
 
 
 def totals_of(experience: Experience) -> list[list[float]]:
-    """Returns a list of the rollouts' total rewards for each group. Groups that a gate stopped are left out.
+    """Returns one list for each group, with the total rewards of the group's rollouts.
 
-    Rollouts whose environment failed are left out of the lists. Groups in which every rollout failed are left out too.
+    Rollouts whose environment failed are left out. Two kinds of groups have no list: those in which every rollout
+    failed, and those that a gate stopped.
     """
     return _totals(zip(experience.trees, experience.rewards, strict=True))
 

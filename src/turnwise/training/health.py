@@ -30,7 +30,7 @@ class Health(Callback):
     Counts and warnings are saved in the checkpoint, so that a resumed run continues to count and repeats no warning.
 
     Args:
-        recorder: holds the metrics of the last iteration.
+        recorder: provides the metrics of the last iteration.
         folder: the run's folder, in which the warnings are stored.
         log: function that prints one line on the terminal.
         allow_empty: whether the run continues after any number of consecutive iterations without a training sample
@@ -83,7 +83,7 @@ class Health(Callback):
             self.in_a_row[kind] = self.in_a_row[kind] + 1 if seen else 0
         cause = likely_cause(metrics)
         texts = {
-            "empty": f"iteration {iteration}: no sample counts, so no weight changes; {cause}",
+            "empty": f"iteration {iteration}: no rollout can be trained on, so the weights do not change; {cause}",
             "spread": f"iteration {iteration}: in every group of the last {IN_A_ROW} iterations, all rollouts earned "
             f"the same reward, so that all advantages were 0; {cause}",
             "format": f"iteration {iteration}: in the last {IN_A_ROW} iterations no action could be read as a reply with tool "
@@ -102,7 +102,7 @@ class Health(Callback):
                 self._warn(iteration, kind, text)
         if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
             raise Stopped(
-                f"{self.in_a_row['empty']} iterations in a row had no sample that counts, so the run stops because it "
+                f"{self.in_a_row['empty']} iterations in a row had no rollout to train on, so the run stops because it "
                 f"learns nothing; {cause}. The same command with update.allow_empty=true continues to the end and "
                 "writes the report. To change other settings, give the run another name=..., or set fresh=true"
             )
@@ -147,7 +147,7 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
             "that writes this format (train it by method=sft, then set policy.start to the adapter folder of that run)"
         )
     if mean is None:
-        return "there was no reward"
+        return "no rollout has a reward: the environment failed in all of them, or the method computes no rewards"
     if mean <= 0:
         return (
             "no rollout earned a reward: the tasks are too hard for this policy, or it does not know the environment; "

@@ -16,10 +16,10 @@ from turnwise.runs.status_file import NAME, Status, read_status, spent, write_st
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 5.0  # least time in seconds between two pages of a phase
-SHARE = 50  # least pause between two pages of a phase, in multiples of the time to draw a page
-# Least pause between the last page and the page at the start of a new phase, in multiples of the time to draw a page.
-# Without this pause, a run of a few seconds would spend most of its time on pages.
+SECONDS = 5.0  # minimal time in seconds between two updates of the HTML page within a phase of the run
+SHARE = 50  # minimal pause between two updates of the page within a phase, in multiples of the time of one update
+# Minimal pause before the page is updated at the start of a new phase, in multiples of the time of one update.
+# Without this pause, a run of a few seconds would spend most of its time on the page.
 PHASE_SHARE = 10
 
 
@@ -96,7 +96,7 @@ class Live:
                 self.page(self.folder, self.status)
         except Exception as error:
             if not isinstance(error, OSError) and not self._warned:  # for a full disk, the run itself prints a message
-                logger.warning("%s: the page of the running run could not be written (%r)", self.folder, error)
+                logger.warning("%s: the HTML page of the running run cannot be written (%r)", self.folder, error)
                 self._warned = True
         if page:
             self._drawn = time.monotonic()

@@ -38,7 +38,7 @@ class Wandb(WandbLogger):
         rollouts: greatest number of rows (leaves of recorded trees) in the table ``rollouts``. 0: no table.
 
     Raises:
-        InputError: the mode is online, but there is no API key, the server refuses the key, or it does not answer.
+        InputError: the mode is online, but there is no API key, or the server refuses the key or does not answer.
     """
 
     def __init__(

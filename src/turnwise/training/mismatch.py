@@ -22,7 +22,7 @@ class MismatchAlarm(Callback):
 
     Args:
         threshold: greatest mean in nats without an alarm. The default corresponds to NeMo-RL's limit, which is 2 % for
-            e^x - 1.
+            the mean of e^x - 1, where x is the absolute difference of a token's log-probs.
     """
 
     def __init__(self, threshold: float = 0.02) -> None:

@@ -76,7 +76,7 @@ class PolicyModule(Scoring):
         self.skipped = 0
         self.skips_in_a_row = 0
         self.halvings = 0
-        self.staleness = 0  # number of training iterations by which the oldest policy that sampled is behind this one
+        self.staleness = 0  # number of training iterations by which the oldest sampling policy is behind this policy
         self.earlier: list[
             dict[str, Any]
         ] = []  # earlier policies that sample for later iterations (training/earlier_policies.py); in the checkpoint
@@ -103,8 +103,8 @@ class PolicyModule(Scoring):
         return stage(engine, model, self.version) if self.distributed.samples else lambda: None
 
     def _gathered(self) -> Any:
-        """Returns the model, or if its weights are sharded and servers sample, a ``Whole`` with all trained weights in the
-        first process.
+        """Returns the model. If its weights are sharded and servers sample, returns instead a ``Whole``, which has all
+        trained weights in the first process.
         """
         return Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
 
@@ -235,8 +235,8 @@ class PolicyModule(Scoring):
         self.skips_in_a_row += 1
         if self.skips_in_a_row >= self.settings.max_skips:
             raise Stopped(
-                f"{self.skips_in_a_row} updates in a row had a gradient that is not finite, which is the limit "
-                "update.max_skips; lower update.learning_rate or raise the precision (trainer.precision=32-true), and "
+                f"{self.skips_in_a_row} updates in a row had a gradient that is not finite (the limit is "
+                "update.max_skips); lower update.learning_rate or raise the precision (trainer.precision=32-true), and "
                 "start the run with another name=.... The last checkpoint is kept; these updates changed no weight"
             )
 

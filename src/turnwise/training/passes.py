@@ -2,7 +2,7 @@
 
 On a small packed row, two threads for each operation are hardly faster than one, because the operations are short. Two
 rows at the same time, with one thread each, take about half as long as one row after the other. The gradients are added
-in the order of the micro-batches, so that the same number of threads gives the same weights, bit for bit.
+in the order of the micro-batches, so that two runs with the same number of threads get the same weights, bit for bit.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def profile(
         distributed: the processes of the run. Each samples a part of the states, and the first writes the shards.
         afresh: function that makes the engine empty its cache. It is called between two shards. The log-probs of the
             second shard then have the same last digits whether or not the process was killed between them.
-        rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) are not sampled, but use the pass rate as
-            their profile.
+        rated: if True, a state that has a pass rate (:class:`turnwise.types.Pivot`) is not sampled: the pass rate is
+            used as its profile.
     """
     distributed = distributed or DistributedContext()
     version = distributed.broadcast(player.engine.version)

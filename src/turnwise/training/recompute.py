@@ -27,11 +27,11 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
 
 @contextmanager
 def recomputing(layers: Sequence[Any]) -> Iterator[None]:
-    """Sets the layers to training mode within the ``with`` block. Only in this mode, transformers computes a layer again
-    in the backward pass instead of storing its activations.
+    """Sets the layers to training mode within the ``with`` block. The transformers library recomputes a layer in the
+    backward pass, instead of storing its activations, only in this mode.
 
-    Outside of such blocks, a policy is never in training mode. Only the layer itself changes its mode. The modules in
-    it keep theirs, so that nothing else changes.
+    Outside of such blocks, a policy is never in training mode. Only the layer itself is set to training mode, not the
+    modules inside it, so that nothing else changes.
     """
     for layer in layers:
         layer.training = True

@@ -127,7 +127,7 @@ class Recorder(Callback):
     # -- records of an iteration ---------------------------------------------------------------------------------------
 
     def paid(self, cost: Mapping[str, float]) -> None:
-        """Counts the cost of samples from before the first iteration. A checkpoint's counters already include it."""
+        """Adds the cost of samples drawn before the first iteration. Counters from a checkpoint already include it."""
         self._add(cost)
 
     def _add(self, counts: Mapping[str, float]) -> None:
@@ -248,7 +248,7 @@ class Recorder(Callback):
 
 
 def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the fraction of an iteration's time that the predictor took, as a metric. No predictor: no metric."""
+    """Returns as a metric the fraction of an iteration's time that the predictor took; empty without a predictor."""
     if "seconds/predictor_learn" not in metrics:
         return {}
     asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
@@ -292,6 +292,6 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
 
 
 def _spread(total: int, count: int) -> list[int]:
-    """Returns ``count`` indices (at most ``total``) that are spread evenly over the range from 0 to ``total`` - 1."""
+    """Returns ``count`` indices, spread evenly over 0 to ``total`` - 1, or all of them if ``count`` is larger."""
     count = min(count, total)
     return [i * total // count for i in range(count)]

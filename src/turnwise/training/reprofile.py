@@ -1,5 +1,5 @@
-"""Chooses new states during training: profiles the candidates again when the fraction of groups with mixed outcomes
-(different rewards) has fallen since the last profile.
+"""Chooses new states during training. When the fraction of groups with mixed outcomes (different rewards) has fallen
+since the last profile, the candidate states are profiled again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Reprofile(Callback):
     """Returns the states of each iteration. They are taken from the set that was chosen by the last profile.
 
     The class is a callback, so that the checkpoint stores its data: for each iteration since the last profile, the
-    fraction of groups whose rewards differ, and the places of the chosen states among the candidates. The profile on
+    fraction of groups whose rewards differ, and the indices of the chosen states among the candidates. The profile on
     disk would not suffice. If it were damaged, it could not be computed again, because the policy of that time no
     longer exists. Every process of a run has this callback, and all of them choose the same states.
 
@@ -58,7 +58,7 @@ class Reprofile(Callback):
         self.history: list[float] = []
         self.seconds = 0.0  # time of the profile just before the current iteration; 0 if there was none
         self.places_S: np.ndarray | None = (
-            None  # places of the chosen states among the candidates; None: the states chosen before training
+            None  # indices of the chosen states among the candidates; None: the states chosen before training
         )
         self.batches = self._batches(states)
 

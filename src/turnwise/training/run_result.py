@@ -29,7 +29,7 @@ LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-co
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
     """Returns the success rates before and after training on the tasks that both evaluations contain, and the change
-    with a paired 95 % interval.
+    with a paired 95 % confidence interval.
     """
     return _compared(base.success(mode, split), after.success(mode, split))
 
@@ -129,7 +129,7 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
-    """Returns the scores of the items that both evaluations contain. An item whose environment failed is missing."""
+    """Returns the scores of the items in both evaluations. An evaluation lacks the items whose environment failed."""
     common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
     sides = [
         {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)

@@ -94,7 +94,7 @@ class Choice:
             if not is_sharded(self.module):
                 self.module.to(self.settings.device)
             self._sync_weights()
-            # For the first profile, the engine keeps its cache between shards, as it did for the shipped results.
+            # For the first profile, the engine keeps its cache between shards, as in the runs of the shipped results.
             # Emptying the cache of a server is useless, because servers never repeat a sample bit for bit.
             afresh = self._sync_weights if number and not distributed.served else None
             shards = self.settings.folder / name

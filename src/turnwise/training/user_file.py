@@ -2,8 +2,8 @@
 
 A *dialogue* is a trajectory that belongs to no environment of the run. Whether it is held out depends on a hash of its
 beginning, which is everything before the first reply. The same file therefore always gives the same split. Dialogues
-with the same beginning are either all held out or all trained on, such as several trajectories of one task, or the
-records of a file that has one record for each turn. If too many dialogues have the same beginning, the hash of the
+with the same beginning (for example several trajectories of one task, or the records of a file that has one record for
+each turn) are either all held out or all trained on. If too many dialogues have the same beginning, the hash of the
 whole dialogue is used instead.
 """
 
@@ -155,8 +155,8 @@ class OwnFile:
             )
         if self.alike:
             lines.append(
-                "many dialogues begin alike, so a hash of the whole dialogue decides which are held out: of several "
-                "trajectories of one task, some may be held out and others trained on"
+                "many dialogues have the same beginning, so a hash of the whole dialogue decides which are held out: "
+                "of several trajectories of one task, some may be held out and others trained on"
             )
         for name, number in self.strange.items():
             if number:

@@ -38,8 +38,8 @@ def test_items_are_placed_by_their_number(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1,\n2", ": line 2: the JSON array is broken, because the end of the file is where , or ] must be"),
-        ("[1\n2]", ": line 2: the JSON array is broken, because '2' is where , or ] must be"),
+        ("[1,\n2", ": line 2: the JSON array is broken: there is the end of the file instead of , or ]"),
+        ("[1\n2]", ": line 2: the JSON array is broken: there is '2' instead of , or ]"),
         ('[1,\n{"a": nope}]', ": line 2: broken JSON"),
         ("[1, NaN]", "NaN is not JSON"),
         ("[1]\n[2]", ": line 2: '[' follows the end of the array"),

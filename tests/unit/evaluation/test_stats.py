@@ -74,7 +74,7 @@ def test_pass_at_k_is_the_share_of_draws_that_hold_a_success(case):
 
 @pytest.mark.parametrize(
     ("attempts", "successes", "k", "match"),
-    [([], [], 1, "a task"), ([4, 2], [1, 1], 3, "only 2 attempts"), ([2], [3], 1, "more successes")],
+    [([], [], 1, "each task"), ([4, 2], [1, 1], 3, "only 2 attempts"), ([2], [3], 1, "more successes")],
 )
 def test_pass_at_k_refuses(attempts, successes, k, match):
     with pytest.raises(ValueError, match=match):
@@ -164,7 +164,7 @@ def test_same_seed_same_interval():
         ({"a": [1]}, {"b": [1]}, "same tasks.*a, b"),
         ({}, {}, "same tasks"),
         ({"a": []}, {"a": [1]}, "no attempt: a"),
-        ({"a": [50.0]}, {"a": [1]}, "shares"),
+        ({"a": [50.0]}, {"a": [1]}, "fractions"),
     ],
 )
 def test_paired_difference_refuses(before, after, match):

@@ -79,9 +79,9 @@ def test_code_references_are_what_python_prints(capsys):
 
 
 def test_unknown_names_and_too_many_items_are_refused():
-    with pytest.raises(ValueError, match="unknown skill 'maths'; there are instruction"):
+    with pytest.raises(ValueError, match="unknown skill 'maths'; the skills are instruction"):
         items("maths", "test", 1)
     with pytest.raises(ValueError, match="split must be train or test"):
         items("code", "dev", 1)
-    with pytest.raises(ValueError, match=r"only \d+ different test items, 700 asked for"):
+    with pytest.raises(ValueError, match=r"only \d+ different test items of science were found"):
         items("science", "test", 700)

@@ -78,7 +78,7 @@ def test_panels_name_rows_that_are_there(tmp_path: Path) -> None:
     text = "paper: P\nentry: E\ntitle: T\nrows: {a: {overrides: method=sft}}\n%spanels: {Left: [%s]}\n"
     for name, filled, said in (
         ("a", ("curve: updates\n", "a"), None),
-        ("b", ("curve: updates\n", "c"), "panels.Left: 'c' is not a row"),
+        ("b", ("curve: updates\n", "c"), "panels.Left: the sweep has no row 'c'"),
         ("c", ("", "a"), "set `curve`"),
     ):
         (tmp_path / f"{name}.yaml").write_text(text % filled)

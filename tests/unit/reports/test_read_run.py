@@ -87,4 +87,4 @@ def test_an_unreadable_profile_is_a_note(tmp_path):
     (tmp_path / "profile.parquet").write_bytes(b"PAR1 torn")
     run = read_run(tmp_path)
     assert run.profile is None
-    assert any("profile.parquet: unreadable" in note for note in run.notes)
+    assert any("profile.parquet: this file cannot be read" in note for note in run.notes)

@@ -34,9 +34,9 @@ class Credited:
 class BatchAdvantage(Protocol):
     """An advantage rule that needs all trees of an update at once, or values from earlier updates.
 
-    The rule itself has no state. The training loop stores the ``memory`` that the rule returned for the previous update
-    (empty at first) and passes it in. If trees without a learning signal are replaced, the loop calls the rule again
-    for the larger batch, with the same memory.
+    The rule itself stores nothing. The training loop stores the ``memory`` that the rule returned for the previous
+    update (empty at first) and passes it in. If trees without a learning signal are replaced, the loop calls the rule
+    again for the larger batch, with the same memory.
     """
 
     def over(
@@ -86,7 +86,7 @@ def leaf_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, fl
     leaf's turn index to the reward.
 
     Raises:
-        ValueError: ``rewards`` has no such name, or the number of values is not the number of leaves.
+        ValueError: ``rewards`` has no entry ``name``, or the number of values is not the number of leaves.
     """
     leaves = tree.leaves()
     if name not in rewards:
@@ -119,7 +119,7 @@ def finite_rewards(tree: RolloutTree, rewards: Rewards, name: str) -> dict[int, 
 
 
 def mean(values: Collection[float]) -> float:
-    """Returns the arithmetic mean of ``values``. The sum is rounded only once (``math.fsum``)."""
+    """Returns the arithmetic mean of ``values``. Their sum is rounded only once (``math.fsum``)."""
     return math.fsum(values) / len(values)
 
 

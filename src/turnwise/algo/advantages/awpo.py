@@ -10,7 +10,7 @@ from typing import Literal
 from turnwise.algo.advantages.advantage import Credited, finite_rewards, leaf_rewards, mean, spread, std
 from turnwise.types import Credit, Rewards, RolloutTree
 
-PEAK = "peak_outcome"  # key in the rule's memory of R_max, the highest mean outcome of any group so far
+PEAK = "peak_outcome"  # the rule's memory stores R_max (the highest mean outcome of any group so far) under this key
 _Leaves = dict[int, float]  # leaf -> reward or advantage
 
 
@@ -44,8 +44,8 @@ class Awpo:
       (Algorithm 1). A tree does not count as a group if it has fewer than two valid leaves, if a gate stopped it, or if
       another tree replaces it (``zero_variance=refill``).
 
-    A group uses A_out alone (w = 0) if it has no ``reasoning`` or the judge failed on one of its leaves (``reasoning``
-    is NaN there). Such groups are counted in the metric ``unjudged_groups``.
+    A group uses A_out alone (w = 0) if there is no reward ``reasoning``, or if the judge failed on one of its leaves
+    (whose ``reasoning`` is then NaN). Such groups are counted in the metric ``unjudged_groups``.
 
     R_mix contains the outcome. If the judge agrees with the outcome, then s_mix >= s_out and rho >= 1/2, so with an
     ``epsilon_mix`` of 1/2 or less the scores of such a judge would never be used.

@@ -53,7 +53,7 @@ class GroupAdvantage:
         """Returns the credit (advantage and weight) of every turn of ``tree``.
 
         Raises:
-            ValueError: there is no reward named ``total``, it has not one value for each leaf, or a value is not
+            ValueError: there is no reward named ``total``, it does not have one value for each leaf, or a value is not
                 finite.
         """
         if tree.stopped:

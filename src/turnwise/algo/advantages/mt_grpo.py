@@ -38,9 +38,9 @@ class MTGRPO:
     long rollouts differently, which makes the gradient biased again. Rollouts that share a turn are left out of each
     other's baseline at that turn, and a turn that all rollouts share has advantage 0.
 
-    Only the turns before a rollout's last turn have rewards of turns, because the result of the last turn is the
-    outcome. If no turn has a reward, ``naive`` is lambda times the group advantage, and ``unbiased`` is lambda times
-    the leave-one-out group advantage. The metric ``train/turns_paid`` is then 0, and the run warns.
+    The last turn of a rollout has no reward of its own, because its result is the outcome. If no earlier turn has a
+    reward, ``naive`` is lambda times the group advantage, and ``unbiased`` is lambda times the leave-one-out group
+    advantage. The metric ``train/turns_paid`` is then 0, and the run warns.
 
     A turn that several leaves share receives the sum of the leaves' A_k
     (:func:`turnwise.algo.advantages.advantage.spread`). A tree whose advantages are all 0 is handled as

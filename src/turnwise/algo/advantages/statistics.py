@@ -29,7 +29,7 @@ def check_settings(eps: float, tolerance: float, zero_variance: str) -> None:
     """Checks the ranges of ``eps`` and ``tolerance``, and that ``zero_variance`` is a known choice.
 
     Raises:
-        ValueError: a parameter is out of range; the message names it.
+        ValueError: a parameter is out of range; the message names the parameter.
     """
     if not (eps >= 0 and tolerance >= 0):
         raise ValueError(f"eps and tolerance must be at least 0, got {eps} and {tolerance}")

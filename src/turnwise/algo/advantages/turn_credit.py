@@ -31,8 +31,8 @@ class TurnCredit:
     rollout and ``mean`` its mean over the tree's valid leaves. The reward of a turn is divided over this turn and the
     turns before it. The weight of the turn that is d turns earlier is proportional to gamma^d, and the weights sum to
     1. c_t is the sum of the parts that turn t receives from all rewards. c_mean is the mean of c over the tokens of the
-    rollout's actions, so the second term moves credit between the turns of one rollout and does not change their sum
-    over tokens. There is no division by a std. In prime-rl, the reward of a turn is its progress (the difference
+    rollout's actions, so the second term moves credit between the turns of one rollout and adds up to 0 over the
+    rollout's tokens. There is no division by a std. In prime-rl, the reward of a turn is its progress (the difference
     between the scores of the states after and before the turn), and R contains the net progress. Here the rewards of
     all turns but the last take the place of the progress, and R is only the rollout's total reward. A rollout in which
     no turn before the last was rewarded has its group advantage R - mean, as in the original. The metric
@@ -58,8 +58,8 @@ class TurnCredit:
             turn's info, such as ``admissible`` (whether the environment could execute the action).
         turn_offset: added to each of these rewards before the last turn (``smeared``). It must be 0 if the rewards are
             progress. With ``admissible`` and -1, a turn that could not be executed costs 1 and any other turn 0. With
-            0, the last turn, which has no such reward, would always earn less than those before it, and the policy
-            would learn not to end.
+            ``admissible`` and 0, the last turn, which has no such reward, would always earn less than the turns before
+            it, and the policy would learn never to end its rollouts.
         eps: added to the std.
         tolerance: std at or below which values count as equal.
         zero_variance: see :data:`turnwise.algo.advantages.statistics.ZeroVariance`.

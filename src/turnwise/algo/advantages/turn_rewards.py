@@ -30,7 +30,7 @@ def payments(tree: RolloutTree, leaf: int, total: float) -> list[float]:
     of the earlier turns.
 
     So the rewards always add up to ``total``, whether or not ``total`` is the sum of the environment's rewards. If the
-    environment gives no reward before the end, the last turn has all of the total.
+    environment gives no reward before the end, the last turn gets the whole total.
     """
     before = paid(tree, leaf, PAID)
     return [*before, total - math.fsum(before)]

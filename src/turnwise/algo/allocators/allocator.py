@@ -27,7 +27,9 @@ class Allocator(Protocol):
 
 
 def anchors(tree: RolloutTree) -> list[list[int]]:
-    """Returns, for each valid leaf, the turns at which its rollout can branch: all turns but the last (TRACE Eq. 7)."""
+    """Returns, for each rollout whose environment did not fail, the turns at which it can branch: all turns but the
+    last (TRACE Eq. 7).
+    """
     return [tree.path(leaf)[:-1] for leaf in tree.leaves() if leaf not in tree.invalid]
 
 

@@ -23,8 +23,8 @@ from turnwise.types import GateDecision, RolloutTree
 
 
 class Taken(NamedTuple):
-    """The first actions of a rollout, at most ``step`` of them. ``more`` says whether the rollout may still take
-    another action.
+    """The actions that a rollout has taken in its first ``step`` turns. ``more`` says whether the rollout may still
+    take another action within these turns.
     """
 
     actions: Sequence[str]
@@ -45,7 +45,7 @@ def certain(tree: RolloutTree, step: int, behind: Collection[int], threshold: fl
         for leaves, more in ((done, False), (last, True))
         for leaf in leaves
     ] + [Taken([], True)] * (len(behind) - len(last))
-    if len(done) < 2:  # the environments of the other rollouts may fail, and a single rollout has no distance
+    if len(done) < 2:  # if all unfinished rollouts fail, fewer than two are left, and a distance needs two
         return None
     bounds = [distance_bounds(one, other, step) for one, other in combinations(group, 2)]
     low, high = (fmean(side) for side in zip(*bounds, strict=True))

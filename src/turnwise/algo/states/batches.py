@@ -22,8 +22,8 @@ class Batches:
     """Returns the states of an iteration when it is called with the number of that iteration.
 
     Iterations go through the states in epochs, and within an epoch no state occurs twice. An epoch has as many full
-    batches as the number of states allows. The remaining states are left out of this epoch. Each epoch leaves out other
-    states. If there are fewer states than a batch needs, one batch holds all of them. States of one trajectory are
+    batches as the number of states allows. The remaining states are left out of this epoch. They differ from epoch to
+    epoch. If there are fewer states than a batch needs, one batch holds all of them. States of one trajectory are
     placed next to each other in the order of their turns, because they share tokens.
 
     The order of the states in the last epoch is cached, which takes 16 bytes per state and 8 bytes per trajectory.

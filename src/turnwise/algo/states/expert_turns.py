@@ -65,8 +65,8 @@ def expert_turns(
 
 @dataclass(frozen=True, slots=True)
 class ExpertTurns:
-    """Selects every expert turn for training, without a filter. So no actions are sampled at the turns before training
-    (``k`` is 0).
+    """Selects every expert turn for training, without a filter. Therefore ``k`` is 0: before training, no actions are
+    sampled at these turns.
     """
 
     source: ClassVar[Literal["expert"]] = "expert"

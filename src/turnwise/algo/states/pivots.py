@@ -30,8 +30,8 @@ class Pivots:
     and the turns are chosen anew (:class:`Refresh`). With ``refresh=None`` this never happens.
 
     Raises:
-        ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a number of ``refresh``
-            is out of range.
+        ValueError: ``k`` is below 2, ``lambda_diff`` is not in (0, 1], ``keep`` is unknown, or a ``refresh``
+            parameter is out of range.
     """
 
     source: ClassVar[Literal["expert"]] = "expert"
@@ -72,7 +72,7 @@ class Pivots:
         return profile.mixed and (self.keep == "mixed" or profile.mean < self.lambda_diff)
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns the states that are kept, in their order. ``profiles`` maps a state's id to its profile.
+        """Returns the states to train on, in the order of ``states``. ``profiles`` maps a state's id to its profile.
 
         Raises:
             KeyError: a state has no profile.
@@ -92,7 +92,7 @@ class ProfileSummary:
     states: int
     zero_signal: float  # fraction of states whose samples all have the same reward
     solved: float  # fraction of states at which every sample has the greatest reward, 1
-    miss_rate: float | None  # fraction of functionally correct samples that the strict rule rejects; None if none is
+    miss_rate: float | None  # share of functionally correct samples refused by the strict rule; None if there are none
     yield_curve: tuple[tuple[float, int], ...]  # pairs of lambda_diff and the number of states that ``adv`` then keeps
 
     def result(self, kept: int) -> dict[str, float]:

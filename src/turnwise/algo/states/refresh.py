@@ -26,7 +26,7 @@ class Refresh:
             the mean over the first ``window`` iterations after that profile.
         window: number of iterations of each mean.
         gap: least number of iterations between two profiles. Twice ``window`` is used if that is more.
-        most: greatest number of times that a run profiles, including the first profile, under the base policy.
+        most: greatest number of profiles of a run. The first profile, which is that of the base policy, counts too.
 
     Raises:
         ValueError: a number is out of range.

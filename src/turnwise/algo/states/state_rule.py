@@ -33,7 +33,7 @@ class Profile:
             raise ValueError("a profile needs at least one sample")
         if self.strict and len(self.functional) != len(self.strict):
             raise ValueError(
-                "functional and strict rewards judge the same samples; "
+                "functional and strict must both have one reward for each sample, "
                 f"got {len(self.functional)} and {len(self.strict)}"
             )
 
@@ -82,8 +82,8 @@ class StateRule(Protocol):
         ...
 
     def select(self, states: Sequence[State], profiles: Mapping[str, Profile]) -> Sequence[State]:
-        """Returns the states to train on, in their order. ``profiles`` maps a state's id to its profile; it is not read
-        if ``k`` is 0.
+        """Returns the states to train on, in the order of ``states``. ``profiles`` maps a state's id to its profile. If
+        ``k`` is 0, ``profiles`` is not read.
 
         All states and profiles together may be too large for memory (``states.lazy``). A rule that reads only ids and
         returns the result of :func:`turnwise.algo.states.lazy.chosen` does not build any state.

@@ -15,7 +15,7 @@ def task_starts(tasks: Iterable[Task], opening: Callable[[Task], Sequence[int]])
 
     Args:
         tasks: the tasks. A task that occurs twice gives two states with the same id, which must not be in one batch.
-        opening: a function that returns the token ids of a task's first messages, up to where the policy writes.
+        opening: a function that returns the token ids of a task's prompt, after which the policy's first action begins.
     """
     return [State(id=f"{task.env}/{task.id}#t0", task=task, ids=tuple(opening(task))) for task in tasks]
 

@@ -36,7 +36,7 @@ def converted(record: Any, source: str, calls: Calls = "auto", keep_system: bool
     Args:
         record: a record with OpenAI's, ShareGPT's or xLAM's keys, or a pivot row. If the record could not be read, this
             argument is the UnusableError that says why, and this error is raised.
-        source: the place of the record as ``file:line``. A record without an id gets an id made from it.
+        source: the place of the record as ``file:line``. A record without an id gets an id made from this place.
         calls: the format of tool calls in the text of replies.
         keep_system: whether to keep the system message from which the tools were read. By default it is dropped,
             because the chat template shows the tools itself, in the format that the policy has learned. The message

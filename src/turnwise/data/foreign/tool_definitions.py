@@ -37,8 +37,8 @@ def openai_tool(tool: Any) -> Any:
     """Returns a tool definition as ``{"type": "function", "function": {...}}`` with a JSON schema. A value that is not
     a tool definition is returned unchanged.
 
-    In ToolACE's definitions, the key ``arguments`` becomes ``parameters``, and the types (``dict``, ``float``) get
-    their names in JSON Schema. In xLAM's definitions, the parameters are a mapping from names to descriptions with
+    In ToolACE's definitions, the key ``arguments`` becomes ``parameters``, and types such as ``dict`` get their names
+    in JSON Schema (``object``). In xLAM's definitions, the parameters are a mapping from names to descriptions with
     Python types (``List[int]``, ``str, optional``), which becomes a JSON schema.
     """
     tool = _named(_renamed(tool))
@@ -77,8 +77,8 @@ def _named(tool: Any) -> Any:
 
 
 def _schema(node: Any) -> Any:
-    """Returns a schema in which all types have their names in JSON Schema. The key ``required`` is dropped wherever its
-    value is not a list of names.
+    """Returns a schema in which every type has its JSON Schema name (``object``, not ``dict``). The key ``required`` is
+    dropped wherever its value is not a list of names.
     """
     if isinstance(node, list):
         return [_schema(item) for item in node]

@@ -212,7 +212,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no agent",
         f"{AGENT} must be an object of type responses_api_agents",
-        "name the agent that plays the row",
+        "name the agent that uses the row",
         lambda row: isinstance(row.get(AGENT), Mapping) and row[AGENT].get("type") == "responses_api_agents",
         to_read=False,
     ),

@@ -23,8 +23,8 @@ def row_of(step: TurnInContext, trajectory: Trajectory, agent: str, rate: Pivot 
         step: the turn. Reasoning in the messages before the turn is written as reasoning items. The turn's own
             reasoning is left out.
         trajectory: the trajectory of the turn. Its task and success are written under ``provenance``. The row's request
-            allows parallel calls if any turn of the trajectory has several calls, so that it does not tell how many calls
-            this turn has.
+            allows parallel calls if any turn of the trajectory has several calls, so that the row does not reveal how
+            many calls this turn has.
         agent: name of the NeMo Gym agent that uses the row.
         rate: the pass rate of actions that were sampled at this turn, or None if no action was sampled.
 

@@ -16,7 +16,7 @@ from turnwise.engines.vllm.faults import Fault
 
 TEMPERATURES = (0.01, 2.0)  # vLLM raises lower temperatures to the first value and refuses those above the second
 _SEEDS = 2**63  # vLLM's seeds are signed 64-bit integers
-_LEAST = -105.0  # natural log-prob; a token with a lower one has probability 0 in float32, so it cannot be sampled
+_LEAST = -105.0  # least log-prob (nats) of a sampled token; below it, the probability in float32 is 0
 
 
 def body_of(
@@ -98,7 +98,7 @@ def sample_of(answer: bytes, request: dict[str, Any], vocabulary: int) -> Sample
     ends = set(request["stop_token_ids"])
     ended = ids[-1] in ends
     if len(ids) > request["max_tokens"] or any(token in ends for token in ids[:-1]):
-        raise Fault("garbage", "the action in the answer continues after its end")
+        raise Fault("garbage", "the answer has tokens after the action's end token, or more than max_tokens")
     if not ended and (len(ids) < request["max_tokens"] or finish != "length"):
         raise Fault("garbage", f"the action in the answer stops too early (finish_reason {str(finish)[:20]!r})")
     return Sample(ids, [float(value) for value in logprobs], truncated=not ended)

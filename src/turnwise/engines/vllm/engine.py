@@ -6,7 +6,7 @@ node's history again. All rollouts of one initial state go to the same server, s
 Each version of the weights has a unique name, which contains the version and a digest. LoRA adapters are loaded with
 vLLM's adapter call, and full weights are reloaded from a folder. ``load_weights`` and ``sample`` never run at the same
 time. ``load_weights`` closes all nodes, so that no history is continued by newer weights. A view
-(:meth:`VllmEngine.held`) has nodes of its own and keeps its adapter, or uses the newest adapter with ``in_flight``.
+(:meth:`VllmEngine.held`) has nodes of its own and keeps its adapter; with ``in_flight`` it uses the newest adapter.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class VllmEngine:
 
     @contextmanager
     def held(self) -> Iterator[VllmEngine]:
-        """Yields a view with nodes of its own. It keeps the current adapter, or uses the newest one (``in_flight``)."""
+        """Yields a view with its own nodes. It keeps the current adapter; with ``in_flight`` it uses the newest one."""
         snapshot = self._snapshot
         assert snapshot is not None and snapshot.adapter
         view = copy(self)

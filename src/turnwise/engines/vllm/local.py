@@ -54,8 +54,8 @@ class Local:
         rows: greatest number of sequences that a server decodes together.
         kv_gb: size of the cache of keys and values in GiB, for CPUs only; null: vLLM's default. On GPUs, set the cache
             size as a fraction of memory, with ``--gpu-memory-utilization`` in ``arguments``.
-        ahead: number of collections that are sampled ahead (``rollout.staleness``). Each may have an adapter of its own,
-            and the server has places for all of them. A request whose adapter has no place waits.
+        ahead: number of collections that are sampled ahead (``rollout.staleness``). Each may have its own adapter, and
+            the server keeps all of them loaded (``--max-loras``). Requests for any further adapter wait.
         eager: whether to skip compilation. Servers then start in half the time, but decoding steps are slower.
         arguments: further command-line arguments for vLLM.
     """

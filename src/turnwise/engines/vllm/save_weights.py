@@ -84,7 +84,7 @@ def _untie(model: Any, folder: Path) -> None:
 
 
 def forget(root: Path, *kept: Snapshot | None) -> None:
-    """Removes all snapshots' folders in ``root`` except those of ``kept``, including leftovers of killed processes."""
+    """Removes the folders of all snapshots in ``root`` except ``kept``, and also what killed processes left there."""
     names = {snapshot.name for snapshot in kept if snapshot is not None}
     for folder in root.glob("v*-*"):
         if folder.name not in names:

@@ -139,7 +139,7 @@ def cards_of(found: Any) -> list[dict[str, Any]]:
 
 
 def names_errors(answer: bytes) -> bool:
-    """Returns whether a server's answer contains an error, itself or in its list ``results`` (one entry per worker)."""
+    """Returns whether an answer has an error at its top level or in its list ``results`` (one entry per worker)."""
     try:
         found = json.loads(answer)
     except (ValueError, RecursionError):

@@ -51,7 +51,7 @@ class Server:
         self.tally: Counter[str] = Counter()
         self._restarts = 0  # number of restarts since the last answered request
         self._restoring = asyncio.Lock()
-        self.places = asyncio.Semaphore(patience.concurrency)  # a request in progress holds one of these places
+        self.places = asyncio.Semaphore(patience.concurrency)  # each request in progress has acquired it
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class Server:
     async def complete(self, request: dict[str, Any]) -> Sample:
         """Sends a completion request and returns the sampled action.
 
-        If the server dies, the request is repeated with the same seed and weights. The caller holds one of ``places``.
+        If the server dies, the request is repeated with the same seed and weights. The caller has acquired ``places``.
 
         Raises:
             ServerError: all attempts failed, or the server refuses the request.
@@ -198,7 +198,7 @@ class Server:
                 await asyncio.sleep(self.patience.pause(self._restarts, None))
 
     async def _started(self) -> None:
-        """Waits until a server that the engine has just started answers."""
+        """Waits for the first answer of a server that the engine has just started."""
         assert self.process is not None
         began = told = time.monotonic()
         while not await self._healthy():
@@ -217,7 +217,7 @@ class Server:
             await asyncio.sleep(POLL)
 
     async def _back(self, limit: float) -> None:
-        """Waits at most ``limit`` seconds until a server that the engine did not start answers."""
+        """Waits at most ``limit`` seconds for an answer of a server that the engine did not start."""
         began, attempt = time.monotonic(), 0
         while not await self._healthy():
             attempt += 1

@@ -58,7 +58,7 @@ def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: 
 
 
 def continuation(before: Conversation, reply: Message, after: Conversation) -> tuple[Message, ...] | None:
-    """Returns the messages that the request ``after`` adds to the request ``before`` and the policy's reply to it.
+    """Returns the messages that ``after`` contains in addition to those of ``before`` and the policy's reply to it.
 
     Returns None if ``after`` does not continue this conversation. Only the tokens of the added messages are appended to
     the rollout. The request ``after`` must therefore repeat all earlier messages and tools unchanged, and each message

@@ -1,4 +1,4 @@
-"""``env=agent``: uses an agent program of the user as an environment. Each of its model requests is a policy turn."""
+"""``env=agent``: uses the user's agent program as an environment. Each request of the program is a policy turn."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class AgentEnv(ReplayedEnv):
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
 
     def prepare(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
-        """Starts the agent program on several tasks at the same time, to learn its first request for each task.
+        """Starts the agent program on several tasks at the same time, to record its first request for each task.
 
         Tasks whose first request is already known are skipped.
 

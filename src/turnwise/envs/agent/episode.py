@@ -85,8 +85,8 @@ class AgentEpisode:
         """Answers the agent program's waiting request with the policy's reply and waits for the next request.
 
         The returned step holds the messages that the next request adds to the conversation. If the next request does
-        not continue the conversation, the step holds all its messages. If the program has ended instead, the step is
-        the last one, and its reward is the score.
+        not continue the conversation, the step holds all messages of that request. If the program has ended, the step
+        is the last one, and its reward is the score.
 
         Raises:
             EnvironmentFault: the sandbox failed, or the program ended before it got the policy's reply.

@@ -119,14 +119,14 @@ class Gateway:
         self._serving: dict[Desk, asyncio.Task[web.AppRunner]] = {}  # used only by the event loop's thread
 
     def serve(self, listener: socket.socket, desk: Desk) -> None:
-        """Starts to serve a desk's requests on a listening socket and returns at once. :meth:`leave` ends the service.
+        """Starts to serve an episode's requests on a listening socket. Returns at once. :meth:`leave` ends the service.
 
         The gateway owns the socket from this call on.
         """
         self._do(self._serve(listener, desk))
 
     def leave(self, desk: Desk) -> None:
-        """Ends an episode's desk and starts to close its socket. Returns before the socket is closed."""
+        """Ends an episode's queue of requests and starts to close its socket. Returns before the socket is closed."""
         desk.end()
         self._do(self._leave(desk))
 

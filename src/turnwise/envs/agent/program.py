@@ -1,4 +1,4 @@
-"""Runs agent programs in the sandbox. Each running program has a thread of this process, which waits for its end."""
+"""Runs agent programs in the sandbox. For each running program, a thread of this process waits for its end."""
 
 from __future__ import annotations
 

@@ -97,9 +97,9 @@ class Worker:
         return reply
 
     def free(self, session: int) -> None:
-        """Notes that the worker shall forget a session.
+        """Marks a session as no longer needed, so that the worker can drop it.
 
-        The next request tells this to the worker. Nothing is sent now, so a finalizer can use this method safely.
+        The next request passes this to the worker. Nothing is sent now, so a finalizer can use this method safely.
         """
         self._freed.append(session)
 

@@ -1,9 +1,9 @@
 """Writes a room and a goal as a game of the ALFWorld engine: a PDDL problem for the domain of the alfworld package.
 
-The engine lists objects and receptacles in the order of their PDDL ids. Its demangler turns the ids into names.
-It numbers the ids of each type from the highest number down, so the first id in this order gets the highest number. The
-ids that ``pddl_id`` makes therefore count backwards. As a result, the engine and the scene use the same names, and the
-engine lists the names sorted by type and then by descending number.
+The engine lists objects and receptacles in the order of their PDDL ids, and its demangler turns each id into a name: a
+type and a number. Within a type, the demangler gives the highest number to the first id and the number 1 to the last.
+The ids that ``pddl_id`` makes therefore count backwards. As a result, the engine and the scene use the same names, and
+the engine lists the names sorted by type and then by descending number.
 """
 
 from __future__ import annotations

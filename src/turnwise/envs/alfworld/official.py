@@ -53,7 +53,7 @@ class OfficialGames:
                 chosen.append(Task("alfworld", str(folder), split, {"game": path}, kind))
         if len(chosen) < count:
             raise InputError(
-                f"env.games: the split {split} has {len(chosen)} playable games, but {count} are needed; lower "
+                f"env.games: the split {split} has {len(chosen)} solvable games, but {count} are needed; lower "
                 "data.trajectories, states.count or eval.tasks"
             )
         return chosen
@@ -142,7 +142,7 @@ def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
 
 
 def _distance(session: AlfworldSession, action: str | None = None) -> int | None:
-    """Returns the length of the planner's plan from the session's state to the goal, in actions; None without a plan.
+    """Returns the number of actions in the planner's plan from the session's state to the goal; None if it has no plan.
 
     If ``action`` is given, the plan starts from the state after this action. The length is 0 if the goal is reached.
     """

@@ -59,7 +59,7 @@ def _wish(text: str, *calls: tuple[str, dict[str, Any]]) -> Wish:
 
 
 def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Adds a user to the office's tables. Returns the user's token and the arguments of the call that asks for it."""
+    """Adds a user to the office's tables. Returns the user's token and the arguments of the call that gets it."""
     person = rng.choice(names["person"])
     password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
     tables["users"] = {person: {"password": password, "token": token}}

@@ -40,7 +40,7 @@ def call_accuracy(
             if place is not None:
                 del made[place]
     if not right:
-        raise ValueError("there are no replies to judge")
+        raise ValueError("there are no replies to judge; give at least one")
     everything = [one for some in right.values() for one in some]
     return {
         **{level: sum(some) / len(some) for level, some in sorted(right.items())},

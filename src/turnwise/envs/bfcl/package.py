@@ -1,7 +1,7 @@
 """Reads data files, function descriptions and the classes of the simulated APIs from the installed package bfcl-eval.
 
-Of the package, only the data files, the eight API modules and a module of prompt texts are loaded. The settings module
-is not imported, because its import would create folders in the package.
+Only the package's data files, its eight API modules and its module of prompt texts are loaded. The settings module is
+not imported, because its import would create folders in the package.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def tools_of_classes(names: tuple[str, ...]) -> Tools:
 
 
 def without(tools: Tools, names: set[str]) -> Tools:
-    """Returns those of the tool definitions ``tools`` whose names are not in ``names``."""
+    """Returns the tool definitions in ``tools`` whose names are not in ``names``."""
     return tuple(tool for tool in tools if function_of(tool)["name"] not in names)
 
 

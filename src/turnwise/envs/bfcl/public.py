@@ -35,9 +35,9 @@ SEEN_SHARE = 20  # number of dialogues in the split seen; they are drawn from th
 class PublicTasks:
     """Provides the public multi-turn tasks of BFCL v4 for each split.
 
-    All variants of a dialogue are in the same split, because training on one variant would reveal the others. Of the
-    dialogues, 80 % are in ``train``. The split ``unseen`` has the 10 % that combine two APIs which no training task
-    combines. The split ``seen`` has another 10 %, drawn at random from the rest.
+    All variants of a dialogue are in the same split, because training on one variant would reveal the others. The
+    split ``train`` has 80 % of the dialogues. The split ``unseen`` has the 10 % that combine two APIs which no training
+    task combines. The split ``seen`` has another 10 %, drawn at random from the rest.
 
     Raises:
         ValueError: ``subsets`` is empty or holds an unknown subset.

@@ -17,7 +17,7 @@ from turnwise.types import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of things that generated tasks use. Training names and held-out names have no name in common."""
+    """The names of things that generated tasks use. No name is both a training name and a held-out name."""
 
     folders: tuple[str, ...]
     files: tuple[str, ...]

@@ -124,7 +124,7 @@ def read_cases(path: Path) -> Cases:
     except OSError as error:
         raise InputError(f"{path}: the file cannot be read ({error.strerror}); correct the path") from error
     except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{path}: {error}; correct the file") from error
     try:
         if not isinstance(raw, list) or not raw:
             raise InputError(f"{path}: the file must be a list of cases, with at least one; see docs/environments.md")

@@ -162,7 +162,7 @@ def mistake(
     twin = world.fork()
     answer = twin.call(made)
     harmless = twin.same_place(world)
-    # a call that gets the same answer as the correct call would is no mistake
+    # a call is not a mistake if the correct call would get the same answer
     return made if harmless and answer != twin.call(due) else None
 
 

@@ -90,8 +90,8 @@ WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable"
 """Type of receptacle -> its weight, which is the relative probability that an object that fits into the receptacle lies
 there. Types that are not listed have the weight 1.
 
-The room generator draws the places of objects with these weights. The scripted expert draws with the same weights in
-which order it searches the receptacles.
+The room generator draws the receptacle of each object with these weights. The scripted expert draws the order in which
+it searches the receptacles with the same weights.
 """
 
 ROOMS: dict[str, dict[str, tuple[int, int]]] = {

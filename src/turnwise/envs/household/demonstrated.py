@@ -15,7 +15,7 @@ of two mugs is taken, or which of two places that may hold a mug is searched fir
 
 The verifier does not ask whether the expert's action was good. If the expert's action does nothing ("Nothing
 happens."), there is no effect to compare with. In such a turn no action is accepted, not even the expert's action. The
-paper, too, leaves expert turns whose call ends in an error out of the turns that it may train on.
+paper, too, does not train on expert turns whose call ends in an error.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return session
 
     def remaining(self, session: HouseholdSession) -> int:
-        """Returns the length of the shortest plan from the session's state to the goal, in actions; 0 if it is reached.
+        """Returns the length of the shortest plan from the session's state to the goal, in actions; 0 at the goal.
 
         The plan may use the places of all objects, even of those that the policy has not seen.
         """

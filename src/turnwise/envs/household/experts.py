@@ -192,7 +192,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
 
 
 def options(session: HouseholdSession) -> list[Command]:
-    """Returns the commands that a plan may use and that have an effect now. The walks are at the end of the list."""
+    """Returns the commands that a plan may use and that have an effect now. Walks (``GO``) are last in the list."""
     world, state = session.world, session.state
     commands = [c for c in world.nearby[state.at] if c[0] in _PLANNED and state.admits(world, c)]
     return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

@@ -1,8 +1,8 @@
 """Computes the exact number of actions of the shortest plan that reaches the goal of a household task.
 
-The plan is not searched for. Its length is a minimum over the objects, their places and their destinations, because a
-plan has only a few forms. With empty hands, the agent walks to a target object, opens the receptacle if needed and
-takes the object. It treats the object (cleans, heats or cools it) if the goal requires that. It walks to a destination,
+A plan has only a few forms, so its length is computed without a search, as a minimum over the objects, their places and
+their destinations. With empty hands, the agent walks to a target object, opens the receptacle if needed and takes the
+object. It treats the object (cleans, heats or cools it) if the goal requires that. It walks to a destination,
 opens it if needed and puts the object down. It repeats this for a second target. With an object in its hands, the agent
 treats and delivers this object if it is a target. Otherwise it puts the object down somewhere on the way and continues
 with empty hands. Tests compare the result with a breadth-first search.

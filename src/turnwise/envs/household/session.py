@@ -71,8 +71,8 @@ class HouseholdSession:
         """Returns whether the action shows the inside of a new receptacle, or walks to a new receptacle that is closed.
 
         A receptacle is new if the policy has not looked into it yet. If the policy already stands before a new, closed
-        receptacle, a walk to another closed receptacle does not count. It should open the receptacle before which it
-        stands.
+        receptacle, a walk to another closed receptacle does not count, because the policy should first open the
+        receptacle before which it stands.
         """
         world, state = self.world, self.state
         command = world.commands.get(action.strip())

@@ -187,7 +187,7 @@ class State:
         return any((self.contents[r] & ready).bit_count() >= world.wanted for r in bits(world.destinations))
 
     def describe(self, world: World, command: Command) -> str:
-        """Returns the observation that ``command`` gives. This state must be the one after the command was applied."""
+        """Returns the observation of ``command``, which must already have been applied to this state."""
         op, o, r = command
         if op in (GO, OPEN, LOOK_INTO):
             seen = world.contents(r, self.contents[r], bool(self.opened >> r & 1))

@@ -1,6 +1,6 @@
 """The functional verifier ``oracle`` of ``env=household`` (PivotRL, arXiv:2603.21383).
 
-It accepts actions that are as good as those of an expert. It is not enough that an action does no harm: when such
+It accepts actions that are as good as those of an expert. It is not enough that an action does no harm: when harmless
 actions were rewarded, walking back and forth was as good as searching. So every accepted action makes progress in one
 of the following two ways, and the policy gains nothing by repeating actions:
 

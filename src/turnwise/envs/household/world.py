@@ -48,7 +48,8 @@ from turnwise.envs.household.rooms import TYPES, listing
 ) = range(15)
 
 Command = tuple[int, int, int]
-"""A command as three numbers: operation, object, receptacle. The number of a part that the command does not have is 0.
+"""A command as three numbers: operation, object, receptacle. For a command without object or receptacle, that number
+is 0.
 
 The third number of SLICE is the number of the knife.
 """
@@ -109,7 +110,7 @@ class World:
         data: the task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
 
     Raises:
-        ValueError: the data contains a type, a place or a goal that the household world does not have.
+        ValueError: the data contains an unknown type of receptacle or goal, or an object in an unknown receptacle.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -164,7 +165,7 @@ class World:
         self.commands = self._commands()
         self.texts = {command: text for text, command in self.commands.items()}
         anywhere = [c for c in self.commands.values() if c[0] in _ANYWHERE]
-        self.nearby = [  # number of a receptacle (the last entry: in front of none) -> commands possible there
+        self.nearby = [  # receptacle number -> commands possible there; the last entry is for the middle of the room
             [c for c in self.commands.values() if c[0] not in _ANYWHERE and c[2] == r] + anywhere
             for r in range(len(self.receptacles))
         ]

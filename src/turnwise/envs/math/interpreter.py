@@ -100,7 +100,7 @@ class Interpreter:
             try:
                 self._sandbox = open_sandbox(self.backend, self.limits, self.python)
             except NoSandboxError as error:
-                raise NoSandboxError(f"{error}. To play without the Python tool, set env.python=false") from None
+                raise NoSandboxError(f"{error}. To run without the Python tool, set env.python=false") from None
         return self._sandbox
 
     def __getstate__(self) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def _answer(record: Mapping[str, Any]) -> str | None:
         if isinstance(value, list):
             value = ", ".join(map(str, value))
         if isinstance(value, float) and value.is_integer():
-            value = int(value)  # in files with columns, 204 may have become 204.0
+            value = int(value)  # a file with typed columns may store 204 as 204.0
         if value is not None and not isinstance(value, bool | dict) and str(value).strip():
             return cleaned(str(value)).strip()
     solution = record.get("solution")

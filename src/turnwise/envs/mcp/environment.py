@@ -54,8 +54,8 @@ class McpEnv(ReplayedEnv):
     Args:
         file: a file of tasks as JSON lines (``mcp/problem.py``). None means generated tasks for the shipped example
             server.
-        servers: name of a server -> its settings, such as its command or address (``mcp/servers.py``). None leaves the
-            server out.
+        servers: name of a server -> its settings, such as its command or address (``mcp/servers.py``). A server whose
+            settings are None is not used.
         horizon: maximum number of turns of an episode.
         format: the format in which the policy writes tool calls.
         system: the system message to the policy.
@@ -91,7 +91,7 @@ class McpEnv(ReplayedEnv):
             raise ValueError(f"timeout is {timeout} s; it must be above 0")
         named = {name: server_of(name, given) for name, given in servers.items() if given is not None}
         if not named:
-            raise ValueError("servers: no server is left; add one as +env.servers.mine.command=[python,server.py]")
+            raise ValueError("servers: give at least one, such as +env.servers.mine.command=[python,server.py]")
         if together is not None and together < 1:
             raise ValueError(f"together: must be at least 1, got {together}")
         self.together = together

@@ -2,8 +2,8 @@
 
 ``python -m turnwise.envs.mcp.example_server`` runs the server over stdio.
 
-The server has tools for the policy. It also shows two other tools that a server for ``env=mcp`` may offer: ``empty``
-resets the server, and ``contents`` lets a task check the final state.
+The server has tools for the policy. It also has examples of two other tools that a server for ``env=mcp`` may offer:
+``empty`` resets the server, and ``contents`` lets a task check the final state.
 """
 
 from __future__ import annotations

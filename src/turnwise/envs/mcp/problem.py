@@ -114,7 +114,7 @@ def problem_of(data: Mapping[str, Any], where: str) -> Problem:
     """Returns the problem that a task's data describes.
 
     Raises:
-        InputError: a field is missing, unknown or of another type, neither ``answer`` nor ``check`` is given, or an
+        InputError: a field is missing, unknown or of the wrong type, neither ``answer`` nor ``check`` is given, or an
             answer contains no word or number.
     """
     try:

@@ -36,7 +36,7 @@ def server_of(name: str, given: Mapping[str, Any]) -> Server:
     """Checks the settings of a server that the configuration gives, and returns them as a ``Server``.
 
     Raises:
-        ValueError: a key is unknown or has a value of another type, or both or neither of command and url are given.
+        ValueError: a key is unknown or its value has the wrong type, or both or neither of command and url are given.
     """
     known = [field.name for field in fields(Server)]
     if unknown := [str(key) for key in given if key not in known]:

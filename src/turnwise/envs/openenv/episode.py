@@ -55,8 +55,8 @@ class OpenenvEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows to the policy. The list is empty if the environment's first
-        message explains the format of actions in words instead.
+        """Returns the tools that the chat template shows to the policy. There are none if ``field`` is given, or if the
+        system message describes the tool instead.
         """
         return self._tools if templated(self.form) else ()
 

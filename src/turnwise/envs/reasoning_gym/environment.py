@@ -28,7 +28,7 @@ _SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of al
 
 
 class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
-    """An environment that asks questions of several data sets in rotation. It implements
+    """An environment that asks questions from several data sets in turn. It implements
     ``turnwise.envs.environment.Environment``.
 
     A hash of a question's text decides its split, so no question occurs in two splits, whatever the seeds are.
@@ -86,7 +86,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return [next(streams[place % len(streams)]) for place in range(count)]
 
     def _new(self, dataset: Dataset, split: str, seed: int) -> Iterator[Task]:
-        """Yields tasks of a split. Each task has another question of the data set.
+        """Yields tasks of a split. Each task asks a different question of the data set.
 
         Raises:
             InputError: no further question of the split was found in the data set.
@@ -105,8 +105,8 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
             data = {"dataset": dataset.name, "settings": dataset.settings, "number": number, "question": question}
             yield Task(NAME, f"{split}/{dataset.name}/{number}", split, data, dataset.name)
         raise InputError(
-            f"env.tasks.{dataset.name}: only {len(seen)} questions of the split {split} were found at these settings; lower "
-            "data.trajectories, states.count or eval.tasks, or choose harder settings"
+            f"env.tasks.{dataset.name}: only {len(seen)} questions of the split {split} were found at these settings; "
+            "lower data.trajectories, states.count or eval.tasks, or choose harder settings"
         )
 
     def begin(self, task: Task) -> ReasoningSession:

@@ -140,7 +140,8 @@ class Dataset:
     def _at(self, level: Any, key: str) -> Any:
         """Returns the data set's configuration at a level of its curriculum.
 
-        A curriculum has several attributes. An attribute that does not have this level is set to its last level.
+        A curriculum has several attributes, each with its own levels. If an attribute has too few levels, its last
+        level is used.
         """
         if self.name not in package().CURRICULA:
             raise InputError(

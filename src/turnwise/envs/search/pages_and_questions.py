@@ -30,8 +30,8 @@ class Pages:
 
     Two pages with the same title are merged into one page with the sentences of both.
 
-    In all texts, ``records.cleaned`` replaces control characters by blanks, and it breaks up the markers of chats and
-    calls.
+    The constructor cleans all texts with ``records.cleaned``: control characters become blanks, and markers of chats
+    and calls, such as ``<tool_call>``, are broken up.
 
     Raises:
         ValueError: there are no pages.

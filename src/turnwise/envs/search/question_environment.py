@@ -86,8 +86,8 @@ class QuestionEnv(ToolEnv[Q]):
     Attributes:
         opens: whether the policy can open pages. If so, the environment needs the pages themselves, not only a
             retriever.
-        evidence: a word for error messages. It says what a question file has to name so that the scripted experts can
-            act.
+        evidence: what a question file has to name so that the scripted experts can act, such as ``pages``. Error
+            messages use this word.
 
     Raises:
         ValueError: a number is out of range, or there are no pages.
@@ -135,5 +135,5 @@ class QuestionEnv(ToolEnv[Q]):
 
 
 def malformed(session: QuestionSession, action: str, short: str) -> str:
-    """Returns a reply that is not a valid call: ``action`` without its closing tag, or ``short`` in the short form."""
+    """Returns a reply that is not a valid call: ``action`` without its closing tag, or ``short`` for short calls."""
     return action.replace("</tool_call>", "").strip() if isinstance(session.calls, Hermes) else short

@@ -35,7 +35,7 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s logs every index t
 
 
 class Retriever(Protocol):
-    """A function that finds the pages that fit a query best. The best page comes first. It may find no page."""
+    """A function that finds the pages that fit a query best. It returns the best page first, and may find none."""
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
         """Returns at most ``k`` pages for the query. Raises ``EnvironmentFault`` if the search itself fails."""

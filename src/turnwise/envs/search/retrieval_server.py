@@ -50,10 +50,10 @@ class Limits:
         part: number of queries that are searched together, which bounds the memory of their scores.
         connections: maximum number of open connections. If there are more, those without a complete request are closed
             first.
-        waiting: maximum number of requests that are searched or wait for a search; further ones get status 503.
+        waiting: maximum number of requests whose search runs or has to wait; further requests get status 503.
         arrive: seconds within which a request must have arrived completely.
-        search: seconds that a request may take for waiting and searching together. The limit is checked between the
-            parts of a search.
+        search: seconds that a request may take for waiting and searching together. Then it gets status 503; only the
+            part that is being searched still runs to its end.
         open: seconds that a connection may stay open.
     """
 
@@ -171,8 +171,8 @@ async def _search(
 ) -> list[list[tuple[Page, float]]]:
     """Searches for all queries of a request and returns the pages found for each query.
 
-    The queries are searched in parts. Other requests get their turn between the parts, and a slow search can be ended
-    there.
+    The queries are searched in parts. Other requests get their turn between the parts. If the search takes too long,
+    the remaining parts are not searched.
     """
     found: list[list[tuple[Page, float]]] = []
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A relation that each thing of some kind has to another thing or to a number, such as a town to its mayor.
+    """A relation that each thing of some kind has to another thing or to a number; for example, a town has a mayor.
 
     In the texts, ``{x}`` stands for the thing, and ``{y}`` for the other thing or the number. ``target`` is the kind of
     the other thing, or the range of the whole number.

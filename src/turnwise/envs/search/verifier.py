@@ -12,8 +12,8 @@ pages that an action shows decide this, not the words of the action:
   an answer that is only partly right.
 
 Every accepted search shows a part of the evidence for the first time, so the policy gains nothing by repeating
-searches. If a question file does not name the pages of the evidence, a search is accepted if it shows the first page
-that the expert's search would show and that was not shown before.
+searches. If a question file does not name the pages of the evidence, a search is accepted if it shows the first new
+page of the expert's search, that is, the first page in its results that was not shown before.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "actio
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A task of tau2-bench and the state to which the calls that solve it lead. A ``Reference`` is never changed.
+    """A task of tau2-bench, and the state that its solution's calls lead to. A ``Reference`` is never changed.
 
     Attributes:
         problem: the content of the task.

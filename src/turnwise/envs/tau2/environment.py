@@ -70,7 +70,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         if user not in ("scripted", "endpoint"):
             raise ValueError(f"user: must be scripted or endpoint, got {user!r}")
         if user == "endpoint" and endpoint is None:
-            raise ValueError("user: the value endpoint needs the settings of env.endpoint, but env.endpoint is null")
+            raise ValueError("user: endpoint needs a model, but env.endpoint is null; set it, or set env.user=scripted")
         if kept < 1:
             raise ValueError(f"kept must be at least 1, got {kept}")
         if mistakes is not None and mistakes.early:

@@ -129,8 +129,8 @@ def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> di
 def _place(path: str, files: Mapping[str, str], rng: random.Random) -> tuple[str | None, str]:
     """Draws how the request refers to the file at ``path``. Returns a pair (word, description).
 
-    The description is the text that stands in the request. It is either the file's path, and then the word is None. Or
-    it is ``the file with WORD``, where WORD occurs only in this file, so that the policy can search for it.
+    The request names the file by the description. This is either the file's path (then the word is None), or ``the file
+    with WORD``, where WORD occurs only in this file, so that the policy can search for it.
     """
     word = _mark(path, files)
     if word is None or rng.random() < 0.4:

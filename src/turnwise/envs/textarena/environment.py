@@ -28,8 +28,8 @@ SAMPLES: Mapping[str, str] = {
     "Minesweeper": "[0_0] [3_4] [2_1] [4_2]",
     "Sudoku": "[1_1_5] [2_3_7] [9_9_1] [5_4_2]",
 }
-"""Name of a game without an expert -> moves with which forks are tested at start-up (``ReplayedEnv.trial``). An
-underscore in a move stands for a space.
+"""Name of a game without an expert -> moves that the test at start-up plays (``ReplayedEnv.unforkable``). An underscore
+in a move stands for a space.
 """
 UNLIMITED = 100  # maximum number of turns in a game that itself sets no limit
 _SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of all games to each entry
@@ -71,7 +71,7 @@ class ClumsyExpert(Clumsy[GameSession], GoodExpert):
         return None if session.warned else self.best(session).strip("[]")
 
 
-# Both base classes declare ``begin``. The one of ReplayedEnv is used, because this class is listed first.
+# Both base classes declare ``begin``. The one of ReplayedEnv is used, because ReplayedEnv is listed first.
 class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
     """An environment in which the policy plays one game on many boards. It implements
     ``turnwise.envs.environment.Environment``.
@@ -155,7 +155,7 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
     def accepts(self, session: GameSession, action: str, expert: str) -> bool:
         """Returns whether the action is one of the solver's good moves or wins the game at once.
 
-        If the game has no solver, the action must equal the expert's action. If it has one, invalid moves are never
+        If the game has no solver, the action must equal the expert's action. With a solver, invalid moves are never
         accepted: a first invalid move costs a turn, and a second one in a row ends the game.
         """
         if _base(session.task) not in SOLVERS:
@@ -173,7 +173,7 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
 
 
 def check_game(name: str) -> str:
-    """Returns ``name``, the id of a game, unchanged if the game can be played.
+    """Checks that the game with the id ``name`` can be played, and returns ``name``.
 
     Raises:
         MissingTextArenaError: the package is not installed.

@@ -19,7 +19,7 @@ from turnwise.errors import InputError
 from turnwise.types import Message
 
 INSTALL = "`make textarena` installs it (pip install --no-deps -r requirements-textarena.txt)"
-LONGEST = 2_000  # maximum length of an action in characters; the game does not get the rest of a longer action
+LONGEST = 2_000  # maximum length of an action in characters; a longer action is cut off before the game gets it
 
 
 class MissingTextArenaError(InputError):

@@ -1,6 +1,6 @@
 """Solves four games of textarena.
 
-From the texts of an episode, a solver computes the best moves, and other legal moves that gain nothing.
+A solver reads the texts of an episode and computes the best moves, and other legal moves, which gain nothing.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _hanoi(towers: Towers) -> dict[str, Towers]:
 class Mastermind:
     """Solves the game Mastermind: finds the secret code by elimination.
 
-    A guess is a good move if it agrees with all answers of the game so far.
+    A guess is a good move if it could be the secret code, given all answers of the game so far.
     """
 
     def read(self, action: str) -> str | None:

@@ -119,5 +119,5 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    """Returns a text of the row's prompt, question and answer. Two rows of the same task have the same text."""
+    """Returns the row's prompt, question and answer as one text. Equal texts mean that two rows are the same task."""
     return json.dumps([row.get("prompt"), row.get("question"), row.get("answer")], sort_keys=True, default=str)

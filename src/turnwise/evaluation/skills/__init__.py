@@ -33,14 +33,14 @@ def items(skill: str, split: Split, count: int, seed: int = 0) -> list[Item]:
         ValueError: the skill or split is unknown, or too few different items were found.
     """
     if skill not in SKILLS:
-        raise ValueError(f"unknown skill {skill!r}; there are {', '.join(SKILLS)}")
+        raise ValueError(f"unknown skill {skill!r}; the skills are {', '.join(SKILLS)}")
     found: dict[str, Item] = {}
     for item in islice(stream(SKILLS[skill], split, seed), 20 * count + 1000):
         if len(found) == count:
             break
         found.setdefault(item.prompt, item)
     if len(found) < count:
-        raise ValueError(f"skill {skill} gave only {len(found)} different {split} items, {count} asked for")
+        raise ValueError(f"only {len(found)} different {split} items of {skill} were found; ask for fewer than {count}")
     return list(found.values())
 
 

@@ -38,7 +38,7 @@ def draw(rng: Random) -> Item:
     relation, argument, right, wrong = question(rng)
     asked = {"kind": f"is of kind {argument}", "opposite": f"is the opposite of {argument}"}
     listed, letter = options(rng, right, wrong)
-    key = f"{relation} {argument} {right} {sorted(wrong)}"  # a new order of options makes no new item
+    key = f"{relation} {argument} {right} {sorted(wrong)}"  # the same options in another order are the same item
     return Item("choice", f"Which {asked.get(relation, f'is the {relation}')}? {listed}", letter, key=key)
 
 

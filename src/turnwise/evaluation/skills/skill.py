@@ -44,7 +44,7 @@ class Skill:
     """A toy skill. ``draw`` makes one random item of any split, and ``score`` grades an answer in [0, 1]."""
 
     name: str
-    mirrors: str  # the benchmark in PivotRL's out-of-domain table that the skill stands for
+    mirrors: str  # the benchmark in PivotRL's out-of-domain table that this skill replaces
     draw: Callable[[Random], Item]
     score: Callable[[str, Item], float]
 

@@ -1,5 +1,6 @@
-"""Counts the groups that a gate cuts and the correct cuts among them. A cut is correct if all rewards of the group are
-equal. The precision of the gate, the fraction of correct cuts, is compared with that of cutting random groups.
+"""Counts the groups of rollouts that a gate cuts (stops early), and how many of these cuts are correct. A cut is
+correct if all rewards of the group are equal. The fraction of correct cuts, the precision of the gate, is compared with
+the precision of cutting random groups.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import numpy as np
 
 Label = Literal["all_fail", "mixed", "all_succeed"]
 LABELS: tuple[Label, ...] = ("all_succeed", "mixed", "all_fail")
-# name of a baseline signal that uses only the rewards of finished rollouts; tables show it beside the signals of the
-# gate
+# name of a baseline signal, computed only from the rewards of finished rollouts; tables compare it with the signals
+# that gates use
 KNOWN = "rewards_known"
 TOLERANCE = 1e-6  # rewards with at most this std count as equal, as in turnwise.algo.advantages.group
 
@@ -82,8 +82,8 @@ class Buffer:
 
 
 def label_of(rewards: Sequence[float]) -> Label:
-    """Returns ``mixed`` if the rewards differ. If they are equal, returns ``all_succeed`` if they are above 0, else
-    ``all_fail``.
+    """Returns ``mixed`` if the rewards differ, ``all_succeed`` if they are equal and above 0, and ``all_fail`` if they
+    are equal and not above 0.
     """
     if float(np.std(rewards)) > TOLERANCE:
         return "mixed"

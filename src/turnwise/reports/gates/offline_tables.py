@@ -56,7 +56,7 @@ def _row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> 
 
 
 def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
-    """Returns percentages that decide how much a gate can save if it decides at step ``k``.
+    """Returns four percentages that tell how much a gate can save if it decides at step ``k``.
 
     ``zero_variance_pct`` is the percentage of groups whose rewards are all equal. ``below_pct`` is the percentage of
     groups with d_K (the mean edit distance between the first K actions of the rollouts) below the threshold, as the
@@ -101,8 +101,8 @@ def rank_rows(
     """Returns, for each signal, a row with the statistics of :func:`rank_statistics` and the two-sided p-value of rho.
     All signals use the same bootstrap resamples of the groups.
 
-    ``over`` is (name, statistic, signal). For ``("over_tau", "rho", TERMINATION)``, each row also has ``over_tau``,
-    which is its rho minus the rho of the signal ``TERMINATION``.
+    ``over`` is (key, statistic, signal). It adds a value to each row under this key: the statistic of the row's signal
+    minus the statistic of the given signal. An example is ``("over_tau", "rho", TERMINATION)``.
     """
     names, (beside, which, other) = list(signals), over
     which_of = ("rho", "auroc").index(which)

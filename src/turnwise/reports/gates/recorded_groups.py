@@ -39,7 +39,7 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
     found = []
     for path in paths:
         if not path.exists():
-            raise InputError(f"{path}: this file does not exist")
+            raise InputError(f"{path}: this file does not exist; give a run's rollouts/train.jsonl")
         for place, row in checked_lines(path):
             with _recorded(place):
                 group = _paths(row)
@@ -49,7 +49,10 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
                 found.append((place, row, *group))
     if not found:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "the file is empty"
-        raise InputError(f"{', '.join(map(str, paths))}: no recorded group can be used ({reasons})")
+        raise InputError(
+            f"{', '.join(map(str, paths))}: no recorded group can be used ({reasons}); a usable group has at least two "
+            "rollouts with rewards, branches only at its root, and was not stopped by a gate"
+        )
     longest = max(len(rollout) for _, _, rollouts, _ in found for rollout in rollouts)
     horizon = horizon or longest
     if longest > horizon:

@@ -14,7 +14,7 @@ from turnwise.reports.gates.groups import LABELS, Buffer, Group
 FEATURES = "hybrid_gate_features.csv"  # one row per (task, K) with the signals, label and reward variance of a group
 WALLCLOCK = "wallclock_ab.csv"  # tier 1, one row per (task, baseline or gated)
 TRAINING = ("mechanism_baseline_per_iter.csv", "mechanism_gated_per_iter.csv")  # tier 3, one row per (seed, iteration)
-GROUP_SIZE, HORIZON = 8, 30  # numbers of the released buffer that stand only in the paper (section 3.1)
+GROUP_SIZE, HORIZON = 8, 30  # known from the paper alone (section 3.1); the horizon is in turns
 
 Row = Mapping[str, str]
 

@@ -108,7 +108,8 @@ def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None
     baseline, gated = (_by_seed(path) for path in paths)
     if set(baseline) != set(gated):
         raise InputError(
-            f"{paths[1]}: the seeds {sorted(gated)} differ from those of {paths[0].name}, {sorted(baseline)}"
+            f"{paths[1]}: the seeds {sorted(gated)} differ from the seeds {sorted(baseline)} of {paths[0].name}; "
+            "download the authors' files again"
         )
     seeds = sorted(baseline)
     seconds = [np.array([arm[s]["iter_secs"].sum() for s in seeds]) for arm in (baseline, gated)]

@@ -35,12 +35,12 @@ class Sections(Mapping[str, Any]):
 
 
 class KeptSections(Mapping[str, Any]):
-    """A mapping from the name of a section to its content, for the report that ``read`` returns. Computed sections are
-    cached in a file, each with all its parts.
+    """The report that ``read`` returns, as a mapping from the name of a section to its content. A computed section is
+    cached in a file as a whole, with all its subsections.
 
     Args:
-        read: function that reads the data and returns its report. If no section is cached, it is called at once, so
-            that it refuses data that cannot be used. Otherwise it is called when a section is not in the cache.
+        read: function that reads the data and returns its report. If the cache is empty, ``read`` is called at once, so
+            that unusable data raise an error early. Otherwise it is called when a section is missing in the cache.
         kept: the cache, a mapping from the name of a section to its content.
     """
 

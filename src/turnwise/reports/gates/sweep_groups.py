@@ -90,7 +90,7 @@ def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
     """Returns one gate report for each row with finished runs. The runs of a row are read from the first folder of
     ``places`` that has a run of the row.
 
-    A row from whose policy another row starts is left out, because it may record demonstrations instead of groups.
+    A row is left out if another row starts from its policy, because it may record demonstrations instead of groups.
     """
     found: dict[str, tuple[Path, Path]] = {}
     starts = {made.begins(asked.scale) for made in asked.sweep.rows.values()}
@@ -153,9 +153,8 @@ def _state(arms: Iterable[Path], settings: Settings) -> str:
 
 
 def asked_of(gated: Path) -> dict[str, Any]:
-    """Returns those of the settings ``k`` and ``threshold`` that differ between the gate of the runs below ``gated``
-    and the gate of the paper, with the values of the runs. The result is empty if the runs' gate is not a
-    ``Divergence`` gate.
+    """Returns the settings ``k`` and ``threshold`` of the gate in the runs below ``gated``. A setting that has the same
+    value as the gate of the paper is left out. The result is empty if the runs' gate is not a ``Divergence`` gate.
     """
     for run in finished([gated]):
         path = run / "config.yaml"

@@ -110,8 +110,8 @@ def _saved(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.ndarray:
 
 
 def kept_norm(cut: np.ndarray, energies: np.ndarray) -> np.ndarray:
-    """Returns 100 ||A_kept|| / ||A_all||, the L2 norm of the advantages of the groups that are not cut in percent of
-    the norm over all groups, or 100 if all advantages are 0.
+    """Returns 100 ||A_kept|| / ||A_all||: the L2 norm of the advantages in the groups that are not cut, in percent of
+    the L2 norm of the advantages in all groups. If all advantages are 0, the result is 100.
     """
     total = energies.sum(-1)
     return np.asarray(

@@ -59,13 +59,14 @@ def precision_floor(loss: float, useful: int, cut: int) -> float:
     C.5 of Selective Rollout). Groups are useful if their rewards differ. ``useful`` is the number of useful groups, and
     ``cut`` the number of cut groups.
 
-    The condition (1 - p) cut / useful <= loss means p >= 1 - loss * useful / cut. The result is 0 if any precision is enough.
+    The condition (1 - p) cut / useful <= loss means p >= 1 - loss * useful / cut. The result is 0 if any precision is
+    enough.
 
     Raises:
         ValueError: ``loss`` is not in [0, 1], or a count is negative.
     """
     if not 0 <= loss <= 1 or useful < 0 or cut < 0:
-        raise ValueError(f"precision_floor needs a share and two counts, got {loss}, {useful} and {cut}")
+        raise ValueError(f"loss must be in [0, 1], useful and cut at least 0, got {loss}, {useful} and {cut}")
     return max(0.0, 1 - loss * useful / cut) if cut else 0.0
 
 

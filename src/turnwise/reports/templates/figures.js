@@ -1,5 +1,5 @@
 "use strict";
-// Figures that answer and tables that sort. Everything shown is read from the page; without this script the page reads the same.
+// Shows the text of a data point when it is selected, and sorts tables. Without this script the page has the same content.
 
 function make(tag, className, text) {
   const node = document.createElement(tag);
@@ -8,7 +8,7 @@ function make(tag, className, text) {
   return node;
 }
 
-// -- figures: what a mark stands for, under the mouse, the finger and the keyboard ---------------------------------------
+// -- figures: the text of a data point (mark), selected by mouse, touch or keyboard ---------------------------------------
 
 const hidden = (node) => node.classList.contains("off");
 
@@ -17,16 +17,16 @@ function answer(svg, tip) {
   const marks = [...svg.querySelectorAll(".mark")];
   if (!marks.length) return;
   let on = null;
-  svg.setAttribute("role", "group"); // what is inside an image cannot be reached
+  svg.setAttribute("role", "group"); // screen readers skip elements inside the role img
   for (const mark of marks) {
-    const title = mark.querySelector("title"); // shown here instead
+    const title = mark.querySelector("title"); // the script shows this text itself, instead of the browser
     mark.setAttribute("aria-label", title.textContent);
     mark.setAttribute("role", "img");
-    mark.setAttribute("tabindex", mark === marks[0] ? "0" : "-1"); // one stop a figure; arrows go on from there
+    mark.setAttribute("tabindex", mark === marks[0] ? "0" : "-1"); // Tab reaches one mark of a figure, arrow keys the others
     title.remove();
   }
   const hide = () => {
-    if (!on) return; // the figure's other drawing has the tip
+    if (!on) return; // no mark of this drawing is selected
     on.classList.remove("on");
     on = null;
     tip.hidden = true;
@@ -75,7 +75,7 @@ function answer(svg, tip) {
   });
 }
 
-/** A button for each of several series; pressed: it is drawn. */
+/** Adds a button for each series if there are several. A series is shown while its button is pressed. */
 function legend(figure) {
   const parts = [...figure.querySelectorAll("[data-series]")];
   const names = [...new Set(parts.map((part) => part.dataset.series))];
@@ -105,14 +105,14 @@ function legend(figure) {
   figure.querySelector("figcaption").after(buttons);
 }
 
-// -- tables: sorted by a click or Enter on a head ------------------------------------------------------------------------
+// -- tables: a click or Enter on a header sorts them ------------------------------------------------------------------------
 
 const UNITS = { s: 1, min: 60, h: 3600 };
 const NUMBER = /^(?:[<>] )?\[?([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?)(?: (s|min|h)(?: (\d+) (s|min))?)?(?: %)?(?:$| \+- | of |[,\]]| \[)/;
 
-/** The number that a cell begins with (durations in seconds); null: words, or nothing. */
+/** Returns the number with which a cell begins (a duration in seconds), or null if it begins with no number. */
 function number(text) {
-  const found = /^\d+(, \d+)+$/.test(text) ? null : NUMBER.exec(text); // not a list of seeds
+  const found = /^\d+(, \d+)+$/.test(text) ? null : NUMBER.exec(text); // a list of seeds is not a number
   if (!found) return null;
   return parseFloat(found[1].replaceAll(",", "")) * (UNITS[found[2]] ?? 1) + (found[3] ?? 0) * (UNITS[found[4]] ?? 0);
 }
@@ -147,7 +147,7 @@ function sortable(table) {
 for (const figure of document.querySelectorAll("figure")) {
   const tip = figure.appendChild(make("div", "tip", ""));
   tip.hidden = true;
-  tip.setAttribute("aria-hidden", "true"); // the mark itself says it to a screen reader
+  tip.setAttribute("aria-hidden", "true"); // a screen reader reads the label of the mark instead
   legend(figure);
   figure.querySelectorAll("svg").forEach((svg) => answer(svg, tip));
 }

@@ -1,8 +1,8 @@
 
-// -- a run under way: the page loads itself again, unless somebody is reading what a reload would close -----------------
+// -- a run in progress: the page reloads itself, unless it is hidden, text is selected or a section is open ---------------
 
 const SECONDS = 10;
-const QUIET = 180; // without news, after which the run may have ended
+const QUIET = 180; // seconds without an update, after which the page says that the run may have ended
 const written = Number(document.getElementById("standing").dataset.written);
 const reading = () => document.hidden || document.querySelector("details[open]") || !getSelection().isCollapsed;
 

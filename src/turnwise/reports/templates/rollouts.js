@@ -1,7 +1,7 @@
 "use strict";
-// The browser of a run's recorded trees. What a model wrote reaches the page as text nodes alone.
-const ROW = 52; // px, as .row in rollouts.css
-const [BETWEEN, LEVEL, RADIUS] = [20, 64, 5]; // px of the drawing: leaves apart, turns apart, a node
+// Shows the recorded rollout trees of a run. Text from a model is added as text nodes only, so that it never becomes HTML.
+const ROW = 52; // height of a row in px, as in rollouts.css.jinja (.row)
+const [BETWEEN, LEVEL, RADIUS] = [20, 64, 5]; // px: distance of leaves, distance of turns, radius of a node
 const $ = (id) => document.getElementById(id);
 
 function make(tag, className, text) {
@@ -28,7 +28,7 @@ const number = (value, digits = 2) => (value === null || value === undefined ? "
 const signed = (value) => (value > 0 ? "+" : "") + number(value);
 const sign = (advantage) => (!advantage || Math.abs(advantage) < 1e-6 ? "flat" : advantage > 0 ? "up" : "down");
 
-/** What filters and rows need of a tree, computed once. */
+/** Adds to a tree the values that the filters and the rows of the list use. */
 function known(tree, index) {
   const children = new Map();
   for (const turn of tree.turns) children.set(turn.parent, (children.get(turn.parent) ?? 0) + 1);
@@ -79,7 +79,7 @@ function list() {
   rows();
 }
 
-/** Only the rows in sight are in the document. */
+/** Adds only the visible rows of the list (and a few around them) to the document. */
 function rows() {
   const box = $("list"), from = Math.max(0, Math.floor(box.scrollTop / ROW) - 4);
   const visible = shown.slice(from, from + Math.ceil(box.clientHeight / ROW) + 8);
@@ -141,7 +141,7 @@ function choose(tree) {
   follow();
 }
 
-/** The rewards of the rollouts in the order of the drawing. */
+/** Returns a line with the rewards of the rollouts, in the order of the drawing. */
 function scores(tree) {
   const line = make("p", "small", "Rewards: ");
   const order = [...tree.leaves].sort((a, b) => compare(lineage(tree, a), lineage(tree, b)));
@@ -171,7 +171,7 @@ function looks(all) {
   return frame;
 }
 
-/** Depth to the right, leaves downward; an inner node stands amid its children. */
+/** Draws a tree: depth from left to right, leaves from top to bottom, each inner node at the mean height of its children. */
 function picture(tree) {
   const depth = [], y = new Map();
   tree.turns.forEach((turn, i) => (depth[i] = turn.parent < 0 ? 1 : depth[turn.parent] + 1));
@@ -227,7 +227,7 @@ function pick(place) {
   follow();
 }
 
-/** The chosen rollout turn by turn, the demonstrated action beside its first. */
+/** Shows the selected rollout turn by turn, with the demonstrated action beside its first turn. */
 function follow() {
   const at = chosen.order[leaf], path = lineage(chosen, at), place = chosen.leaves.indexOf(at), onPath = new Set(path.map(String));
   for (const node of $("drawing").querySelectorAll("[data-turn]")) {

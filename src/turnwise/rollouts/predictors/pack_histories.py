@@ -28,20 +28,20 @@ class Histories:
     ids_BS: Tensor
     position_BS: Tensor
     end_BS: Tensor
-    last_Q: Tensor  # place of each history's last token in the row
+    last_Q: Tensor  # index of each history's last token in the row
     places: list[Place]  # the names of the Q histories
 
 
 @dataclass(slots=True)
 class _Spine:
     ids: list[int]
-    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the places of their last tokens
+    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the indices of their last tokens
 
 
 @dataclass(slots=True)
 class _Row:
     trie: Trie = field(default_factory=Trie)
-    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the nodes of their last tokens
+    lasts: list[tuple[Place, int]] = field(default_factory=list)  # histories, and the trie nodes of their last tokens
 
 
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:

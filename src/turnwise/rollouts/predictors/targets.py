@@ -43,7 +43,7 @@ def targets(tree: RolloutTree, success: Sequence[float]) -> dict[int, Target]:
 
 
 def success_of(tree: RolloutTree, rewards: Rewards, reward_max: float = 1.0) -> list[float]:
-    """Returns the total reward of each leaf divided by ``reward_max``. The value is NaN if the environment failed.
+    """Returns the total reward of each leaf divided by ``reward_max``. It is NaN for a leaf whose environment failed.
 
     Raises:
         ValueError: a value is outside [0, 1]. The predictor cannot learn it, because it predicts a probability.

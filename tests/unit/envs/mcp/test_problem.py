@@ -108,7 +108,7 @@ def test_settings_of_a_server_that_cannot_be_used_are_told(given: dict[str, Any]
 
 
 def test_without_servers_there_is_no_environment() -> None:
-    with pytest.raises(ValueError, match="no server is left"):
+    with pytest.raises(ValueError, match="servers: give at least one"):
         McpEnv({"boxes": None})
 
 

@@ -38,7 +38,7 @@ def test_the_floor_of_the_appendix() -> None:
     assert precision_floor(0.10, 61, 21) == pytest.approx(0.71, abs=0.005)
     assert precision_floor(0.5, 61, 21) == 0
     assert precision_floor(0.1, 0, 5) == 1
-    with pytest.raises(ValueError, match="a share and two counts"):
+    with pytest.raises(ValueError, match=r"loss must be in \[0, 1\], useful and cut at least 0"):
         precision_floor(1.5, 1, 1)
 
 
