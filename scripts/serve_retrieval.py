@@ -28,8 +28,8 @@ from turnwise.endpoints import is_local, key_from
 from turnwise.envs.search.encyclopaedia import Encyclopaedia
 from turnwise.envs.search.pages_and_questions import Page
 from turnwise.envs.search.public import read_pages
-from turnwise.envs.search.retrieval import KEY
 from turnwise.envs.search.retrieval_server import make_app, serving
+from turnwise.envs.search.retrievers import KEY
 from turnwise.errors import InputError
 
 CHUNK = 1 << 20  # number of pages that are scored at once

@@ -48,7 +48,7 @@ from turnwise.envs.household import HouseholdEnv
 from turnwise.envs.math.public import read_problems
 from turnwise.envs.search import SearchEnv
 from turnwise.envs.search.public import read_pages, read_questions
-from turnwise.envs.search.retrieval import pages_of
+from turnwise.envs.search.retrievers import pages_of
 from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import read_sweep
 from turnwise.judges.client import ChatClient, ChatFault

@@ -13,7 +13,7 @@ import pytest
 
 from turnwise.engines.vllm.connection import Connection, parsed
 from turnwise.engines.vllm.faults import Fault
-from turnwise.envs.search.retrieval import KEY, Served
+from turnwise.envs.search.retrievers import KEY, Served
 from turnwise.judges.client import ChatClient, ChatFault
 
 SECRET = "k-7Q2m_left.right+9"

@@ -116,7 +116,7 @@ class Panel:
     title: str = ""
 
     def ends(self, labels: Mapping[str, str], unit: str) -> str:
-        """Returns a text with the last value of each line, the highest value first."""
+        """Returns a text that lists the last value of each curve of the plot, in descending order."""
         ends = sorted(self.bands.items(), key=lambda end: -end[1].mean[-1])
         return "; ".join(
             f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} {unit}" for name, end in ends

@@ -195,7 +195,7 @@ def _difference(model: Any) -> Difference | None:
 
 
 def _head_difference(model: Any) -> Difference | None:
-    """Compares the log-probs of all tokens after a single token: from the trainer's output head and the model's own."""
+    """Compares the trainer's output head with the model's own: log-probs over the vocabulary after one token."""
     trunk, _ = _tokens(unwrapped(model).config.get_text_config())
     ids = torch.tensor([trunk[:1]], device=next(model.parameters()).device)
     own = _plainly(model, ids).logits[0]

@@ -21,7 +21,8 @@ from omegaconf import DictConfig
 from turnwise.config.schema import ConfigError
 from turnwise.errors import Stopped
 from turnwise.files import PART, no_room
-from turnwise.runs.config_file import RECORD, RESULT, differences, fault_of_result, read_record, write_record
+from turnwise.runs.check_result import RESULT, fault_of_result
+from turnwise.runs.config_file import RECORD, differences, read_record, write_record
 from turnwise.runs.config_hash import config_hash, recorded
 
 logger = logging.getLogger(__name__)

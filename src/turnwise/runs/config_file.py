@@ -1,9 +1,7 @@
-"""Reads, writes and compares the ``config.yaml`` in a run's folder, and checks the folder's ``result.json``."""
+"""Reads, writes and compares the ``config.yaml`` in a run's folder."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,8 @@ from turnwise.config.schema import ConfigError
 from turnwise.files import atomic_write
 from turnwise.runs.config_hash import flat, recorded
 
-RECORD, RESULT = "config.yaml", "result.json"
+RECORD = "config.yaml"
 _MOST = 2**20  # greatest size of config.yaml in bytes; a complete configuration has about ten thousand bytes
-_OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every result (runs/result_file.py)
 _ABSENT = "not set"
 _SHOWN = 30  # greatest number of differences that a message lists
 
@@ -86,21 +83,3 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         if there.get(key, _ABSENT) != here.get(key, _ABSENT)
     ]
     return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
-
-
-def fault_of_result(folder: Path) -> str | None:
-    """Checks ``result.json`` in a run's folder and returns a description of what is wrong with this file.
-
-    Returns None if the file holds a result, and an empty text if there is no such file.
-    """
-    try:
-        path = folder / RESULT
-        if not os.path.lexists(path):
-            return ""
-        if not path.is_file():
-            return "not a regular file"
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        return f"damaged ({type(error).__name__})"
-    missing = _OF_A_RESULT - set(found) if isinstance(found, dict) else _OF_A_RESULT
-    return f"not a result: it lacks {', '.join(sorted(missing))}" if missing else None

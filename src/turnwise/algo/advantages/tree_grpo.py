@@ -66,7 +66,11 @@ class TreeGRPO:
         return spread(tree, advantage)
 
     def _groups(self, tree: RolloutTree, total: dict[int, float]) -> dict[int, list[int]]:
-        """Returns the intra-tree group (a list of leaves) of each leaf that has such a group."""
+        """Returns a map from leaf to its intra-tree group, the leaves with which it is compared.
+
+        These are the leaves below its first turn (``intra=tree``), or below the last turn on its path from which
+        several branches continue. Without such a turn, the leaf is not in the map.
+        """
         below: dict[int, list[int]] = defaultdict(list)
         for leaf in total:
             for turn in tree.path(leaf):

@@ -6,7 +6,7 @@ from turnwise.envs.calls import Calls, tool
 from turnwise.envs.environment import Step
 from turnwise.envs.search.pages_and_questions import Fact, Page, Pages, Question
 from turnwise.envs.search.question_environment import ANSWER, NOTHING, QuestionSession
-from turnwise.envs.search.retrieval import Retriever
+from turnwise.envs.search.retrievers import Retriever
 from turnwise.types import Task
 
 TOOLS = (

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.caches import LastTasks
-from turnwise.envs.dialogues import demonstrated, experts
+from turnwise.envs.dialogues import demonstrated_verifier, experts
 from turnwise.envs.dialogues import verifier as oracle
 from turnwise.envs.dialogues.experts import Mistakes
 from turnwise.envs.dialogues.multi_turn_check import Reference
@@ -60,7 +60,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
             true.
         verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
-            ``dialogues.demonstrated``).
+            ``dialogues.demonstrated_verifier``).
 
     Raises:
         ValueError: a number is below 1, ``muddle`` is not a probability, or the format or verifier is unknown.
@@ -129,4 +129,4 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
     def accepts(self, session: DialogueSession, action: str, expert: str) -> bool:
         if self.verifier == "oracle":
             return oracle.accepts(session, action)
-        return demonstrated.accepts(session, action, expert)
+        return demonstrated_verifier.accepts(session, action, expert)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from turnwise.envs.caches import LastTasks
 from turnwise.envs.environment import Verifier, check_horizon, check_verifier
-from turnwise.envs.household import demonstrated, planner
+from turnwise.envs.household import demonstrated_verifier, planner
 from turnwise.envs.household import verifier as oracle
 from turnwise.envs.household.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.household.rooms import make_task
@@ -24,7 +24,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
         worlds: number of tasks whose rooms (:class:`~turnwise.envs.household.world.World`) are kept in memory.
         verifier: ``oracle`` accepts actions that make progress (``household.verifier``). ``demonstrated`` accepts
-            actions that have the effect of the expert's action (``household.demonstrated``).
+            actions that have the effect of the expert's action (``household.demonstrated_verifier``).
 
     Raises:
         ValueError: the horizon or ``worlds`` is below 1, or the verifier is unknown.
@@ -75,7 +75,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
     def accepts(self, session: HouseholdSession, action: str, expert: str) -> bool:
         if self.verifier == "oracle":
             return oracle.accepts(session, action)
-        return demonstrated.accepts(session, action, expert)
+        return demonstrated_verifier.accepts(session, action, expert)
 
 
 def _world(task: Task) -> World:

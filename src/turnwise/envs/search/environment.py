@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from turnwise.envs.calls import Style
 from turnwise.envs.environment import Level, Verifier, check_verifier
-from turnwise.envs.search import demonstrated
+from turnwise.envs.search import demonstrated_verifier
 from turnwise.envs.search import verifier as oracle
 from turnwise.envs.search.answer_scores import F1_FLOOR
 from turnwise.envs.search.experts import ClumsyExpert, GoodExpert, Mistakes
@@ -36,7 +36,7 @@ class SearchEnv(QuestionEnv[SearchSession]):
         retriever: address of a retrieval server, used instead of BM25 in this process.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
         verifier: ``oracle`` accepts searches that show new evidence, and right answers (``search.verifier``).
-            ``demonstrated`` accepts actions that have the effect of the expert's action (``search.demonstrated``).
+            ``demonstrated`` accepts actions that have the effect of the expert's action (``search.demonstrated_verifier``).
 
     Raises:
         ValueError: a number is out of range, the verifier is unknown, or the question files contain no pages and
@@ -74,5 +74,5 @@ class SearchEnv(QuestionEnv[SearchSession]):
         return SearchSession(task, question, self._retriever, self.results, self._calls, self.horizon, self.floor)
 
     def accepts(self, session: SearchSession, action: str, expert: str) -> bool:
-        accepts = oracle.accepts if self.verifier == "oracle" else demonstrated.accepts
+        accepts = oracle.accepts if self.verifier == "oracle" else demonstrated_verifier.accepts
         return accepts(session, action, expert)

@@ -14,7 +14,7 @@ from turnwise.envs.calls import Calls, Hermes, Style, tool
 from turnwise.envs.environment import Level, Step
 from turnwise.envs.search.answer_scores import score
 from turnwise.envs.search.pages_and_questions import Question
-from turnwise.envs.search.retrieval import Bm25, Retriever, Served
+from turnwise.envs.search.retrievers import Bm25, Retriever, Served
 from turnwise.envs.search.sources import Source
 from turnwise.envs.tool_env import ToolEnv
 from turnwise.envs.tool_session import TextSession

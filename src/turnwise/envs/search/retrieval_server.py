@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from turnwise.envs.search.pages_and_questions import Page
-from turnwise.envs.search.retrieval import KEY, MAX_BODY, MAX_QUERY
+from turnwise.envs.search.retrievers import KEY, MAX_BODY, MAX_QUERY
 from turnwise.text import parse_json, plain
 
 _logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import numpy as np
 from turnwise.errors import InputError
 from turnwise.reports.gates.cut_counts import counts
 from turnwise.reports.gates.groups import TOLERANCE
-from turnwise.reports.gates.recorded_groups import paths_of
+from turnwise.reports.gates.recorded_groups import paths_of, recordings
 from turnwise.reports.gates.resample import intervals
 from turnwise.runs.json_lines import checked_lines
 
@@ -83,25 +83,6 @@ def _groups(path: Path) -> dict[tuple[str, str], Played]:
             f"{path}: there is no recorded group of iteration 0; give the folder that a run of train.py wrote"
         )
     return found
-
-
-def recordings(path: Path) -> list[Path]:
-    """Returns the files of recorded rollouts at ``path``, which is a file, the folder of a run, or a folder with a run
-    for each seed.
-
-    Old runs that ``fresh=true`` renamed are left out. If some seeds are finished, unfinished seeds are left out too.
-    """
-    if not path.is_dir():
-        return [path]
-    if found := _files(path / "rollouts") or sorted(path.glob("*.jsonl")):
-        return found
-    seeds = [seed for seed in sorted(path.glob("seed*")) if ".old-" not in seed.name]
-    finished = [seed for seed in seeds if (seed / "result.json").is_file()]
-    return [file for seed in finished or seeds for file in _files(seed / "rollouts")]
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.jsonl")) or sorted(folder.glob("*.jsonl.gz"))
 
 
 def _rewards(row: Played) -> list[float]:

@@ -1,4 +1,4 @@
-"""Computes Spearman's rho and the AUROC of signals of recorded groups, from the ranks of their values."""
+"""Computes how well a signal predicts whether a group's rewards differ: Spearman's rho with their variance, and AUROC."""
 
 from __future__ import annotations
 

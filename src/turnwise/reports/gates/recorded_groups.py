@@ -162,3 +162,22 @@ def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
     rollouts.
     """
     return mixed_probability([reward if over else 0.5 for reward, over in zip(rewards, ended, strict=True)])
+
+
+def recordings(path: Path) -> list[Path]:
+    """Returns the files of recorded rollouts at ``path``, which is a file, the folder of a run, or a folder with a run
+    for each seed.
+
+    Old runs that ``fresh=true`` renamed are left out. If some seeds are finished, unfinished seeds are left out too.
+    """
+    if not path.is_dir():
+        return [path]
+    if found := _files(path / "rollouts") or sorted(path.glob("*.jsonl")):
+        return found
+    seeds = [seed for seed in sorted(path.glob("seed*")) if ".old-" not in seed.name]
+    finished = [seed for seed in seeds if (seed / "result.json").is_file()]
+    return [file for seed in finished or seeds for file in _files(seed / "rollouts")]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jsonl")) or sorted(folder.glob("*.jsonl.gz"))

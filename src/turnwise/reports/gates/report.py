@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 from turnwise.files import written
 from turnwise.reports.gates import tuning
 from turnwise.reports.gates.groups import Buffer
-from turnwise.reports.gates.measured_savings import read_arms, recordings
+from turnwise.reports.gates.measured_savings import read_arms
 from turnwise.reports.gates.offline_tables import (
     THRESHOLDS,
     labels_table,
@@ -25,7 +25,7 @@ from turnwise.reports.gates.offline_tables import (
     types_table,
 )
 from turnwise.reports.gates.paper_numbers import compare
-from turnwise.reports.gates.recorded_groups import read_recorded
+from turnwise.reports.gates.recorded_groups import read_recorded, recordings
 from turnwise.reports.gates.released import FEATURES, is_released, read_features
 from turnwise.reports.gates.released_savings import read_tier1, read_tier3, replayed
 from turnwise.reports.gates.sections import Sections, whole

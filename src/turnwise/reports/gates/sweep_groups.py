@@ -14,7 +14,7 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.experiments.jobs import Asked, job_of, picked, played
 from turnwise.files import KeptValues, checksum, read_yaml, written
-from turnwise.reports.gates.measured_savings import recordings
+from turnwise.reports.gates.recorded_groups import recordings
 from turnwise.reports.gates.report import Settings, gate_sections
 from turnwise.reports.gates.sections import KeptSections, Sections
 from turnwise.runs.keep_results import finished
@@ -128,9 +128,11 @@ def _files(arms: Iterable[Path]) -> tuple[object, ...]:
 
 @lru_cache(maxsize=8)
 def _groups(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> Groups:
-    """Returns the gate report on the groups of ``arms``, with the command that prints it. The result is cached until
-    ``known`` changes, because several entries use it. The sections of the report are also cached in a file of the
-    folder ``cache``, if there is such a folder.
+    """Returns what gates would have done with the recorded groups of ``arms`` (the gate report), and the command that
+    prints it.
+
+    The result is cached until ``known`` changes, because several tables and figures use it. The sections of the report
+    are also cached in a file of the folder ``cache``, if there is such a folder.
     """
     own = asked_of(arms[1]) if len(arms) > 1 else {}
     settings = Settings(**own)
