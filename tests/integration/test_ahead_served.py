@@ -160,9 +160,9 @@ def test_two_processes_collect_ahead_as_one_does(ahead: Callable[..., list[str]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rank", "staleness"), [(4, 2), (0, 2), (0, 1)])
+@pytest.mark.parametrize("rank", [4, 0])
 def test_shards_collect_ahead_as_the_whole_does(
-    ahead: Callable[..., list[str]], tmp_path: Path, server: Any, rank: int, staleness: int
+    ahead: Callable[..., list[str]], tmp_path: Path, server: Any, rank: int
 ) -> None:
     """FSDP2 over two processes against one without shards. All are killed, and one process goes on.
 
@@ -170,18 +170,18 @@ def test_shards_collect_ahead_as_the_whole_does(
     """
     settings = ["engine.schedule=rounds", "rollout.spool=null", f"policy.lora.r={rank}"]
     settings += [] if rank else ["loss.kl_beta=0"]
-    finish(ahead(staleness, *settings, out="one"))
-    overrides = ahead(staleness, *settings, SHARDED, out="shards")
+    finish(ahead(2, *settings, out="one"))
+    overrides = ahead(2, *settings, SHARDED, out="shards")
     kill_when([*overrides, "trainer.devices=2"], (tmp_path / "shards" / "checkpoints" / "before.ckpt").exists)
     asked = len(server.sampler.answered)
     finish(overrides)
-    assert min(server.sampler.answered[asked:]) <= EPOCHS - 1 - staleness  # an earlier policy sampled again
-    finish(ahead(staleness, *settings, SHARDED, "trainer.devices=2", out="two"))
+    assert min(server.sampler.answered[asked:]) <= EPOCHS - 3  # an earlier policy sampled again
+    finish(ahead(2, *settings, SHARDED, "trainer.devices=2", out="two"))
     for other in ("shards", "two"):
         assert_same(actions(tmp_path / "one"), actions(tmp_path / other), other)
         assert_same_weights(tmp_path / "one", tmp_path / other)
     trained = [row for row in rows(tmp_path / "two") if row["phase"] == "train"]
-    assert [row["rollout/staleness"] for row in trained] == [min(i, staleness) for i in range(EPOCHS)]
+    assert [row["rollout/staleness"] for row in trained] == [min(i, 2) for i in range(EPOCHS)]
     assert any(row["train/grad_norm"] > 0 for row in trained)
 
 

@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from types import TracebackType
 
+from turnwise.files import no_room
 from turnwise.reports.html_pages import write_report
 from turnwise.runs.status_file import NAME, Status, read_status, spent, write_status
 
@@ -95,7 +96,8 @@ class Live:
             if page:
                 self.page(self.folder, self.status)
         except Exception as error:
-            if not isinstance(error, OSError) and not self._warned:  # for a full disk, the run itself prints a message
+            full = isinstance(error, OSError) and no_room(error, self.folder)  # then the run itself prints a message
+            if not full and not self._warned:
                 logger.warning("%s: the HTML page of the running run cannot be written (%r)", self.folder, error)
                 self._warned = True
         if page:

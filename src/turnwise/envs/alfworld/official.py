@@ -144,7 +144,8 @@ def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
 def _distance(session: AlfworldSession, action: str | None = None) -> int | None:
     """Returns the number of actions in the planner's plan from the session's state to the goal; None if it has no plan.
 
-    If ``action`` is given, the plan starts from the state after this action. The length is 0 if the goal is reached.
+    If ``action`` is given, the plan starts from the state after this action; a session that has ended takes none, and the
+    result is None. The length is 0 if the goal is reached.
     """
     if action is not None:
         session = session.fork()

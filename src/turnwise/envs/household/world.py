@@ -110,7 +110,8 @@ class World:
         data: the task's data: ``receptacles`` (names), ``objects`` (name -> receptacle's name), ``goal``, ``text``.
 
     Raises:
-        ValueError: the data contains an unknown type of receptacle or goal, or an object in an unknown receptacle.
+        ValueError: the data contains an unknown type of receptacle or goal, or an object in an unknown receptacle, or
+            the goal names a type of object or receptacle that the task does not have.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -153,6 +154,9 @@ class World:
         self.wanted = 2 if self.goal == "pick_two_obj_and_place" else 1
         self.targets = _mask(self.object_types, {goal["object"]})
         self.destinations = _mask(self.receptacle_types, {goal["receptacle"]})
+        for key, mask in (("object", self.targets), ("receptacle", self.looking or self.destinations)):
+            if not mask:
+                raise ValueError(f"task data: the goal needs {goal[key]!r}, but the task has no {key} of this type")
         self.treatment = {  # masks of the objects that can be treated, and of the receptacles that treat them
             "pick_clean_then_place_in_recep": (self.cleanable, self.cleaning),
             "pick_heat_then_place_in_recep": (self.heatable, self.heating),

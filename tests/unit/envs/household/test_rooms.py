@@ -84,3 +84,11 @@ def test_bad_arguments_are_named(env):
         env.tasks("test", 1)
     with pytest.raises(ValueError, match="must be at least 0, got -1"):
         env.tasks("train", -1)
+
+
+@pytest.mark.parametrize("key", ["object", "receptacle"])
+def test_a_goal_that_the_task_cannot_reach_is_refused(env, drawn, key):
+    task = next(task for task in drawn["train"] if task.data["goal"]["type"] == "pick_and_place_simple")
+    goal = {**task.data["goal"], key: "unicorn"}
+    with pytest.raises(ValueError, match="unicorn"):
+        env.reset(Task(task.env, task.id, task.split, {**task.data, "goal": goal}))
