@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
@@ -25,6 +26,12 @@ from turnwise.engines.worker import Asked, Done, Worker
 # 0.91 of the time of one lane at 80 MB, and the same time as one lane at 480 MB (benchmarks/rollout.py, 20 and 120
 # million float32 parameters).
 SMALL = 128 << 20
+
+
+def _twin_of(first: TreeEngine) -> TreeEngine:
+    """Returns the engine of a worker process. This process drops the packed weights that it inherits from ``first``."""
+    first.release()
+    return first.twin()
 
 
 class _Place(NamedTuple):
@@ -91,7 +98,7 @@ class Lanes:
                     from turnwise.engines.decode_kernel import prepare
 
                     prepare()
-            self._workers = [Worker(self._first.twin) for _ in range(count - 1)]
+            self._workers = [Worker(partial(_twin_of, self._first)) for _ in range(count - 1)]
         else:
             self._first.load_weights(model, version)
         for worker in self._workers:

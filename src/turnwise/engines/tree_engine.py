@@ -70,6 +70,7 @@ class TreeEngine:
         self.version = -1
         self.computed_tokens = 0  # number of prefilled tokens since the engine was created
         self._model: Any = None
+        self._forward: Any = None  # the forward pass, which may hold packed weights
         self._needs: Needs | None = None  # key-value heads per layer, and bytes of recurrent states
         self._shape: tuple[Any, ...] | None = None  # the store's constructor arguments
         self._store: Store
@@ -77,10 +78,8 @@ class TreeEngine:
 
     def load_weights(self, model: Any, version: int) -> None:
         """Sets the weights to sample from. Open nodes are closed and all keys and values are dropped."""
-        if self.copy:
-            self._model = plain_copy(model, into=self._model)
-        else:
-            self._model = model
+        self.release()  # so that old packed weights are never used with new ones, nor in memory beside them
+        self._model = plain_copy(model, into=self._model) if self.copy else model
         use_tree_attention(self._model.get_base_model() if hasattr(self._model, "get_base_model") else self._model)
         self.renew(version)
 
@@ -93,8 +92,7 @@ class TreeEngine:
     def compiled(self) -> bool:
         """Returns whether attention while decoding may be computed by functions that numba compiles."""
         assert self._shape is not None, "no weights have been loaded"
-        _, dtype, device, *_ = self._shape
-        return uses_compiled_kernels(torch.empty(0, dtype=dtype, device=device))
+        return uses_compiled_kernels(torch.empty(0, dtype=self._shape[1], device=self._shape[2]))
 
     def twin(self) -> TreeEngine:
         """Returns a second engine that uses the same weights and has an empty store.
@@ -105,8 +103,13 @@ class TreeEngine:
         other.budget, other.packing, other._model, other._needs = self.budget, self.packing, self._model, self._needs
         return other
 
+    def release(self) -> None:
+        """Frees packed weights. The engine cannot sample until :meth:`load_weights` or :meth:`renew` is called."""
+        self._forward = None
+
     def renew(self, version: int) -> None:
         """Prepares for weights that were changed in place. Closes open nodes and drops all keys and values."""
+        self.release()
         self._forward, self._head = forward_of(self._model, self.packing if self.copy else 0), Head(self._model)
         self.version = version
         if self._needs is None:
@@ -138,8 +141,7 @@ class TreeEngine:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def open(self, ids: Sequence[int], near: str | None = None) -> int:
-        ids = list(ids)
-        if not ids:
+        if not (ids := list(ids)):
             raise ValueError("a history needs at least one token")
         row, shared = self._rows.find(ids)
         if row is not None and shared == len(ids):
@@ -271,8 +273,7 @@ class TreeEngine:
             if self._recurrent:
                 segments += segments_from(slot, nodes[0].row.marks, lengths[slot])
                 continue
-            target = max(lengths[slot])
-            if target > computed:
+            if (target := max(lengths[slot])) > computed:
                 segments.append(Segment(slot, computed, target))
             # A node within the computed part lacks only the hidden state of its last token: this token is recomputed.
             segments.extend(Segment(slot, n - 1, n) for n in lengths[slot] if n <= computed)
