@@ -24,7 +24,7 @@ def figure(found: Mapping[str, Mapping[str, Any]], place: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    drawn, axes = pyplot.subplots(figsize=(7, 4))
+    drawn, axes = pyplot.subplots(figsize=(9, 4))
     for number, (key, label) in enumerate(NAMES.items()):
         for dtype, dashes in DASHES.items():
             points = [
@@ -40,7 +40,7 @@ def figure(found: Mapping[str, Mapping[str, Any]], place: Path) -> None:
     axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
     axes.minorticks_off()
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5))  # beside the lines, which fill the axes
     place.parent.mkdir(parents=True, exist_ok=True)
     drawn.tight_layout()
     drawn.savefig(place, metadata={"Date": None})

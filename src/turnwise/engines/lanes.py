@@ -22,8 +22,8 @@ from turnwise.engines.shared_weights import share
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.worker import Asked, Done, Worker
 
-# A model whose weights have at most this many bytes gets one lane per CPU core. On two cores, two lanes took 0.84 to
-# 0.91 of the time of one lane at 80 MB, and the same time as one lane at 480 MB (benchmarks/rollout.py, 20 and 120
+# A model whose weights have at most this many bytes gets one lane per CPU core. On two cores, two lanes took 0.90 to
+# 0.92 of the time of one lane at 80 MB, and the same time as one lane at 480 MB (benchmarks/rollout.py, 20 and 120
 # million float32 parameters).
 SMALL = 128 << 20
 
