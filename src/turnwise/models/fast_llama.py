@@ -144,16 +144,13 @@ def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
     """Returns whether to pack weights: they must be on a CPU that multiplies in their data type, and exceed the lower
     limit of ``PACKED``, and all ``copies`` together (one for each engine that packs them) must not exceed the upper.
     """
+    if not torch.backends.mkldnn.is_available():
+        return False
     low, high = PACKED
     size = sum(weight.numel() * weight.element_size() for weight in weights)
-    dtypes = {torch.float32}
-    if torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        dtypes.add(torch.bfloat16)
-    return (
-        all(weight.dtype in dtypes and weight.device.type == "cpu" for weight in weights)
-        and low < size <= copies * size <= high
-        and torch.backends.mkldnn.is_available()
-    )
+    dtypes = {torch.float32, torch.bfloat16} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else {torch.float32}
+    on_cpu = all(weight.dtype in dtypes and weight.device.type == "cpu" for weight in weights)
+    return on_cpu and low < size <= copies * size <= high
 
 
 def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:

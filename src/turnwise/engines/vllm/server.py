@@ -62,7 +62,8 @@ class Server:
     async def complete(self, request: dict[str, Any]) -> Sample:
         """Sends a completion request and returns the sampled action.
 
-        If the server dies, the request is repeated with the same seed and weights. The caller has acquired ``places``.
+        If the server dies, the request is repeated with the same seed and weights. The caller must have acquired the
+        semaphore ``places``.
 
         Raises:
             ServerError: all attempts failed, or the server refuses the request.

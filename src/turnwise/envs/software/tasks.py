@@ -62,7 +62,7 @@ BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(
 def _is_seen(data: Mapping[str, Any]) -> bool:
     """Returns whether a repository belongs to ``seen`` and not to ``train``. About a tenth of the repositories do.
 
-    The caller passes only repositories whose fault is not reserved for ``unseen``.
+    The caller must leave out repositories whose fault is reserved for the split ``unseen``.
     """
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
 
