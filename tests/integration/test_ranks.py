@@ -29,8 +29,8 @@ SETTINGS = (
 RATE = "update.learning_rate=0.001"  # Adam divides by the gradient's size: what rounding leaves of a zero grows with the rate
 
 
-def finish(overrides: list[str]) -> None:
-    process = Run(overrides)
+def finish(overrides: list[str], lightning: bool = False) -> None:
+    process = Run(overrides, lightning=lightning)
     out, error = outcome(process)
     assert process.returncode == 0, error[-3000:]
     assert out.count("Report:") == 1  # one process speaks
@@ -103,7 +103,7 @@ def moments(folder: Path) -> torch.Tensor:
 def test_two_processes_are_one(small: Callable[..., list[str]], tmp_path: Path) -> None:
     settings = (*SETTINGS, "update.steps=2", "update.learning_rate=0.0005")  # twice the steps, so half the rate
     finish(small("pivotrl", *settings, out="one"))
-    finish(small("pivotrl", *settings, "trainer.devices=2", out="two"))
+    finish(small("pivotrl", *settings, "trainer.devices=2", out="two"), lightning=True)
     assert_same_run(tmp_path / "one", tmp_path / "two")
     learned = [row["train/grad_norm"] for row in rows(tmp_path / "one") if row["phase"] == "train"]
     assert len(learned) == 2 and all(norm > 0 for norm in learned)  # there was something to share
@@ -134,7 +134,7 @@ def test_a_lost_process_ends_the_run_with_a_word_and_costs_nothing(
     settings = (*SETTINGS, RATE, "trainer.devices=2")
     finish(small("pivotrl", *settings, out="whole"))
     overrides = small("pivotrl", *settings, out="lost")
-    process = Run(overrides)
+    process = Run(overrides, lightning=True)
     try:
         wait_until(process, (tmp_path / "lost" / "checkpoints" / "last.ckpt").exists, pause=0.01)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

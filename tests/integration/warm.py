@@ -1,7 +1,8 @@
 """Runs of train.py as processes of their own that begin with its modules loaded, which halves the time of a small run.
 
-Python's fork server loads the modules once for each process of tests. If a run has several processes, Lightning starts the others
-as usual. tests/unit/test_train_cli.py starts train.py as a command.
+Python's fork server loads the modules once for each process of tests. A run with ``trainer.devices=2`` has a second such process,
+with the variables that torchrun sets, unless the test wants Lightning to start it. tests/unit/test_train_cli.py starts train.py as
+a command.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,12 +31,13 @@ class Run:
     Args:
         overrides: the words of the command line.
         beside: a process whose user and mount namespaces the run enters.
+        lightning: Lightning starts the processes of a run that has several, as it does for a user.
     """
 
-    def __init__(self, overrides: Sequence[str], beside: int | None = None) -> None:
+    def __init__(self, overrides: Sequence[str], beside: int | None = None, lightning: bool = False) -> None:
         self._files = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]  # noqa: SIM115 - read at the end
         names = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in self._files]
-        self._process = _SERVER.Process(target=_train, args=(list(overrides), *names, beside))
+        self._process = _SERVER.Process(target=_train, args=(list(overrides), *names, beside, lightning))
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -65,7 +68,7 @@ class Run:
         return texts[0], texts[1]
 
 
-def _train(overrides: list[str], output: str, errors: str, beside: int | None) -> None:
+def _train(overrides: list[str], output: str, errors: str, beside: int | None, lightning: bool) -> None:
     """What the new process does: it becomes ``python train.py OVERRIDES`` with its output in these files."""
     os.setsid()
     signal.signal(
@@ -79,10 +82,27 @@ def _train(overrides: list[str], output: str, errors: str, beside: int | None) -
         _enter(beside)
     os.environ.update(PYTHONPATH=str(ROOT / "src"), OMP_NUM_THREADS="1", WANDB_MODE="offline")
     sys.argv = [str(ROOT / "train.py"), *overrides]
+    second = 0 if lightning or "trainer.devices=2" not in overrides else _two_processes()
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
+    except BaseException:
+        if second:  # it would wait for this process
+            os.kill(second, signal.SIGKILL)
+        raise
     finally:
         atexit._run_exitfuncs()  # a process of the fork server ends without calling them
+    if second:
+        assert os.waitpid(second, 0)[1] == 0, "the second process has failed"
+
+
+def _two_processes() -> int:
+    """Forks the second process of a run and gives both the variables of torchrun; the id of the second, 0 in itself."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))
+    second = os.fork()
+    os.environ["LOCAL_RANK"] = "0" if second else "1"
+    return second
 
 
 def _enter(process: int) -> None:
