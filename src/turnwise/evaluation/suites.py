@@ -103,7 +103,8 @@ def play_tasks(
     key: object,
     on_done: Callable[[int], None] | None = None,
 ) -> list[Episode]:
-    """Runs ``attempts`` episodes of each task to their end, and returns those whose environment did not fail.
+    """Runs ``attempts`` episodes of each held-out task to their end, for an evaluation. Returns the episodes whose
+    environment did not fail.
 
     Args:
         player: plays the episodes. It must have the sampling settings of ``mode`` and no limit on turns.
