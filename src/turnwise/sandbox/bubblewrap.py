@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import math
@@ -13,18 +12,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from turnwise.sandbox import cleanup
-from turnwise.sandbox.bwrap_arguments import DISKS, command_walls, interpreter, refused, server_walls, shown
-from turnwise.sandbox.folder_value import Tree, opened, read_tree, write_tree
-from turnwise.sandbox.python import PythonServer
+from turnwise.sandbox.bwrap_arguments import DISKS, command_walls, interpreter, server_walls, shown
+from turnwise.sandbox.folder_value import Tree, acting_as, opened, read_tree, write_tree
+from turnwise.sandbox.python_server import PythonServer
 from turnwise.sandbox.sandbox import CallResult, Limits, PythonState, SandboxFault
 from turnwise.sandbox.seccomp import broker, confined, connected
 from turnwise.sandbox.socket_forward import Door, Passage
-from turnwise.sandbox.watch_command import Watched, children, descendants, readable, watch
+from turnwise.sandbox.watch_command import Watched, children, descendants, readable, refused, watch
 
 NOBODY = 65534
 INSTALL = "apt-get install bubblewrap"
@@ -32,7 +31,6 @@ REMEDY = (
     f"install bubblewrap with '{INSTALL}' (Debian, Ubuntu) or 'dnf install bubblewrap' (Fedora); a container must "
     "also allow user namespaces"
 )
-_LIBRARY = ctypes.CDLL(None)
 _START = 30.0  # time limit in seconds for bwrap to start its command
 
 
@@ -77,7 +75,7 @@ class Bubblewrap:
             try:
                 process, reports = self._start(command, stack, passage)
                 disks = _enter(process, reports, stack)
-                with _acting_as(self.owner):
+                with acting_as(self.owner):
                     write_tree(tree, disks[0])
             except OSError as error:
                 if error.errno == errno.ENOSPC:
@@ -91,7 +89,7 @@ class Bubblewrap:
             seen = watch(running, self.limits, disks)
             outcome = _judged(seen, _drain(reports))
             try:
-                with _acting_as(self.owner):
+                with acting_as(self.owner):
                     left, whole = read_tree(disks[0], self.limits.folder_mib << 20, self.limits.files)
             except OSError as error:
                 raise SandboxFault(f"the work folder cannot be read: {error}") from error
@@ -257,21 +255,6 @@ def _abandon(process: subprocess.Popen[bytes]) -> None:
         _Running(process).end()
     for stream in (process.stdin, process.stdout):
         stream.close()  # type: ignore[union-attr]
-
-
-@contextmanager
-def _acting_as(owner: int | None) -> Iterator[None]:
-    """Gives this thread the file permissions of the user ``owner`` in a ``with`` block. None changes nothing."""
-    if owner is None:
-        yield
-        return
-    _LIBRARY.setfsgid(owner)  # setfsgid and setfsuid affect only this thread
-    _LIBRARY.setfsuid(owner)
-    try:
-        yield
-    finally:
-        _LIBRARY.setfsuid(0)
-        _LIBRARY.setfsgid(0)
 
 
 def _pipe_of(data: bytes) -> int:

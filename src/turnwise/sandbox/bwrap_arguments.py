@@ -1,4 +1,4 @@
-"""Builds the arguments of ``bwrap``, which decide what a sandbox contains, and checks interpreters and commands."""
+"""Builds the arguments of ``bwrap``, which decide what a sandbox contains, and chooses its Python interpreter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from turnwise.errors import InputError
-from turnwise.sandbox.sandbox import BOX, CallResult, Limits
+from turnwise.sandbox.sandbox import BOX, Limits
 
 PAGE = 4096  # size in bytes that the smallest file takes in memory
 SCRATCH = 16 << 20  # maximum size in bytes of a command's /tmp, and also of its /dev/shm
@@ -16,7 +16,6 @@ DISKS = (BOX, "/tmp", "/dev/shm")
 """The file systems that a command can write to, all in memory and limited in size. The first is the work folder."""
 _CLOSED = "/closed"  # a folder that only a process with the capability CAP_DAC_READ_SEARCH can enter
 
-_LONGEST = 100_000  # maximum length of a command in bytes; the kernel refuses arguments of more than 128 KiB
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
 
 
@@ -115,7 +114,7 @@ def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
 
 
 def shown(folder: str) -> str:
-    """Returns the absolute path of a folder of the host that code in the sandbox may read.
+    """Returns the absolute path that bwrap gets for a folder of the host that code in the sandbox may read.
 
     Raises:
         InputError: there is no such folder.
@@ -128,14 +127,3 @@ def shown(folder: str) -> str:
 
 def _open_to_all(place: Path) -> bool:
     return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (place, *place.parents))
-
-
-def refused(command: str) -> CallResult | None:
-    """Returns an error result if a command cannot be passed to a shell, otherwise None."""
-    try:
-        data = command.encode()
-    except UnicodeEncodeError:
-        return CallResult("bash: the command is no UTF-8 text\n", 2)
-    if b"\0" in data:
-        return CallResult("bash: the command holds a zero byte\n", 2)
-    return CallResult("bash: the command is too long\n", 2) if len(data) > _LONGEST else None

@@ -6,6 +6,7 @@ are never followed.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from turnwise.errors import InputError
 _TIME = 1_735_689_600  # 2025-01-01; every file gets this date, so that listings do not depend on when an episode ran
 _DEPTH = 32  # maximum depth of nested folders
 _NOTHING = object()
+_LIBRARY = ctypes.CDLL(None)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -68,7 +70,7 @@ def laid_over(tree: Tree, over: Tree) -> Tree:
 
 
 def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: int = 5000) -> Tree:
-    """Returns the content of a folder of the host as a tree.
+    """Returns the content of a folder of the host as a tree, the value that a sandbox can write.
 
     Args:
         path: path of the folder.
@@ -99,6 +101,23 @@ def opened(name: str, place: int | None = None) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def acting_as(owner: int | None) -> Iterator[None]:
+    """Gives this thread the permissions of the user ``owner`` for files and folders in a ``with`` block. None changes
+    nothing.
+    """
+    if owner is None:
+        yield
+        return
+    _LIBRARY.setfsgid(owner)  # setfsgid and setfsuid affect only this thread
+    _LIBRARY.setfsuid(owner)
+    try:
+        yield
+    finally:
+        _LIBRARY.setfsuid(0)
+        _LIBRARY.setfsgid(0)
 
 
 def write_tree(tree: Tree, folder: int) -> None:

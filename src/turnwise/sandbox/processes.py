@@ -1,7 +1,8 @@
 """Reads information about processes from the kernel, for the Python server in a sandbox and for the host.
 
-The Python server receives this file as text, after ``state.py`` and before ``server.py``. So this file imports no other
-file of Turnwise. ``watch_command.py``, which runs on the host, imports it."""
+The Python server receives this file as text, after ``python_state.py`` and before ``broker.py``. So this file imports
+no other file of Turnwise. ``watch_command.py``, which runs on the host, imports it.
+"""
 
 # ruff: noqa: PTH115, PTH123, PTH208
 
@@ -20,7 +21,7 @@ PROCESSES = "/proc"  # the Python server replaces it by its working folder, whic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from turnwise.sandbox.state import CHANNEL, NOWHERE
+    from turnwise.sandbox.python_state import CHANNEL, NOWHERE
 
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITIES_V3 = 47, 4, 0x20080522
 
@@ -85,7 +86,8 @@ def bare(process, channel, excused):
 
 
 def lets_go(process, channel, seconds):
-    """Waits until a Python state has closed the socket that it passed to its copy: the other end of ``channel``.
+    """Waits until the process of a Python state has closed the socket that it passed to its copy: the other end of
+    ``channel``.
 
     Returns False if the state has not closed this socket after ``seconds``, otherwise True.
     """
@@ -98,7 +100,7 @@ def lets_go(process, channel, seconds):
 
 
 def take(read, output, most):
-    """Reads the bytes that are available now from the descriptor ``read`` and appends them to ``output``.
+    """Reads what a process has written so far from the pipe ``read``, and appends it to ``output``.
 
     It stops when ``output`` has more than ``most`` bytes. It returns False if the stream has ended, otherwise True.
     """

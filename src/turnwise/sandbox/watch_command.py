@@ -1,4 +1,5 @@
-"""Watches a command in a sandbox from outside: its output, its time, and the resources of its processes together.
+"""Checks a command before it runs in a sandbox. Watches it from outside: its output, its time, and the resources of its
+processes together.
 
 The kernel itself limits each process and file (``ulimit``), the number of processes, and the size of each file system
 that a command can write to. But the kernel does not limit the total memory of several processes or the number of
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from turnwise.sandbox.processes import resident, take
-from turnwise.sandbox.sandbox import Limits, Stop
+from turnwise.sandbox.sandbox import CallResult, Limits, Stop
 
 _TICK = 0.025  # seconds between two checks of the limits
+_LONGEST = 100_000  # maximum length of a command in bytes; the kernel refuses arguments of more than 128 KiB
 
 
 class HasFileno(Protocol):
@@ -56,6 +58,17 @@ class Watched:
 
     output: bytes
     stopped: Stop
+
+
+def refused(command: str) -> CallResult | None:
+    """Returns an error result if a command cannot be passed to the sandbox's shell, otherwise None."""
+    try:
+        data = command.encode()
+    except UnicodeEncodeError:
+        return CallResult("bash: the command is no UTF-8 text\n", 2)
+    if b"\0" in data:
+        return CallResult("bash: the command holds a zero byte\n", 2)
+    return CallResult("bash: the command is too long\n", 2) if len(data) > _LONGEST else None
 
 
 def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watched:

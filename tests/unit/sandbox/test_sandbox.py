@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.sandbox import bubblewrap, python
+from turnwise.sandbox import bubblewrap, python_server
 from turnwise.sandbox.bubblewrap import Bubblewrap
 from turnwise.sandbox.detect import open_sandbox
 from turnwise.sandbox.folder_value import File, tree_of
@@ -68,7 +68,7 @@ def test_a_snippet_that_raises_keeps_what_came_before(sandbox: Sandbox) -> None:
     outcome, state = sandbox.python().run("x = 1\nraise ValueError('no')\nx = 2")
     assert outcome.status == 1
     assert outcome.output.splitlines()[-1] == "ValueError: no"
-    assert "state.py" not in outcome.output and "<string>" not in outcome.output
+    assert "python_state.py" not in outcome.output and "<string>" not in outcome.output
     assert state.run("x")[0].output == "1\n"
 
 
@@ -82,7 +82,7 @@ def test_odd_snippets_are_outcomes(sandbox: Sandbox, code: str) -> None:
 
 
 def test_states_that_are_let_go_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python, "STATES", 8)
+    monkeypatch.setattr(python_server, "STATES", 8)
     sandbox = _bubblewrap(Limits(seconds=20))
     state = sandbox.python()
     for i in range(20):  # more than are held at once
@@ -98,7 +98,7 @@ def test_states_that_are_let_go_are_ended(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_kept_states_share_a_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python, "KEPT_MIB", 100)
+    monkeypatch.setattr(python_server, "KEPT_MIB", 100)
     sandbox = _bubblewrap(Limits(seconds=20))
     root = sandbox.python()
     runs = [root.run("x = b'a' * (40 << 20)") for _ in range(4)]
@@ -132,7 +132,7 @@ def test_each_snippet_has_a_process_of_its_own_which_was_there_before() -> None:
 
 
 def test_copies_made_ahead_are_few_and_go_with_their_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python, "COPIES", 3)
+    monkeypatch.setattr(python_server, "COPIES", 3)
     sandbox = _bubblewrap(Limits(seconds=20))
     root = sandbox.python()
     states = [root.run(f"x = [{i}]")[1] for i in range(6)]
@@ -172,7 +172,7 @@ def test_a_failing_bwrap_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_server_refuses_to_run_outside_a_sandbox() -> None:
-    command = [sys.executable, "-I", "-c", python.source(), "{}"]
+    command = [sys.executable, "-I", "-c", python_server.source(), "{}"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 1 and "process 1 of a sandbox" in run.stderr
 

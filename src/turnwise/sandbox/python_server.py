@@ -1,7 +1,7 @@
 """Runs Python snippets in a server process in a sandbox. This file holds the part that runs on the host.
 
 On the host, a Python state is a value: running a snippet returns a new state and leaves the old state unchanged. The
-part in the sandbox is in ``state.py``, ``processes.py`` and ``server.py``.
+part in the sandbox is in ``python_state.py``, ``processes.py`` and ``broker.py``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turnwise.sandbox.python_state import DESCRIPTORS
 from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault
 from turnwise.sandbox.seccomp import alone
-from turnwise.sandbox.state import DESCRIPTORS
 from turnwise.sandbox.watch_command import children, readable
 
-STATE, *_REST = (Path(__file__).with_name(name) for name in ("state.py", "processes.py", "server.py"))
+STATE, *_REST = (Path(__file__).with_name(name) for name in ("python_state.py", "processes.py", "broker.py"))
 STATES = 480  # maximum number of states that are kept at the same time; each state is a process and a socket
 COPIES = 32  # maximum number of copies of states that are made in advance
 KEPT_MIB = 4096  # memory limit in MiB of all states together; the memory of an empty state is subtracted from each

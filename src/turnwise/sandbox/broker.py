@@ -1,4 +1,4 @@
-"""Runs the Python server as process 1 of its own sandbox. Its program is ``state.py``, ``processes.py`` and this file.
+"""Runs the Python server as process 1 of its sandbox: ``python_state.py``, ``processes.py`` and this file together.
 
 A state is a waiting process. A snippet runs in a copy of that process, and the copy then waits as the next state. The
 original process stays unchanged. To save time, copies of the state that the next snippet will probably use are made in
@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # in the sandbox there are no files to import
     from turnwise.sandbox.processes import PROCESSES, bare, ended, enter, lets_go
     from turnwise.sandbox.processes import pair, receive, report, resident, stop_all, take
-    from turnwise.sandbox.state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
+    from turnwise.sandbox.python_state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
 TICK = 0.02  # seconds between two checks of the memory and processes that a snippet uses
 AHEAD = 0.5  # time limit in seconds for making a copy in advance, while no request waits

@@ -1,6 +1,6 @@
 """Implements a Python state of the Python server: a process that waits for orders, copies itself, or runs a snippet.
 
-The server receives this file as text, so this file imports only the standard library. ``server.py`` comes later in the
+The server receives this file as text, so this file imports only the standard library. ``broker.py`` comes later in the
 same program and sends orders to states. An order is a message with a kind, the length of a text, the text, and one file
 descriptor. There are two kinds of orders. COPY: the process forks, and the copy uses the descriptor as its own socket
 and sends a report on it. RUN: the process runs the text as a snippet, writes the output to the descriptor, and reports
