@@ -86,7 +86,7 @@ class OfflineJudge:
 
 @dataclass(frozen=True, slots=True)
 class Grades:
-    """A candidate's grades in the rubric's four dimensions, each in [0, 1].
+    """The offline judge's grades for a candidate in the rubric's four dimensions, each in [0, 1].
 
     ``reasoning`` is None if the candidate has no reference rationale.
     """
@@ -98,7 +98,8 @@ class Grades:
 
 
 def grade(candidate: Candidate) -> float:
-    """Returns a candidate's grade in [0, 1]: the weighted mean of its dimensions, limited by the rubric's caps.
+    """Returns the offline judge's grade for a candidate in [0, 1]: the weighted mean of its dimensions, limited by the
+    rubric's caps.
 
     The grade is not yet rounded to a tier. Without a reference rationale, the weight of the reasoning is distributed
     over the other dimensions. If a reply cannot be parsed, all dimensions except the reasoning are 0, and the caps are
@@ -110,7 +111,7 @@ def grade(candidate: Candidate) -> float:
 
 
 def dimensions(candidate: Candidate) -> Grades:
-    """Returns a candidate's grades in the rubric's four dimensions.
+    """Returns the offline judge's grades for a candidate in the rubric's four dimensions.
 
     - reasoning: 2 L / (m + n), where the thinking has m words, the reference rationale has n words, and L is the length
       of their longest common subsequence;
@@ -134,9 +135,9 @@ def dimensions(candidate: Candidate) -> Grades:
 
 
 def cap(candidate: Candidate) -> float:
-    """Returns the highest score that the rubric allows for a candidate.
+    """Returns the highest grade that the offline judge may give a candidate.
 
-    Missing tools, invented tools and parameters that differ from the true ones limit the score.
+    Missing tools, invented tools and parameters that differ from the true ones limit the grade.
     """
     calls, true = candidate.calls or (), candidate.reference_calls
     caps = [1.0]
@@ -168,6 +169,7 @@ def _distinct(calls: Sequence[ToolCall]) -> int:
 
 
 def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
+    """Returns the offline judge's grade for the parameters of a reply's calls. See :func:`dimensions`."""
     total = sum(len(call.arguments) for call in (*calls, *true))
     if not total:
         return 1.0
