@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from turnwise.envs.alfworld import AlfworldEnvironment, MissingEngineError
-from turnwise.envs.alfworld.client import Pool
-from turnwise.envs.alfworld.game import Scene, goal, pddl_id, problem
 from turnwise.envs.alfworld.official import OfficialGames
+from turnwise.envs.alfworld.pddl_problem import Scene, goal, pddl_id, problem
+from turnwise.envs.alfworld.workers import Pool
 from turnwise.types import Task
 
 

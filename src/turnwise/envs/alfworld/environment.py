@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from turnwise.envs import household
-from turnwise.envs.alfworld.client import Pool
 from turnwise.envs.alfworld.generated import GeneratedGames
 from turnwise.envs.alfworld.official import OfficialGames
 from turnwise.envs.alfworld.session import AlfworldSession
+from turnwise.envs.alfworld.workers import Pool
 from turnwise.envs.environment import Quality, check_horizon
 from turnwise.envs.experts import check_quality, demonstration
 from turnwise.envs.scripted_environment import ScriptedEnv

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turnwise.envs.alfworld.game import Scene, problem, type_of
+from turnwise.envs.alfworld.pddl_problem import Scene, problem, type_of
 from turnwise.envs.alfworld.session import AlfworldSession
 from turnwise.envs.environment import Quality
 from turnwise.envs.household import HouseholdEnv, catalog
@@ -17,7 +17,7 @@ from turnwise.types import Task
 
 
 def scene(data: Mapping[str, Any]) -> Scene:
-    """Returns the scene that the data of a task of ``env=household`` describes."""
+    """Returns the scene that the data of a generated task (a task of ``env=household``) describes, for the engine."""
     goal = {"object": data["goal"]["object"]}
     if data["goal"]["toggle"]:
         goal["lamp"] = data["goal"]["toggle"]

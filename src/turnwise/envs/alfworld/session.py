@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.envs.alfworld.client import Worker
+from turnwise.envs.alfworld.workers import Worker
 from turnwise.envs.environment import Step, check_open
 from turnwise.types import Message, Task
 

@@ -18,7 +18,7 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.errors import InputError
 from turnwise.sandbox.watch_command import readable
 
-SCRIPT = Path(__file__).with_name("worker.py")
+SCRIPT = Path(__file__).with_name("engine.py")
 INSTALL = (
     "env=alfworld needs a Python interpreter with the ALFWorld engine. Run 'make alfworld', which creates "
     ".venv-alfworld/bin/python; or run 'pip install -r requirements-alfworld.txt' with another interpreter and set "
@@ -38,7 +38,7 @@ class Worker:
     Args:
         python: the Python interpreter that runs the worker.
         timeout: time limit in seconds of each answer.
-        slow: whether the engine runs without the changes that make it faster (``worker.speed_up``).
+        slow: whether the engine runs without the changes that make it faster (``engine.speed_up``).
     """
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:

@@ -68,7 +68,7 @@ class Position:
     operators: tuple[tuple[int, int], ...] = ()  # (id, number of effects) of each operator applied since the start
 
     def branch(self) -> Position:
-        """Returns an independent copy of this position.
+        """Returns an independent copy of this position of the engine.
 
         Only facts and variables are copied, because nothing else changes in place.
         """
