@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from turnwise.envs.search.records import ENDINGS, read_records
+from turnwise.envs.data_files import ENDINGS, read_data_file
 from turnwise.errors import InputError
 from turnwise.files import atomic_write, refuse_same
 
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         refuse_same(args.out, args.files)
         with atomic_write(args.out) as part, part.open("w", encoding="utf-8") as file:
             for path in args.files:
-                for _, record in read_records(path, "the command"):
+                for _, record in read_data_file(path, "the command"):
                     file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
                     count += 1
             if not count:

@@ -27,7 +27,7 @@ from turnwise.console import number
 from turnwise.endpoints import is_local, key_from
 from turnwise.envs.search.encyclopaedia import Encyclopaedia
 from turnwise.envs.search.pages_and_questions import Page
-from turnwise.envs.search.public import read_pages
+from turnwise.envs.search.question_files import read_pages
 from turnwise.envs.search.retrieval_server import make_app, serving
 from turnwise.envs.search.retrievers import KEY
 from turnwise.errors import InputError

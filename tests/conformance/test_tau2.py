@@ -14,7 +14,7 @@ from importlib import import_module
 import pytest
 
 from turnwise.envs.tau2.end_check import ACTIONS, ASSERTIONS, DATABASE, SAID, Reference
-from turnwise.envs.tau2.package import DOMAINS, SOLO, records
+from turnwise.envs.tau2.package import DOMAINS, SOLO, task_records
 from turnwise.envs.tau2.problem import problem_of
 from turnwise.types import ToolCall
 
@@ -33,7 +33,7 @@ def files_are_read_once(monkeypatch):
 
 
 def names(domain):
-    known = sorted(records(domain))
+    known = sorted(task_records(domain))
     return random.Random(domain).sample(known, TASKS) if TASKS else known
 
 
@@ -80,7 +80,7 @@ def official(problem, name, world, calls, said):
     from inspect_ai.tool import ToolCall as OfficialCall
 
     common = import_module(PREFIX + "common.scorer")
-    task = import_module(PREFIX + "data_model.tasks").Task.model_validate(records(problem.domain)[name])
+    task = import_module(PREFIX + "data_model.tasks").Task.model_validate(task_records(problem.domain)[name])
     metadata = import_module(PREFIX + "common.metadata").Tau2MetaData(instance="agent", task=task)
     made = [OfficialCall(id=str(i), function=call.name, arguments=dict(call.arguments)) for i, call in enumerate(calls)]
     stored = import_module(PREFIX + "common.agents").StoredAgentState(instance="agent", store=world.store)

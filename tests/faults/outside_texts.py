@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from turnwise.algo.gates.signals import SIGNALS
-from turnwise.envs.calls import tool
+from turnwise.data.tool_schema import make_tool
 
-TOOLS = [tool("find", "Finds.", city=("string", "a city"), days=("integer", "how many"))]
+TOOLS = [make_tool("find", "Finds.", city=("string", "a city"), days=("integer", "how many"))]
 CALLS = {
     "hermes": 'I look.\n<tool_call>\n{"name": "find", "arguments": {"city": "Paris", "days": 3}}\n</tool_call>',
     "qwen_xml": "<tool_call>\n<function=find>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n</parameter>\n"

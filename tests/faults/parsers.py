@@ -41,13 +41,13 @@ from turnwise.engines.vllm.completions import first_logprob, sample_of
 from turnwise.engines.vllm.connection import parsed
 from turnwise.engines.vllm.faults import Fault
 from turnwise.engines.vllm.served_weights import cards_of
-from turnwise.envs.apibank.released import FILES, ReleasedTasks, read_request
+from turnwise.envs.apibank.public import FILES, PublicTasks, read_request
 from turnwise.envs.browse import BrowseEnv
 from turnwise.envs.calls import calls_of
 from turnwise.envs.household import HouseholdEnv
-from turnwise.envs.math.public import read_problems
+from turnwise.envs.math.problem_files import read_problems
 from turnwise.envs.search import SearchEnv
-from turnwise.envs.search.public import read_pages, read_questions
+from turnwise.envs.search.question_files import read_pages, read_questions
 from turnwise.envs.search.retrievers import pages_of
 from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import read_sweep
@@ -173,7 +173,7 @@ def targets() -> list[Target]:
         *(
             Target(
                 f"apibank level {level}",
-                _file(FILES[level], lambda p, level=level: ReleasedTasks(p.parent, [level])),
+                _file(FILES[level], lambda p, level=level: PublicTasks(p.parent, [level])),
                 InputError,
                 [seed],
             )

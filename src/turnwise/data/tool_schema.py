@@ -44,6 +44,31 @@ def function_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return function if isinstance(function, Mapping) else {}
 
 
+def make_tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]:
+    """Returns a tool definition for chat templates, with the parameters' JSON schema.
+
+    Each further keyword argument describes one parameter of the tool as a pair (JSON type, description). All parameters
+    are required.
+    """
+    properties = {key: {"type": kind, "description": text} for key, (kind, text) in parameters.items()}
+    schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+
+
+def name_of(definition: Mapping[str, Any]) -> str:
+    """Returns the name of a tool. ``definition`` is the tool's definition as :func:`make_tool` makes it."""
+    return str(function_of(definition)["name"])
+
+
+def parameters_of(definition: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Returns a tool's parameters in order: name of the parameter -> JSON schema.
+
+    ``definition`` is the tool's definition as :func:`make_tool` makes it.
+    """
+    found: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
+    return found
+
+
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of a tool call as a dictionary. In the call they may be an object or JSON text.
 

@@ -92,7 +92,7 @@ class Box:
                     self._results.keep(key, mine.result(), _size(*mine.result()))
 
     def open(self) -> Sandbox:
-        """Returns the sandbox. The first call starts and tests it.
+        """Returns the sandbox of this box. The first call starts and tests it.
 
         Raises:
             NoSandboxError: this machine has no program that can run a sandbox; the message says what to install.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from turnwise.data.tool_schema import check_call, function_of
+from turnwise.data.tool_schema import check_call, name_of, parameters_of
 from turnwise.data.toolcalls.hermes import CLOSE, OPEN, hermes
 from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
 from turnwise.types import ToolCall
@@ -21,37 +21,12 @@ _SHOWN = 160  # maximum length of an error message that the policy sees, in char
 _DIGITS = 6  # maximum number of digits of a number in the short form
 
 
-def tool(name: str, about: str, **parameters: tuple[str, str]) -> dict[str, Any]:
-    """Returns a tool definition for chat templates.
-
-    Each further keyword argument describes one parameter of the tool as a pair (JSON type, description). All parameters
-    are required.
-    """
-    properties = {key: {"type": kind, "description": text} for key, (kind, text) in parameters.items()}
-    schema = {"type": "object", "properties": properties, "required": list(parameters), "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
-
-
-def name_of(definition: Mapping[str, Any]) -> str:
-    """Returns the name of a tool. ``definition`` is the tool's definition as :func:`tool` makes it."""
-    return str(function_of(definition)["name"])
-
-
-def parameters_of(definition: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Returns a tool's parameters in order: name of the parameter -> JSON schema.
-
-    ``definition`` is the tool's definition as :func:`tool` makes it.
-    """
-    found: Mapping[str, Mapping[str, Any]] = function_of(definition)["parameters"]["properties"]
-    return found
-
-
 class Calls(Protocol):
     """A text format for tool calls. It reads the call in a reply of the policy, and it writes a call as text."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Returns the definitions of the tools that can be called, as :func:`tool` makes them."""
+        """Returns the definitions of the tools that can be called, as :func:`make_tool` makes them."""
         ...
 
     def explain(self) -> str:

@@ -166,7 +166,9 @@ def environments_of(environment: Any) -> Mapping[str, Environment]:
 
 
 def check_ready(environment: Any) -> None:
-    """Checks that all parts of an environment can run on this machine. A run calls it before it starts anything else.
+    """Checks that this machine has the programs that an environment needs.
+
+    A run calls this function before it starts anything else.
 
     Raises:
         InputError: a program is missing; the message says how to install it.
@@ -239,6 +241,21 @@ def check_split(split: str, key: str = "split") -> None:
     """Raises ``ValueError`` if ``split`` is not train, seen or unseen. The error message names the setting ``key``."""
     if split not in SPLITS:
         raise ValueError(f"{key}: must be one of {', '.join(SPLITS)}, got {split!r}")
+
+
+def first_tasks(found: list[T], count: int, source: str) -> list[T]:
+    """Returns the first ``count`` tasks of the list ``found``, for an environment's method ``tasks``.
+
+    ``source`` says where the tasks come from, for example ``split train of tau2``. The error message shows it.
+
+    Raises:
+        InputError: the list has fewer than ``count`` tasks.
+    """
+    if count > len(found):
+        raise InputError(
+            f"{source} has {len(found)} tasks, but {count} are needed: lower data.trajectories, states.count or eval.tasks"
+        )
+    return found[:count]
 
 
 def check_open(task: Task, done: bool, turns: int) -> None:

@@ -128,7 +128,7 @@ def _settings(environment: Environment) -> dict[str, Any]:
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
-    """Returns a list with the quality of each demonstration. The fraction ``good`` of the list is "good".
+    """Returns a list with the quality of each demonstration in a file. The fraction ``good`` of the list is "good".
 
     The list is shuffled because environments often order their tasks by type, and both experts should demonstrate each
     type.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic
 
 from turnwise.envs.environment import Quality, check_split, check_task, same_text
 from turnwise.envs.experts import Chances, Clumsy, Expert, S, by_quality, demonstration
 from turnwise.errors import InputError
 from turnwise.types import Task, Trajectory
-
-T = TypeVar("T")
 
 
 class ScriptedEnv(ABC, Generic[S]):
@@ -109,18 +107,3 @@ class ScriptedEnv(ABC, Generic[S]):
         This is the strict verifier (PivotRL Eq. 2).
         """
         return same_text(action, expert)
-
-
-def first(found: list[T], count: int, source: str) -> list[T]:
-    """Returns the first ``count`` tasks of the list ``found``.
-
-    ``source`` says where the tasks come from, for example ``split train of tau2``. The error message shows it.
-
-    Raises:
-        InputError: the list has fewer than ``count`` tasks.
-    """
-    if count > len(found):
-        raise InputError(
-            f"{source} has {len(found)} tasks, but {count} are needed: lower data.trajectories, states.count or eval.tasks"
-        )
-    return found[:count]

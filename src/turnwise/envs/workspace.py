@@ -12,7 +12,7 @@ from turnwise.envs.boxed import Box
 from turnwise.envs.calls import Calls, Short, Style
 from turnwise.envs.environment import Level
 from turnwise.envs.experts import Chances, S
-from turnwise.envs.tool_env import ToolEnv, check_shown
+from turnwise.envs.tool_environment import ToolEnv, check_shown
 from turnwise.envs.tool_session import ToolSession
 from turnwise.sandbox.folder_value import Tree
 from turnwise.types import Message, Task
@@ -21,7 +21,7 @@ from turnwise.types import Message, Task
 class WorkspaceEnv(ToolEnv[S]):
     """An environment in which the policy works on a folder, and whose commands run in the sandbox.
 
-    The arguments that are not listed here are described in :class:`~turnwise.envs.tool_env.ToolEnv`.
+    The arguments that are not listed here are described in :class:`~turnwise.envs.tool_environment.ToolEnv`.
 
     Args:
         shown: maximum length of an observation in characters; None means the default of the level.

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from turnwise.envs.search.records import read_records
+from turnwise.envs.data_files import read_data_file
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "join_records.py"
 Run = Callable[..., tuple[int, str, str]]
@@ -42,10 +42,10 @@ def test_records_of_every_format_stand_in_order_as_they_were(run: Run, tmp_path:
     out = tmp_path / "deep" / "out.jsonl"
     status, said, wrong = run(*files, "--out", out)
     assert (status, wrong) == (0, "") and "6 records of 4 files" in said
-    expected = [record for path in files for _, record in read_records(path, "x")]
+    expected = [record for path in files for _, record in read_data_file(path, "x")]
     assert expected[0] == nested and len(expected) == 6
     assert [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] == expected
-    assert [record for _, record in read_records(out, "x")] == expected
+    assert [record for _, record in read_data_file(out, "x")] == expected
     assert "Köln" in out.read_text(encoding="utf-8")
 
 

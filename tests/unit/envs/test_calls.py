@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnwise.data.tool_schema import make_tool, name_of, parameters_of
 from turnwise.data.toolcalls.reply import ToolCallError
-from turnwise.envs.calls import Hermes, Short, calls_of, name_of, parameters_of, refusal, tool
+from turnwise.envs.calls import Hermes, Short, calls_of, refusal
 from turnwise.types import ToolCall
 
-TOOLS = (tool("add", "Adds.", a=("integer", "one"), b=("string", "other")), tool("stop", "Stops."))
+TOOLS = (make_tool("add", "Adds.", a=("integer", "one"), b=("string", "other")), make_tool("stop", "Stops."))
 FILES = (
-    tool("open", "Opens.", path=("string", "which")),
-    tool("edit", "Edits.", path=("string", "which"), line=("integer", "where"), text=("string", "what")),
-    tool("stop", "Stops."),
+    make_tool("open", "Opens.", path=("string", "which")),
+    make_tool("edit", "Edits.", path=("string", "which"), line=("integer", "where"), text=("string", "what")),
+    make_tool("stop", "Stops."),
 )
 CALL = ToolCall("add", {"a": 1, "b": "</tool_call> \u00e9 \"'"})
 hermes, short, bare = Hermes(TOOLS), Short(FILES), Short(FILES[:1], bare=True)

@@ -152,7 +152,7 @@ def _items(reply: Message, name: str) -> list[dict[str, Any]]:
 
 
 def _normal(message: Message) -> Message:
-    """Returns the message with the arguments of its tool calls as JSON objects instead of text."""
+    """Returns a message of a Responses request with the arguments of its tool calls as JSON objects instead of text."""
     if not message.get("tool_calls"):
         return message
     calls = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from turnwise.data.toolcalls.formats import Format
 from turnwise.envs.apibank.generated import OfficeTasks
-from turnwise.envs.apibank.released import ReleasedTasks
+from turnwise.envs.apibank.public import PublicTasks
 from turnwise.envs.dialogues.environment import DialogueEnv
 from turnwise.envs.dialogues.experts import Mistakes
 from turnwise.envs.environment import Verifier
@@ -54,7 +54,7 @@ class ApiBankEnv(DialogueEnv):
         muddle: float = 0.0,
         verifier: Verifier = "oracle",
     ) -> None:
-        source = OfficeTasks(tuple(levels)) if data is None else ReleasedTasks(data, levels)
+        source = OfficeTasks(tuple(levels)) if data is None else PublicTasks(data, levels)
         super().__init__(
             source,
             horizon,

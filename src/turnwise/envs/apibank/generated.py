@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from turnwise.envs.apibank.library import APIS, SEARCHER, Office, tools_named
-from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, part_of, turns_data, turns_from
+from turnwise.envs.apibank.apis import APIS, SEARCHER, Office, tools_named
+from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, split_of, turns_data, turns_from
 from turnwise.types import Task, ToolCall
 
 OTHERS = 2  # number of APIs that a task of level 1 shows in addition to those it needs
@@ -207,7 +207,7 @@ class OfficeTasks:
             rng = random.Random(f"apibank/{split}/{seed}/{index}/{attempt}")
             names = HELD_OUT if split == "unseen" else self.names(rng) if self.names else TRAINING
             data = _data(rng, names, level)
-            if split in ("unseen", part_of(data["turns"])):
+            if split in ("unseen", split_of(data["turns"])):
                 return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
         # practically impossible, because the hash of the request does not reject so many attempts in a row
         raise RuntimeError(f"no task of split {split} was found in 1000 attempts")

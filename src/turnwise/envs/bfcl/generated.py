@@ -15,7 +15,7 @@ from turnwise.data.tool_schema import function_of
 from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import tools_of_class
 from turnwise.envs.bfcl.requests import FAMILIES, SHOWN, UNSEEN_PAIRS, Names
-from turnwise.envs.dialogues.problem import DialogueProblem, part_of, turns_data, turns_from
+from turnwise.envs.dialogues.problem import DialogueProblem, split_of, turns_data, turns_from
 from turnwise.envs.tool_messages import Tools
 from turnwise.types import Task
 
@@ -28,7 +28,7 @@ class TinyTasks:
     """Generates the short tasks of the level ``tiny`` of ``env=bfcl`` for each split.
 
     ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of the requests'
-    texts decides the split (``dialogues.problem.part_of``). ``unseen`` uses names that occur in no training task. A
+    texts decides the split (``dialogues.problem.split_of``). ``unseen`` uses names that occur in no training task. A
     task of ``unseen`` has two requests, which use a pair of APIs that no training task combines.
 
     Args:
@@ -68,8 +68,8 @@ def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
     training. The hash is needed for requests without names, such as sums.
     """
     if split != "unseen":
-        return part_of(turns) == split
-    return part_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
+        return split_of(turns) == split
+    return split_of([turn for turn in turns if not any(name in turn["user"] for name in _HELD_OUT)]) == "seen"
 
 
 def shown(name: str) -> Tools:

@@ -16,7 +16,7 @@ from turnwise.envs.bfcl.apis import Apis
 from turnwise.envs.bfcl.package import SUBSETS, announcement, entries, tools_of_classes, without
 from turnwise.envs.bfcl.truth import read_truth
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn
-from turnwise.envs.scripted_environment import first
+from turnwise.envs.environment import first_tasks
 from turnwise.types import Task
 
 NO_FUNCTION = "None of the functions that I have does this."
@@ -57,7 +57,7 @@ class PublicTasks:
         """
         found = [f"multi_turn_{subset}_{number}" for number in _splits()[split] for subset in self.subsets]
         random.Random(f"{seed}/bfcl").shuffle(found)
-        chosen = first(found, count, f"split {split} of the public tasks")
+        chosen = first_tasks(found, count, f"split {split} of the public tasks")
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from turnwise.envs.calls import Calls, tool
+from turnwise.data.tool_schema import make_tool
+from turnwise.envs.calls import Calls
 from turnwise.envs.environment import Step
 from turnwise.envs.search.pages_and_questions import Fact, Page, Pages, Question
 from turnwise.envs.search.question_environment import ANSWER, NOTHING, QuestionSession
@@ -10,13 +11,13 @@ from turnwise.envs.search.retrievers import Retriever
 from turnwise.types import Task
 
 TOOLS = (
-    tool("search", "Find pages. Returns the titles of the best matches.", query=("string", "what to look for")),
-    tool(
+    make_tool("search", "Find pages. Returns the titles of the best matches.", query=("string", "what to look for")),
+    make_tool(
         "open",
         "Open a page by its title or its number in the last results. Shows how it begins.",
         page=("string", "title or number"),
     ),
-    tool(
+    make_tool(
         "find",
         "Show the sentences of the open page that have all of these words.",
         words=("string", "what the sentences have"),

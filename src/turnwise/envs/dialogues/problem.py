@@ -71,9 +71,10 @@ class DialogueProblem:
         return self.tools + tuple(tool for at, more in self.given.items() if at <= turn for tool in more)
 
 
-def part_of(turns: Sequence[Mapping[str, Any]]) -> str | None:
-    """Returns the split of a task with the user turns ``turns``. The split is ``seen`` if all requests of the task are
-    held out of training, and ``train`` if none is. Otherwise the result is None, and the task belongs to no split.
+def split_of(turns: Sequence[Mapping[str, Any]]) -> str | None:
+    """Returns the split of a dialogue task with the user turns ``turns``. The split is ``seen`` if all requests of the
+    task are held out of training, and ``train`` if none is. Otherwise the result is None, and the task belongs to no
+    split.
 
     A hash of a request's text decides whether the request is held out. This is the case for a quarter of all requests.
     As a result, no request of a ``seen`` task occurs in any training task.

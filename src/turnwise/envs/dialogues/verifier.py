@@ -49,7 +49,7 @@ def accepts(session: DialogueSession, action: str) -> bool:
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
-    """Returns the calls of the ground truth that are still missing in this user turn.
+    """Returns the calls of the ground truth that are still missing in this user turn, for the verifier.
 
     First, the calls that the policy has already made are removed from the ground truth. If the remaining calls would
     not fulfil the request, the policy may have replaced one of them by another call. In this case, one more call is

@@ -15,10 +15,10 @@ from turnwise.envs.math import verifier
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.experts import ClumsyExpert, GoodExpert, Mistakes
 from turnwise.envs.math.interpreter import Interpreter
+from turnwise.envs.math.problem_files import read_problems
 from turnwise.envs.math.problems import MathProblem, make_problems
-from turnwise.envs.math.public import read_problems
 from turnwise.envs.math.session import ANSWER, PYTHON, MathSession
-from turnwise.envs.tool_env import ToolEnv, check_shown
+from turnwise.envs.tool_environment import ToolEnv, check_shown
 from turnwise.errors import InputError
 from turnwise.types import Task
 

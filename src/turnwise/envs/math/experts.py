@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from turnwise.envs.calls import name_of
+from turnwise.data.tool_schema import name_of
 from turnwise.envs.experts import Chances, Clumsy, Expert
 from turnwise.envs.math.session import MathSession
 

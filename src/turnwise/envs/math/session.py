@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from turnwise.data.tool_schema import make_tool
 from turnwise.envs.boxed import STOPPED, cut
-from turnwise.envs.calls import Calls, tool
+from turnwise.envs.calls import Calls
 from turnwise.envs.environment import Step
 from turnwise.envs.math.equality import Equality
 from turnwise.envs.math.interpreter import Interpreter
@@ -12,10 +13,10 @@ from turnwise.envs.search.question_environment import ANSWERED
 from turnwise.envs.tool_session import TextSession
 from turnwise.types import Task
 
-PYTHON = tool(
+PYTHON = make_tool(
     "python", "Run Python code. Returns what it prints. Names are kept from call to call.", code=("string", "the code")
 )
-ANSWER = tool(
+ANSWER = make_tool(
     "answer",
     "Give the final answer: a number or an expression, in LaTeX where needed. Ends the episode.",
     text=("string", "the answer"),

@@ -15,15 +15,14 @@ from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.envs.caches import LastTasks
-from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, same_text
+from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, first_tasks, same_text
 from turnwise.envs.experts import Chances, by_quality, played, trajectory_of
 from turnwise.envs.mcp import example
+from turnwise.envs.mcp.episode import McpEpisode, read_reply
 from turnwise.envs.mcp.problem import Problem, problem_of, read_tasks
 from turnwise.envs.mcp.servers import Servers, server_of
-from turnwise.envs.mcp.session import McpEpisode, read_reply
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
-from turnwise.envs.scripted_environment import first
-from turnwise.envs.tool_env import check_shown
+from turnwise.envs.tool_environment import check_shown
 from turnwise.envs.tool_messages import check_format
 from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall, Trajectory
@@ -117,7 +116,7 @@ class McpEnv(ReplayedEnv):
             raise ValueError(f"count: must be at least 0, got {count}")
         if self._read is None:
             return example.tasks(self.name, split, count, seed)
-        return first(self._read.get(split, []), count, f"split {split} of {self.file}")
+        return first_tasks(self._read.get(split, []), count, f"split {split} of {self.file}")
 
     def reset(self, task: Task) -> ReplayedSession:
         """Opens a fresh episode of the task.

@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from turnwise.envs.data_files import read_data_file
 from turnwise.envs.environment import check_split
 from turnwise.envs.search.answer_scores import normalise
-from turnwise.envs.search.records import read_records
 from turnwise.errors import InputError
 from turnwise.types import Task, ToolCall
 
@@ -146,7 +146,7 @@ def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
     """
     tasks: dict[str, list[Task]] = {}
     seen: dict[str, str] = {}
-    for place, record in read_records(path, "env.file"):
+    for place, record in read_data_file(path, "env.file"):
         head = {key: record.pop(key, "") for key in ("id", "split", "subset")}
         if not all(isinstance(value, str) for value in head.values()) or not head["id"]:
             raise InputError(f"{place}: id, split and subset must be texts, and id and split are required")

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnwise.data.tool_schema import check_tool
 from turnwise.envs.environment import EnvironmentFault
-from turnwise.envs.mcp.link import Link
+from turnwise.envs.mcp.connection import Connection
 from turnwise.envs.tool_messages import Tools
 from turnwise.errors import InputError
 
@@ -84,8 +84,8 @@ class Servers:
 
     def __init__(self, servers: Mapping[str, Server], seconds: float) -> None:
         self.servers, self.seconds = dict(servers), seconds
-        self._idle: dict[str, deque[Link]] = {name: deque() for name in servers}
-        self._shared: dict[str, Link] = {}
+        self._idle: dict[str, deque[Connection]] = {name: deque() for name in servers}
+        self._shared: dict[str, Connection] = {}
         self._lock = threading.Lock()
         self._tools: dict[str, Tools] = {}
 
@@ -163,7 +163,7 @@ class Servers:
             )
         return found[0]
 
-    def take(self, name: str) -> Link:
+    def take(self, name: str) -> Connection:
         """Returns a connection to the server ``name`` for one episode.
 
         The server was just started or just reset, unless it is shared or has a ``url``. A server that is shared or has
@@ -175,24 +175,24 @@ class Servers:
         server = self.servers[name]
         if server.shared:
             with self._lock:
-                link = self._shared.get(name)
-                if link is None or link.fault:
-                    link = self._shared[name] = self._open(name)
-                return link
+                connection = self._shared.get(name)
+                if connection is None or connection.fault:
+                    connection = self._shared[name] = self._open(name)
+                return connection
         while server.reset and self._idle[name]:
             try:
-                link = self._idle[name].pop()
+                connection = self._idle[name].pop()
             except IndexError:  # another thread took the last one
                 break
-            if not link.fault:
-                answer = link.call(server.reset, {})
+            if not connection.fault:
+                answer = connection.call(server.reset, {})
                 if answer.failed:
-                    link.close()
+                    connection.close()
                     raise EnvironmentFault(f"server {name}: the reset tool {server.reset} failed: {answer.text}")
-                return link
+                return connection
         return self._open(name)
 
-    def give(self, name: str, link: Link, busy: bool = False) -> None:
+    def give(self, name: str, connection: Connection, busy: bool = False) -> None:
         """Takes a connection back after an episode.
 
         If the server has the setting ``reset``, the connection is kept for a later episode. If the server is shared,
@@ -200,15 +200,15 @@ class Servers:
 
         Args:
             name: the name of the server.
-            link: the connection.
+            connection: the connection, as :meth:`take` returned it.
             busy: whether a call may still be running. If so, a server with the setting ``reset`` is ended, because the
                 running call would affect the next episode.
         """
         server = self.servers[name]
-        if server.reset and not link.fault and not busy:
-            self._idle[name].append(link)
+        if server.reset and not connection.fault and not busy:
+            self._idle[name].append(connection)
         elif not server.shared:
-            link.close()
+            connection.close()
 
     def close(self) -> None:
         """Ends the shared MCP servers and the MCP servers that no episode is using.
@@ -219,21 +219,21 @@ class Servers:
             while idle:
                 idle.pop().close()
         with self._lock:
-            for link in self._shared.values():
-                link.close()
+            for connection in self._shared.values():
+                connection.close()
             self._shared.clear()
 
-    def _open(self, name: str) -> Link:
+    def _open(self, name: str) -> Connection:
         server = self.servers[name]
-        return Link(name, server.command, server.url, server.folder, server.variables, self.seconds)
+        return Connection(name, server.command, server.url, server.folder, server.variables, self.seconds)
 
     def _listed(self, name: str) -> Tools:
         try:
-            link = self._open(name)
-            listed = link.tools()
+            connection = self._open(name)
+            listed = connection.tools()
         except EnvironmentFault as error:
             raise InputError(f"env.servers.{name}: {error}") from error
-        link.close() if not self.servers[name].reset else self._idle[name].append(link)
+        connection.close() if not self.servers[name].reset else self._idle[name].append(connection)
         for tool in listed:
             if problem := check_tool(tool):
                 raise InputError(f"env.servers.{name}: {problem}")

@@ -9,8 +9,8 @@ from typing import Any
 
 from turnwise.envs.environment import SPLITS, Quality, check_horizon, check_split, check_task, same_text
 from turnwise.envs.experts import check_quality
+from turnwise.envs.openenv.connection import Connection, action_schema, check_package
 from turnwise.envs.openenv.episode import ACT, OpenenvEpisode
-from turnwise.envs.openenv.link import Link, action_schema, check_package
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
 from turnwise.envs.tool_messages import Tools, check_format
 from turnwise.errors import InputError
@@ -114,9 +114,9 @@ class OpenenvEnv(ReplayedEnv):
     def open_episode(self, task: Task) -> OpenenvEpisode:
         check_package()
         tools = self._action_tools()
-        link = Link(self.url, {**self._reset, **task.data["reset"]}, self.timeout, self.key_variable)
+        connection = Connection(self.url, {**self._reset, **task.data["reset"]}, self.timeout, self.key_variable)
         return OpenenvEpisode(
-            link, tools, self.field, self._shows, self.format, self.system, self.horizon, self.threshold
+            connection, tools, self.field, self._shows, self.format, self.system, self.horizon, self.threshold
         )
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:

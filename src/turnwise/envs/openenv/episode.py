@@ -11,7 +11,7 @@ from turnwise.data.tool_schema import check_call, signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
 from turnwise.envs.environment import EnvironmentFault, Step
-from turnwise.envs.openenv.link import Link, RefusedActionError
+from turnwise.envs.openenv.connection import Connection, RefusedActionError
 from turnwise.envs.tool_messages import Tools, answered, templated
 from turnwise.types import Message
 
@@ -25,7 +25,7 @@ class OpenenvEpisode:
     """A running episode on an OpenEnv server. It implements ``turnwise.envs.shared_episode.Episode``.
 
     Args:
-        link: a session of the server that was just reset.
+        connection: a session of the server that was just reset.
         tools: the definition of the tool with which the policy acts; empty if ``field`` is given.
         field: the field of the server's actions that gets the text of the policy's reply. None means that the policy
             replies with calls.
@@ -39,7 +39,7 @@ class OpenenvEpisode:
 
     def __init__(
         self,
-        link: Link,
+        connection: Connection,
         tools: Tools,
         field: str | None,
         shows: Sequence[str],
@@ -50,7 +50,7 @@ class OpenenvEpisode:
     ) -> None:
         self.form, self.field, self.shows, self.system = form, field, tuple(shows), system
         self.horizon, self.threshold = horizon, threshold
-        self._link, self._tools = link, tools
+        self._connection, self._tools = connection, tools
         self._turns, self._paid = 0, 0.0
 
     @property
@@ -66,7 +66,7 @@ class OpenenvEpisode:
         if self._tools and not templated(self.form):
             system += ["\n".join(map(signature, self._tools)), HOW]
         told = "\n\n".join(filter(None, system))
-        user: Message = {"role": "user", "content": self._text(self._link.first.observation)}
+        user: Message = {"role": "user", "content": self._text(self._connection.first.observation)}
         return [{"role": "system", "content": told}, user] if told else [user]
 
     def act(self, text: str) -> Step:
@@ -78,19 +78,19 @@ class OpenenvEpisode:
         """
         self._turns += 1
         try:
-            result = self._link.step(self._action(text))
+            result = self._connection.step(self._action(text))
         except (ToolCallError, RefusedActionError) as error:
             return self._step(f"Error: {str(error)[:_SHOWN]}.", 0.0, False, {"admissible": False})
         reward = float(result.reward or 0.0)
         if not math.isfinite(reward):
             raise EnvironmentFault(
-                f"{self._link.url}: the server returned the reward {reward}, which is not a finite number"
+                f"{self._connection.url}: the server returned the reward {reward}, which is not a finite number"
             )
         return self._step(self._text(result.observation), reward, bool(result.done), {"admissible": True})
 
     def close(self) -> None:
         """Ends this episode's session on the OpenEnv server."""
-        self._link.close()
+        self._connection.close()
 
     def _step(self, text: str, reward: float, done: bool, info: dict[str, Any]) -> Step:
         self._paid += reward
@@ -123,7 +123,7 @@ class OpenenvEpisode:
         if self.shows:
             if missing := [name for name in self.shows if name not in said]:
                 raise EnvironmentFault(
-                    f"{self._link.url}: the observation has no field {missing[0]!r}; correct env.shows"
+                    f"{self._connection.url}: the observation has no field {missing[0]!r}; correct env.shows"
                 )
             return "\n".join(map(_plain, (said[name] for name in self.shows)))
         return _plain(next(iter(said.values()))) if len(said) == 1 else json.dumps(said, ensure_ascii=False)

@@ -129,7 +129,7 @@ def _country(schema: Schema, names: Names, rng: random.Random) -> tuple[Country,
 
 
 def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random) -> Page:
-    """Returns the page of a thing: its definition, then facts and asides in random order.
+    """Returns the encyclopaedia's page of a thing: its definition, then facts and asides in random order.
 
     An aside is a sentence without useful facts that mentions another thing of the country. The function also stores the
     sentences of the facts in ``thing.sentences``.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.envs.search.records import cleaned
+from turnwise.envs.data_files import cleaned
 
 Fact = tuple[str, str]
 """A fact as a pair: the title of the page that states the fact, and the sentence on the page that states it."""
@@ -30,7 +30,7 @@ class Pages:
 
     Two pages with the same title are merged into one page with the sentences of both.
 
-    The constructor cleans all texts with ``records.cleaned``: control characters become blanks, and markers of chats
+    The constructor cleans all texts with ``data_files.cleaned``: control characters become blanks, and markers of chats
     and calls, such as ``<tool_call>``, are broken up.
 
     Raises:
@@ -92,7 +92,7 @@ class Question:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Question:
-        """Returns the question that a task's data describes.
+        """Returns the question that the data of a task of ``env=search`` or ``env=browse`` describes.
 
         Raises:
             ValueError: the data lacks a key.

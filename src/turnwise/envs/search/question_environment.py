@@ -10,17 +10,18 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from turnwise.envs.calls import Calls, Hermes, Style, tool
+from turnwise.data.tool_schema import make_tool
+from turnwise.envs.calls import Calls, Hermes, Style
 from turnwise.envs.environment import Level, Step
 from turnwise.envs.search.answer_scores import score
 from turnwise.envs.search.pages_and_questions import Question
 from turnwise.envs.search.retrievers import Bm25, Retriever, Served
 from turnwise.envs.search.sources import Source
-from turnwise.envs.tool_env import ToolEnv
+from turnwise.envs.tool_environment import ToolEnv
 from turnwise.envs.tool_session import TextSession
 from turnwise.types import Task
 
-ANSWER = tool(
+ANSWER = make_tool(
     "answer",
     "Give the final answer: a name, a number, a date, yes or no. This ends the episode.",
     text=("string", "the answer"),

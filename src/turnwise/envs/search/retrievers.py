@@ -183,7 +183,7 @@ class Served:
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
-    """Returns the first ``k`` pages in the answer of a retrieval server.
+    """Returns the first ``k`` pages in the answer that a retriever got from a retrieval server.
 
     Raises:
         ValueError: the answer is not in the ``/retrieve`` format.

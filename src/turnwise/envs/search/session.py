@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from turnwise.envs.calls import tool
+from turnwise.data.tool_schema import make_tool
 from turnwise.envs.environment import Step
 from turnwise.envs.search.pages_and_questions import Page
 from turnwise.envs.search.question_environment import ANSWER, NOTHING, QuestionSession
 
 TOOLS = (
-    tool("search", "Find pages. Returns the best matches with their text.", query=("string", "what to look for")),
+    make_tool("search", "Find pages. Returns the best matches with their text.", query=("string", "what to look for")),
     ANSWER,
 )
 SHOWN = 2_000  # maximum number of characters of one page in a result

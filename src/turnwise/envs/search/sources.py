@@ -13,7 +13,7 @@ from typing import Any
 from turnwise.envs.environment import Level, check_split
 from turnwise.envs.search.encyclopaedia import Encyclopaedia
 from turnwise.envs.search.pages_and_questions import Page, Pages, Question
-from turnwise.envs.search.public import read_pages, read_questions
+from turnwise.envs.search.question_files import read_pages, read_questions
 from turnwise.errors import InputError
 from turnwise.types import Task
 

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from turnwise.data.tool_schema import make_tool
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.boxed import STOPPED, Box, cut
-from turnwise.envs.calls import Calls, refusal, tool
+from turnwise.envs.calls import Calls, refusal
 from turnwise.envs.environment import Step
 from turnwise.envs.software.tasks import TEST
 from turnwise.envs.workspace import WorkspaceSession
@@ -16,16 +17,16 @@ from turnwise.sandbox.folder_value import File, tree_of
 from turnwise.types import Task, ToolCall
 
 TOOLS = (
-    tool("search", "Lines of all files that hold a text.", text=("string", "what to look for")),
-    tool("open", "A file, its lines numbered.", path=("string", "the file")),
-    tool(
+    make_tool("search", "Lines of all files that hold a text.", text=("string", "what to look for")),
+    make_tool("open", "A file, its lines numbered.", path=("string", "the file")),
+    make_tool(
         "edit",
         "Replace one line of a file; a text without indentation takes the line's own.",
         path=("string", "the file"),
         line=("integer", "its number"),
         text=("string", "what the line is to be"),
     ),
-    tool("run", "Run the tests."),
+    make_tool("run", "Run the tests."),
 )
 _RULES = "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
 _LIST = 8  # maximum number of lines that a search shows

@@ -6,7 +6,7 @@ expert.
 """
 
 from turnwise.envs.dialogues import Mistakes
-from turnwise.envs.tau2.endpoint import EndpointUser
+from turnwise.envs.tau2.endpoint_user import EndpointUser
 from turnwise.envs.tau2.environment import Tau2Env, by_domain
 
 __all__ = ["EndpointUser", "Mistakes", "Tau2Env", "by_domain"]

@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import Literal
 
 from turnwise.envs.dialogues import Mistakes
-from turnwise.envs.environment import Quality, check_horizon
+from turnwise.envs.environment import Quality, check_horizon, first_tasks
 from turnwise.envs.experts import by_quality, played, trajectory_of
-from turnwise.envs.scripted_environment import ScriptedEnv, first
+from turnwise.envs.scripted_environment import ScriptedEnv
 from turnwise.envs.tau2 import experts, verifier
 from turnwise.envs.tau2.end_check import Reference
-from turnwise.envs.tau2.endpoint import EndpointUser
+from turnwise.envs.tau2.endpoint_user import EndpointUser
 from turnwise.envs.tau2.package import DOMAINS, FREE, root, splits
 from turnwise.envs.tau2.problem import problem_of
 from turnwise.envs.tau2.session import Tau2Session
@@ -104,7 +104,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
         """
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
         random.Random(f"{seed}/{NAME}").shuffle(found)
-        chosen = first(found, count, f"split {split} of tau2 ({', '.join(self.domains)})")
+        chosen = first_tasks(found, count, f"split {split} of tau2 ({', '.join(self.domains)})")
         return [Task(NAME, f"{domain}/{name}", split, {"domain": domain, "task": name}) for domain, name in chosen]
 
     def _names(self, domain: str, split: str) -> list[str]:

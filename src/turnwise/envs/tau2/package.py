@@ -149,7 +149,7 @@ def splits(domain: str) -> Mapping[str, tuple[str, ...]]:
 
 
 @lru_cache(maxsize=len(DOMAINS))
-def records(domain: str) -> Mapping[str, Mapping[str, Any]]:
+def task_records(domain: str) -> Mapping[str, Mapping[str, Any]]:
     """Returns the tasks of the benchmark's base set in a domain: id of a task -> its record as JSON values."""
     named = {name for ids in splits(domain).values() for name in ids}
     found = {str(record["id"]): record for record in json.loads(_text(domain, "tasks.json"))}

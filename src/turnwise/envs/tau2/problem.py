@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from turnwise.envs.tau2.package import DOMAINS, SOLO, of_package, records, toolbox
+from turnwise.envs.tau2.package import DOMAINS, SOLO, of_package, task_records, toolbox
 from turnwise.envs.tau2.world import World, prepare
 from turnwise.envs.tool_messages import Tools
 from turnwise.types import ToolCall
@@ -93,9 +93,9 @@ def problem_of(domain: str, name: str) -> Tau2Problem:
         ValueError: there is no domain or task of this name.
         MissingTau2Error: the package cannot be used.
     """
-    if domain not in DOMAINS or name not in records(domain):
+    if domain not in DOMAINS or name not in task_records(domain):
         raise ValueError(f"tau2 has no task {domain}/{name}")
-    record = records(domain)[name]
+    record = task_records(domain)[name]
     criteria: Mapping[str, Any] = record["evaluation_criteria"]
     start = World.fresh(domain)
     prepare(start, (record.get("initial_state") or {}).get("initialization_actions") or ())

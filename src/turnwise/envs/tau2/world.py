@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from turnwise.data.tool_schema import check_call
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.tau2.package import DOMAINS, SOLO, of_package, opener, toolbox
-from turnwise.envs.tau2.records import Records, Table
+from turnwise.envs.tau2.shared_table import Records, Table
 from turnwise.types import ToolCall
 
 if TYPE_CHECKING:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from turnwise.data.tool_schema import make_tool
 from turnwise.data.toolcalls.reply import ToolCallError
 from turnwise.envs.boxed import STOPPED, Box, cut
-from turnwise.envs.calls import Calls, refusal, tool
+from turnwise.envs.calls import Calls, refusal
 from turnwise.envs.environment import Step
 from turnwise.envs.terminal.goal import Goal
 from turnwise.envs.workspace import WorkspaceSession
 from turnwise.sandbox.sandbox import CallResult
 from turnwise.types import Task, ToolCall
 
-TOOLS = (tool("bash", "Run a command of bash in the work folder.", command=("string", "the command")),)
+TOOLS = (make_tool("bash", "Run a command of bash in the work folder.", command=("string", "the command")),)
 _RULES = "You work in a folder through bash. The task is done as soon as the folder is as it was asked for."
 
 

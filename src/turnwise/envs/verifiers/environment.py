@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, same_text
+from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, first_tasks, same_text
 from turnwise.envs.experts import check_quality, demonstration
 from turnwise.envs.replay import ReplayedEnv, ReplayedSession
-from turnwise.envs.scripted_environment import first
 from turnwise.envs.tool_messages import check_format
 from turnwise.envs.verifiers.episode import VerifiersEpisode
 from turnwise.envs.verifiers.package import load, rows
@@ -86,7 +85,7 @@ class VerifiersEnv(ReplayedEnv):
         check_split(split)
         if count < 0:
             raise ValueError(f"count: must be at least 0, got {count}")
-        return first(self._rows(split), count, f"split {split} of {self.id}")
+        return first_tasks(self._rows(split), count, f"split {split} of {self.id}")
 
     def _listed(self, split: str) -> list[Task]:
         return [

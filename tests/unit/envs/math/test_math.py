@@ -17,8 +17,8 @@ from turnwise.data.chat import ChatTokens
 from turnwise.envs.checks import forges
 from turnwise.envs.environment import SPLITS, Environment, Level
 from turnwise.envs.math import Equality, Interpreter, MathEnv
+from turnwise.envs.math.problem_files import boxed_answer, read_problems
 from turnwise.envs.math.problems import KINDS, make_problems
-from turnwise.envs.math.public import boxed, read_problems
 from turnwise.errors import InputError
 from turnwise.models.shipped import ASSETS
 from turnwise.sandbox.detect import open_sandbox
@@ -141,7 +141,11 @@ def test_proofs_and_pictures_are_left_out_and_other_gaps_are_named(tmp_path: Pat
     path.write_text('{"problem": "P?", "solution": "no box"}\n')
     with pytest.raises(InputError, match=r"o\.jsonl:1: the record has no final answer"):
         read_problems(path, "files.train")
-    assert (boxed("\\boxed{1} then \\boxed{a{b}c}"), boxed("none"), boxed("\\boxed{open")) == ("a{b}c", None, None)
+    assert (boxed_answer("\\boxed{1} then \\boxed{a{b}c}"), boxed_answer("none"), boxed_answer("\\boxed{open")) == (
+        "a{b}c",
+        None,
+        None,
+    )
     path.write_text(json.dumps(kept))
     env = MathEnv(files={"train": str(path)})
     with pytest.raises(InputError, match=r"data\.file"):

@@ -34,7 +34,7 @@ class Answer:
     failed: bool = False  # whether the tool reports an error
 
 
-class Link:
+class Connection:
     """An open connection to one MCP server. Several threads may make calls over it at once.
 
     The command that starts the server comes from the user's configuration and runs without a sandbox. The server
@@ -127,7 +127,8 @@ class Link:
 class _Held:
     """The part of a connection that the coroutine :func:`_hold` uses.
 
-    It has no reference to its :class:`Link`, so that the link can be garbage-collected while the coroutine runs.
+    It has no reference to its :class:`Connection`, so that the latter can be garbage-collected while the coroutine
+    runs.
     """
 
     def __init__(self) -> None:
@@ -182,7 +183,7 @@ _open: set[_Held] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends every server of this process and waits until they have ended.
+    """Ends every open connection of this process and its server, and waits until the servers have ended.
 
     A server that ignores the end of its input would otherwise continue to run after this process has ended.
     """

@@ -1,4 +1,5 @@
-"""Reads the records of question files and page files: JSON, JSON lines, Parquet, CSV and TSV.
+"""Reads the data files that a user gives to an environment, such as questions, pages, problems and tasks: JSON, JSON
+lines, Parquet, CSV and TSV.
 
 The reader yields each record with its place in the file.
 """
@@ -24,8 +25,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 ENDINGS = ".json, .jsonl, .parquet, .csv or .tsv"
 
 
-def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("file:number", record)`` for every record.
+def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("file:number", record)`` for every record of a data file of an environment (questions, pages or tasks).
 
     The number counts from 1. It is the line number in a file of JSON lines, otherwise the number of the record.
 
@@ -54,7 +55,7 @@ def read_records(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, An
 
 
 def cleaned(text: str) -> str:
-    """Returns the text with a blank in place of each control character.
+    """Returns a text of a data file with a blank in place of each control character.
 
     In the markers of chats and calls, such as ``<tool_call>``, a blank is inserted after ``<``, so that no later parser
     takes them for markers.

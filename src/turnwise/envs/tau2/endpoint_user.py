@@ -85,6 +85,7 @@ class EndpointUser:
         return Talk(talk.scenario, (*talk.messages, ("user", answer)), ended=over)
 
     def _request(self, talk: Talk) -> dict[str, Any]:
+        """Returns the request to the endpoint for the user's next message."""
         scenario = of_package("data_model.tasks", "UserScenario").model_validate(dict(talk.scenario))
         guidelines = of_package("utils", "USER_SIMULATOR_GUIDELINES")
         # the model plays the user, so in its requests the user's messages have the role "assistant"

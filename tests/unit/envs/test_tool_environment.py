@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from turnwise.envs.calls import tool
+from turnwise.data.tool_schema import make_tool
 from turnwise.envs.checks.expert_replay import replay
 from turnwise.envs.environment import Environment, Step
 from turnwise.envs.experts import Chances, Clumsy, Expert
-from turnwise.envs.tool_env import ToolEnv
+from turnwise.envs.tool_environment import ToolEnv
 from turnwise.envs.tool_session import TextSession
 from turnwise.errors import InputError
 from turnwise.types import Task
 
-TOOLS = (tool("guess", "Guess the number.", number=("string", "the number")),)
+TOOLS = (make_tool("guess", "Guess the number.", number=("string", "the number")),)
 
 
 @dataclass(frozen=True, slots=True)

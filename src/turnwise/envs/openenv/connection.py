@@ -82,8 +82,8 @@ def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, A
     return {**schema, "type": "object", "properties": properties}
 
 
-class Link:
-    """One session on an OpenEnv server. Creating a Link opens the session and resets the server's environment.
+class Connection:
+    """One session on an OpenEnv server. Creating a connection opens the session and resets the server's environment.
 
     Args:
         url: the server's address, beginning with http or ws.

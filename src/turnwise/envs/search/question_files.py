@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from turnwise.envs.data_files import cleaned, read_data_file
 from turnwise.envs.search.pages_and_questions import Fact, Page, Question
-from turnwise.envs.search.records import cleaned, read_records
 from turnwise.errors import InputError
 
 _FORMATS = "HotpotQA, 2WikiMultiHopQA, MuSiQue, Bamboogle or FlashRAG"
@@ -42,7 +42,7 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
     """
     questions: dict[str, Question] = {}
     pages: list[Page] = []
-    for place, record in read_records(path, key):
+    for place, record in read_data_file(path, key):
         try:
             found = _question(record)
         except _BROKEN as error:
@@ -59,7 +59,7 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
 
 
 def read_pages(path: str | Path, key: str) -> list[Page]:
-    """Returns the pages of a corpus file.
+    """Returns the pages in a corpus file, which a user gives beside question files.
 
     A record has either ``title`` and ``text`` (as in DPR), or ``contents``, in which the first line is the title.
 
@@ -67,7 +67,7 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
         InputError: the file cannot be read, or a record has none of these keys.
     """
     pages = []
-    for place, record in read_records(path, key):
+    for place, record in read_data_file(path, key):
         title, text = record.get("title"), record.get("text")
         if isinstance(record.get("contents"), str) and not isinstance(text, str):
             title, _, text = record["contents"].partition("\n")
@@ -83,7 +83,9 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
 
 
 def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
-    """Returns the question in a record and the pages that come with it; None if the record says it is unanswerable."""
+    """Returns the question in a record of a question file, and the pages that come with it. Returns None if the record
+    says that the question is unanswerable.
+    """
     if "paragraphs" in record:
         return _musique(record)
     if "supporting_facts" in record and "context" in record:

@@ -13,7 +13,7 @@ from turnwise.data.tool_schema import check_call, signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.reply import Reply, ToolCallError
 from turnwise.envs.environment import EnvironmentFault, Step
-from turnwise.envs.mcp.link import Answer, Link
+from turnwise.envs.mcp.connection import Answer, Connection
 from turnwise.envs.mcp.problem import Problem
 from turnwise.envs.mcp.servers import Servers
 from turnwise.envs.tool_messages import Tools, answered, templated
@@ -25,7 +25,7 @@ _SHOWN = 160  # maximum length of an error message in characters
 
 
 def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> Reply:
-    """Parses a reply of the policy and checks that its calls fit the tools.
+    """Parses a reply of the policy in an episode of ``env=mcp`` and checks that its calls fit the tools.
 
     Raises:
         ToolCallError: the reply cannot be parsed, is empty, or has a call that does not fit its tool. The policy sees
@@ -62,7 +62,7 @@ class McpEpisode:
         self.problem, self.servers, self.form, self.system, self.shown = problem, servers, form, system, shown
         self.where = where
         self._tools = tools
-        self._links: dict[str, Link] = {}
+        self._connections: dict[str, Connection] = {}
         self._set_up = not problem.setup
         self._acting = self._closed = False
         self._lock = threading.Lock()
@@ -110,10 +110,10 @@ class McpEpisode:
         """
         with self._lock:
             self._closed = True
-            links, self._links = self._links, {}
+            connections, self._connections = self._connections, {}
             busy = self._acting
-        for name, link in links.items():
-            self.servers.give(name, link, busy)
+        for name, connection in connections.items():
+            self.servers.give(name, connection, busy)
 
     def _acted(self, text: str) -> Step:
         try:
@@ -147,16 +147,16 @@ class McpEpisode:
             for each in self.problem.setup:
                 self._own(each.made(), "setup")
         name = self.servers.holder(call.name)
-        link = self._links.get(name)
-        if link is None:
-            link = self.servers.take(name)
+        connection = self._connections.get(name)
+        if connection is None:
+            connection = self.servers.take(name)
             with self._lock:
                 if not self._closed:
-                    self._links[name] = link
+                    self._connections[name] = connection
         if self._closed:
-            self.servers.give(name, link)
+            self.servers.give(name, connection)
             self._check_open()
-        return link.call(call.name, call.arguments)
+        return connection.call(call.name, call.arguments)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from turnwise.envs.data_files import cleaned, read_data_file
 from turnwise.envs.math.problems import MathProblem
-from turnwise.envs.search.records import cleaned, read_records
 from turnwise.errors import InputError
 
 _PROBLEM = ("problem", "question")
@@ -31,7 +31,7 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
         InputError: the file cannot be read, a record has no problem or no answer, or no usable problem is left.
     """
     found: dict[str, MathProblem] = {}
-    for place, record in read_records(path, key):
+    for place, record in read_data_file(path, key):
         lower = {str(name).lower(): value for name, value in record.items()}
         if _left_out(lower):
             continue
@@ -51,9 +51,9 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
     return list(found.values())
 
 
-def boxed(solution: str) -> str | None:
-    r"""Returns the content of the last ``\boxed{}`` in a solution, or None if there is no such text, if its braces do
-    not match, or if the content is empty.
+def boxed_answer(solution: str) -> str | None:
+    r"""Returns the final answer in a solution: the content of its last ``\boxed{}``. Returns None if there is no such
+    text, if its braces do not match, or if the content is empty.
     """
     start = solution.rfind("\\boxed{")
     if start < 0:
@@ -89,4 +89,4 @@ def _answer(record: Mapping[str, Any]) -> str | None:
         if value is not None and not isinstance(value, bool | dict) and str(value).strip():
             return cleaned(str(value)).strip()
     solution = record.get("solution")
-    return boxed(solution) if isinstance(solution, str) else None
+    return boxed_answer(solution) if isinstance(solution, str) else None

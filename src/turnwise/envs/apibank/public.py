@@ -20,9 +20,9 @@ from turnwise.data.tool_schema import json_schema
 from turnwise.data.toolcalls.bfcl_python import bfcl_python
 from turnwise.data.toolcalls.match import equivalent
 from turnwise.data.toolcalls.reply import ToolCallError, checked_call
-from turnwise.envs.apibank.library import SEARCHER, words
+from turnwise.envs.apibank.apis import SEARCHER, words
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, turns_data, turns_from
-from turnwise.envs.scripted_environment import first
+from turnwise.envs.environment import first_tasks
 from turnwise.errors import InputError
 from turnwise.text import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
@@ -73,7 +73,7 @@ def same_call(made: ToolCall, true: ToolCall) -> bool:
     return equivalent([made], [true])
 
 
-class ReleasedTasks:
+class PublicTasks:
     """Reads the tasks of API-Bank from its public files.
 
     A hash decides the split of a task: about 80 % of the dialogues are in ``train``, 10 % in ``seen`` and 10 % in
@@ -115,7 +115,7 @@ class ReleasedTasks:
         """
         found = list(self._tasks[split])
         random.Random(f"{seed}/apibank").shuffle(found)
-        return first(found, count, f"split {split} of the public API-Bank")
+        return first_tasks(found, count, f"split {split} of the public API-Bank")
 
     def problem(self, task: Task) -> DialogueProblem:
         """Returns the dialogue (recorded answers, user message, ground truth, tools) that a task's data describes."""

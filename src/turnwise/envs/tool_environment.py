@@ -23,7 +23,7 @@ class ToolEnv(ScriptedEnv[S]):
         horizon: maximum number of turns of an episode.
         calls: the format of tool calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the
             full level.
-        tools: the tool definitions, made with ``turnwise.envs.calls.tool``.
+        tools: the tool definitions, made with ``turnwise.data.tool_schema.make_tool``.
         bare: whether calls in the short form leave out the tool's name. There must then be exactly one tool.
 
     Raises:
