@@ -1,4 +1,4 @@
-"""Runs the Python server as process 1 of its sandbox: ``python_state.py``, ``processes.py`` and this file together.
+"""Runs as process 1 of its own sandbox, as the last part of the program of the Python server (``python_server.py``).
 
 A state is a waiting process. A snippet runs in a copy of that process, and the copy then waits as the next state. The
 original process stays unchanged. To save time, copies of the state that the next snippet will probably use are made in
@@ -11,7 +11,7 @@ output: four bytes of length, then JSON. Request: {"run": state, "code": text, "
 """
 
 # No pathlib, because its import would take longer than all other imports together.
-# ruff: noqa: I001, PTH208
+# ruff: noqa: PTH208
 
 import contextlib
 import ctypes
@@ -27,8 +27,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # in the sandbox there are no files to import
-    from turnwise.sandbox.processes import PROCESSES, bare, ended, enter, lets_go
-    from turnwise.sandbox.processes import pair, receive, report, resident, stop_all, take
+    from turnwise.sandbox.channels import pair, receive, report, take
+    from turnwise.sandbox.processes import PROCESSES, bare, ended, enter, lets_go, resident, stop_all
     from turnwise.sandbox.python_state import COPY, FIRST, ORDER, PR_SET_DUMPABLE, RUN, first_state
 
 TICK = 0.02  # seconds between two checks of the memory and processes that a snippet uses

@@ -8,13 +8,10 @@ no other file of Turnwise. ``watch_command.py``, which runs on the host, imports
 
 import contextlib
 import ctypes
-import json
 import os
 import resource
 import signal
-import socket
 import struct
-import sys
 import time
 
 PROCESSES = "/proc"  # the Python server replaces it by its working folder, which its other processes cannot open
@@ -24,24 +21,6 @@ if TYPE_CHECKING:
     from turnwise.sandbox.python_state import CHANNEL, NOWHERE
 
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITIES_V3 = 47, 4, 0x20080522
-
-
-class Channel(socket.socket):
-    """A socket by which the broker (process 1 of the sandbox) talks to a Python state.
-
-    ``peer`` is the inode number of the other end of the socket pair, which belongs to the state.
-    """
-
-    peer: int
-
-
-def pair():
-    """Creates a socket pair and returns its two ends: first the broker's end, then the end for a Python state."""
-    ours, theirs = socket.socketpair()
-    ours = Channel(fileno=ours.detach())
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    ours.peer = os.fstat(theirs.fileno()).st_ino
-    return ours, theirs
 
 
 def enter():
@@ -99,38 +78,6 @@ def lets_go(process, channel, seconds):
     return True
 
 
-def take(read, output, most):
-    """Reads what a process has written so far from the pipe ``read``, and appends it to ``output``.
-
-    It stops when ``output`` has more than ``most`` bytes. It returns False if the stream has ended, otherwise True.
-    """
-    while len(output) <= most:
-        try:
-            chunk = os.read(read, 1 << 16)
-        except BlockingIOError:
-            return True
-        if not chunk:
-            return False
-        output += chunk
-    return True
-
-
-def report(channel):
-    """Reads a report of a Python state's process, which reports when its snippet has ended or when it starts as a copy.
-
-    Returns the exit status and the id of the reporting process. Both are None if the process died without a report.
-    """
-    space = socket.CMSG_SPACE(struct.calcsize("=3i")) + socket.CMSG_SPACE(4 * 16)
-    try:
-        said, extra, _, _ = channel.recvmsg(4, space)
-    except OSError:
-        return None, None
-    for _, kind, data in extra:
-        if kind == socket.SCM_CREDENTIALS and len(said) == 4:
-            return struct.unpack("=i", said)[0], struct.unpack("=3i", data)[0]
-    return None, None
-
-
 def resident(process):
     try:
         with open(f"{PROCESSES}/{process}/statm") as stream:
@@ -152,11 +99,3 @@ def stop_all():
     """Stops (SIGSTOP) every other process in this process namespace."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGSTOP)
-
-
-def receive():
-    """Reads the next request from the host and returns it. If the host has ended, this process exits."""
-    header = sys.stdin.buffer.read(4)
-    if len(header) < 4:
-        os._exit(0)
-    return json.loads(sys.stdin.buffer.read(struct.unpack("=I", header)[0]))

@@ -1,7 +1,7 @@
 """Runs Python snippets in a server process in a sandbox. This file holds the part that runs on the host.
 
 On the host, a Python state is a value: running a snippet returns a new state and leaves the old state unchanged. The
-part in the sandbox is in ``python_state.py``, ``processes.py`` and ``broker.py``.
+part in the sandbox is in ``python_state.py``, ``channels.py``, ``processes.py`` and ``broker.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from turnwise.sandbox.sandbox import CallResult, Limits, SandboxFault
 from turnwise.sandbox.seccomp import alone
 from turnwise.sandbox.watch_command import children, readable
 
-STATE, *_REST = (Path(__file__).with_name(name) for name in ("python_state.py", "processes.py", "broker.py"))
+_PARTS = ("python_state.py", "channels.py", "processes.py", "broker.py")  # the files of the server's program
 STATES = 480  # maximum number of states that are kept at the same time; each state is a process and a socket
 COPIES = 32  # maximum number of copies of states that are made in advance
 KEPT_MIB = 4096  # memory limit in MiB of all states together; the memory of an empty state is subtracted from each
@@ -36,8 +36,8 @@ Start = Callable[[str, str], "subprocess.Popen[bytes]"]
 
 
 def source() -> str:
-    """Returns the source text of the Python server, which runs in the sandbox: three files, one after the other."""
-    return "\n\n".join(part.read_text() for part in (STATE, *_REST))
+    """Returns the source text of the Python server, which runs in the sandbox: several files, one after the other."""
+    return "\n\n".join(Path(__file__).with_name(name).read_text() for name in _PARTS)
 
 
 class PythonServer:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from turnwise.sandbox.processes import resident, take
+from turnwise.sandbox.channels import take
+from turnwise.sandbox.processes import resident
 from turnwise.sandbox.sandbox import CallResult, Limits, Stop
 
 _TICK = 0.025  # seconds between two checks of the limits
