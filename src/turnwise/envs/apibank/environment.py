@@ -32,7 +32,7 @@ class ApiBankEnv(DialogueEnv):
         muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
             true.
         verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
-            ``dialogues.demonstrated``).
+            ``dialogues.demonstrated_verifier``).
 
     Raises:
         InputError: the public files cannot be read.

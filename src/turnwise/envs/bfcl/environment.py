@@ -31,7 +31,7 @@ class BfclEnv(DialogueEnv):
         muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
             true.
         verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
-            ``dialogues.demonstrated``).
+            ``dialogues.demonstrated_verifier``).
 
     Raises:
         MissingBfclError: bfcl-eval is not installed; the message says how to install it.
