@@ -50,8 +50,9 @@ from turnwise.algo.gates.never import Never
 from turnwise.console import number as number_from
 from turnwise.engines.engine import Sampling
 from turnwise.planning.decoding_pace import Pace
+from turnwise.planning.simulated_engine import Site
 from turnwise.planning.simulated_rollouts import Group
-from turnwise.planning.simulated_schedules import Played, Schedule, Site, play
+from turnwise.planning.simulated_schedules import Played, Schedule, play
 from turnwise.planning.simulation import bound
 from turnwise.rollouts.player import Player, Tally
 

@@ -42,8 +42,8 @@ from turnwise.files import atomic_write
 from turnwise.planning.busy_figure import busy
 from turnwise.planning.gpus import GPUS, Gpu
 from turnwise.planning.plan import plan
-from turnwise.planning.plan_tables import notes, plan_tables
-from turnwise.planning.simulation import resting, simulated, simulated_table
+from turnwise.planning.plan_tables import notes, plan_tables, resting, simulated_table
+from turnwise.planning.simulation import simulated
 from turnwise.planning.simulation_assumptions import Given, parsed
 from turnwise.reports.arguments import read_words
 from turnwise.reports.entries import read_entry

@@ -14,7 +14,6 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
@@ -117,19 +116,6 @@ def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> N
     for key, value in {"opening": share, "observation": share, "demonstrated": found["episode"]}.items():
         if key not in found:
             found[key], source[key] = value, bound
-
-
-def trajectories(cfg: DictConfig) -> int:
-    """Returns the number of demonstrations that a run reads: those in ``data.file`` if the file exists, otherwise
-    ``data.trajectories``.
-    """
-    path = Path(cfg.data.file) if cfg.data.file else None
-    if path is None or not path.is_file():
-        return int(cfg.data.trajectories)
-    if path.suffix == ".parquet":
-        return int(pq.ParquetFile(path).metadata.num_rows)
-    with path.open("rb") as stream:
-        return sum(1 for line in stream if line.strip())
 
 
 def _demonstrations(cfg: DictConfig, folder: Path) -> tuple[dict[str, float], str]:

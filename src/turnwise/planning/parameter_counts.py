@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -119,6 +120,17 @@ def shape_of(source: Architecture, dtype: str = "bfloat16", lora: LoraSettings |
         vocabulary=config.vocab_size,
         item=getattr(torch, dtype).itemsize,
     )
+
+
+def shape_of_critic(cfg: DictConfig, source: Architecture) -> Shape:
+    """Returns the parameter counts of the success predictor, which consists of the lowest ``predictor.layers`` layers
+    of its base model. They also include an output head, which the predictor does not have.
+    """
+    layers = cfg.predictor.layers
+    if layers is not None:
+        config = type(source.config)(**{**source.config.to_dict(), **_cut(source, int(layers))})
+        source = Architecture(source.model, config, source.folder)
+    return shape_of(source, str(cfg.predictor.dtype))
 
 
 def _count(parameters: Any) -> int:

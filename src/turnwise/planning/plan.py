@@ -16,11 +16,11 @@ from turnwise.planning.architectures import Architecture, architecture
 from turnwise.planning.cluster_steps import at_step, steps_in
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.hours import Work, work
-from turnwise.planning.lengths import AT_MOST, Lengths, lengths, trajectories
+from turnwise.planning.lengths import AT_MOST, Lengths, lengths
 from turnwise.planning.memory import Memory, gpus_of, memory
 from turnwise.planning.missing_inputs import missing
-from turnwise.planning.parameter_counts import Shape, shape_of
-from turnwise.planning.tokens import Around, Tokens, around, collections, iteration
+from turnwise.planning.parameter_counts import Shape, shape_of, shape_of_critic
+from turnwise.planning.tokens import Around, Tokens, around, collections, iteration, trajectories
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
         shape = shape_of(
             policy, str(cfg.policy.dtype), LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
         )
-        critic = _critic(cfg, models["predictor.model"]) if "predictor.model" in models else None
+        critic = shape_of_critic(cfg, models["predictor.model"]) if "predictor.model" in models else None
         held = memory(cfg, policy, shape, tokens, beside, critic)
         taken = work(cfg, shape, tokens, beside, gpu, critic, known.reply)
     reasons = (*unknown, *missing(cfg, models, known, shape, held, gpu, why))
@@ -104,17 +104,3 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
     return RunPlan(
         str(cfg.policy.model), steps, collections(cfg), gpus_of(cfg), known, tokens, beside, shape, held, taken, reasons
     )
-
-
-def _critic(cfg: DictConfig, source: Architecture) -> Shape:
-    """Returns the parameter counts of the success predictor, which consists of the lowest ``predictor.layers`` layers
-    of its base model. They also include an output head, which the predictor does not have.
-    """
-    layers = cfg.predictor.layers
-    if layers is not None:
-        kept = {"num_hidden_layers": int(layers)}
-        if getattr(source.config, "layer_types", None):
-            kept["layer_types"] = source.config.layer_types[: int(layers)]  # type: ignore[assignment]
-        config = type(source.config)(**{**source.config.to_dict(), **kept})
-        source = Architecture(source.model, config, source.folder)
-    return shape_of(source, str(cfg.predictor.dtype))

@@ -1,4 +1,4 @@
-"""Renders the plans of runs as text tables."""
+"""Renders the plans of runs and the simulations of runs as text tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from turnwise.planning.cluster_steps import PAGE, steps_in
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.plan import RunPlan
+from turnwise.planning.simulation import Simulation
+from turnwise.planning.simulation_assumptions import Assumptions
 from turnwise.reports.tables import Table
 
 PARTS = (
@@ -103,6 +105,53 @@ def steps_of(row: str, plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) 
     """Returns the sections of docs/cluster.md that explain how to get what the runs of a row of the sweep lack."""
     own = plans[row].missing if row in plans else ()
     return steps_in((cannot.get(row, ""), *own))
+
+
+def simulated_table(name: str, simulation: Simulation) -> Table:
+    """Returns a table of a simulation, with a line for each schedule. The last column is the fraction of tokens that
+    the gate saves, compared with a run that has no gate.
+    """
+    assumed, site = simulation.assumed, simulation.assumed.site
+    head = [
+        "schedule",
+        "iteration, s",
+        "lower bound, s",
+        "iteration / bound",
+        "hours",
+        "GPU-hours",
+        "GPUs busy",
+        "tokens decoded, M",
+    ]
+    table = Table(
+        f"{name}, simulated: {site.gpus} GPUs, {assumed.workload.groups} groups of {assumed.workload.size}",
+        [*head, "cut by the gate"],
+        [],
+    )
+    for row in simulation.rows:
+        played = row.played
+        table.rows.append(
+            [
+                str(row.schedule),
+                f"{played.iteration:,.1f}",
+                f"{row.bound:,.1f}",
+                f"{played.iteration / row.bound:.2f}",
+                f"{row.hours:,.1f}",
+                f"{row.gpu_hours:,.0f}",
+                f"{row.busy:.0%}",
+                f"{played.decoded / 1e6:,.2f}",
+                f"{1 - played.decoded / row.asked:.1%}",
+            ]
+        )
+    return table
+
+
+def resting(name: str, assumed: Assumptions) -> list[str]:
+    """Returns the assumptions of a simulation as lines of text, one line for each assumption."""
+    lines = [f"Assumptions about {name}; --assume NAME=VALUE changes one:"]
+    for key, value in assumed.values.items():
+        told = ",".join(f"{n:g}:{rate:g}" for n, rate in value) if isinstance(value, tuple) else f"{value:.5g}"
+        lines.append(f"  {key}={told} ({assumed.why[key]})")
+    return lines
 
 
 def _count(value: float) -> str:

@@ -1,8 +1,11 @@
-"""Simulates the sampling engine. All requests share the engine's servers, and all get tokens at the same rate."""
+"""Simulates the sampling engine, and describes the machines of a simulation. All requests share the engine's servers, and
+all get tokens at the same rate.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
@@ -109,3 +112,44 @@ class Decoding(Generic[T]):
     def _changed(self, by: int) -> None:
         self.running += by
         self._seconds = self.pace.seconds(self.running / self.servers)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The machines in a simulation: servers that sample, and a trainer.
+
+    Attributes:
+        pace: decoding speed of one server.
+        servers: number of servers that sample.
+        places: largest number of requests in progress on all servers together.
+        sampling_gpus, training_gpus: number of GPUs of the servers, and number of GPUs of the trainer.
+        update: seconds of one update.
+        sync: seconds to load new weights into the engine before a collection starts.
+        shared: whether servers and trainer use the same GPUs. While both work, each runs at half of its speed.
+    """
+
+    pace: Pace
+    servers: int
+    places: int
+    sampling_gpus: int
+    training_gpus: int
+    update: float
+    sync: float
+    shared: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs of the servers and the trainer together."""
+        return self.sampling_gpus if self.shared else self.sampling_gpus + self.training_gpus
+
+    def full(self, rollouts: float) -> float:
+        """Returns the largest throughput of the engine in tokens per second with at most ``rollouts`` requests in
+        progress.
+
+        Between two points of the pace, the throughput is monotonic in the number of requests. The maximum is therefore
+        at a point or at the largest number of requests.
+        """
+        requests = min(self.places, rollouts)
+        used = min(self.servers, requests)
+        most = requests / used
+        return used * max(self.pace.throughput(n) for n in (most, *(n for n, _ in self.pace.points if 1 <= n < most)))

@@ -9,53 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from turnwise.planning.decoding_pace import Pace
-from turnwise.planning.simulated_engine import Decoding, Request
+from turnwise.planning.simulated_engine import Decoding, Request, Site
 from turnwise.planning.simulated_rollouts import Group, Turn
 
 SHARE = 0.5  # speed of the engine and the trainer while both use the same GPUs, divided by the speed of each one alone
 NEVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """The machines in a simulation: servers that sample, and a trainer.
-
-    Attributes:
-        pace: decoding speed of one server.
-        servers: number of servers that sample.
-        places: largest number of requests in progress on all servers together.
-        sampling_gpus, training_gpus: number of GPUs of the servers, and number of GPUs of the trainer.
-        update: seconds of one update.
-        sync: seconds to load new weights into the engine before a collection starts.
-        shared: whether servers and trainer use the same GPUs. While both work, each runs at half of its speed.
-    """
-
-    pace: Pace
-    servers: int
-    places: int
-    sampling_gpus: int
-    training_gpus: int
-    update: float
-    sync: float
-    shared: bool = False
-
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs of the servers and the trainer together."""
-        return self.sampling_gpus if self.shared else self.sampling_gpus + self.training_gpus
-
-    def full(self, rollouts: float) -> float:
-        """Returns the largest throughput of the engine in tokens per second with at most ``rollouts`` requests in
-        progress.
-
-        Between two points of the pace, the throughput is monotonic in the number of requests. The maximum is therefore
-        at a point or at the largest number of requests.
-        """
-        requests = min(self.places, rollouts)
-        used = min(self.servers, requests)
-        most = requests / used
-        return used * max(self.pace.throughput(n) for n in (most, *(n for n, _ in self.pace.points if 1 <= n < most)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +101,10 @@ def play(
         schedule: the rules by which collections and updates wait for each other.
         on_update: function that is called after each update with the number of finished updates, for a progress bar.
     """
-    return _Run(collections, site, schedule).play(on_update)
+    return _ScheduledRun(collections, site, schedule).play(on_update)
 
 
-class _Run:
+class _ScheduledRun:
     def __init__(self, collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule) -> None:
         self.collections, self.site, self.schedule = collections, site, schedule
         self.engine: Decoding[_Rollout] = Decoding(site.pace, site.servers, site.places)

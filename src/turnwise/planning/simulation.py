@@ -17,10 +17,10 @@ from rich.progress import Progress
 from turnwise.errors import InputError
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.plan import RunPlan
+from turnwise.planning.simulated_engine import Site
 from turnwise.planning.simulated_rollouts import Group
-from turnwise.planning.simulated_schedules import Played, Schedule, Site, play
+from turnwise.planning.simulated_schedules import Played, Schedule, play
 from turnwise.planning.simulation_assumptions import Assumptions, Given, assumptions
-from turnwise.reports.tables import Table
 
 SCHEDULES = (
     Schedule(False),
@@ -168,50 +168,3 @@ def shares(busy: Sequence[tuple[float, float]], begin: float, end: float, bins: 
             sums[place] += value * max(until - low, 0.0)
             low, place = until, min(place + 1, bins - 1)
     return [total / width for total in sums]
-
-
-def simulated_table(name: str, simulation: Simulation) -> Table:
-    """Returns a table of a simulation, with a line for each schedule. The last column is the fraction of tokens that
-    the gate saves, compared with a run that has no gate.
-    """
-    assumed, site = simulation.assumed, simulation.assumed.site
-    head = [
-        "schedule",
-        "iteration, s",
-        "lower bound, s",
-        "iteration / bound",
-        "hours",
-        "GPU-hours",
-        "GPUs busy",
-        "tokens decoded, M",
-    ]
-    table = Table(
-        f"{name}, simulated: {site.gpus} GPUs, {assumed.workload.groups} groups of {assumed.workload.size}",
-        [*head, "cut by the gate"],
-        [],
-    )
-    for row in simulation.rows:
-        played = row.played
-        table.rows.append(
-            [
-                str(row.schedule),
-                f"{played.iteration:,.1f}",
-                f"{row.bound:,.1f}",
-                f"{played.iteration / row.bound:.2f}",
-                f"{row.hours:,.1f}",
-                f"{row.gpu_hours:,.0f}",
-                f"{row.busy:.0%}",
-                f"{played.decoded / 1e6:,.2f}",
-                f"{1 - played.decoded / row.asked:.1%}",
-            ]
-        )
-    return table
-
-
-def resting(name: str, assumed: Assumptions) -> list[str]:
-    """Returns the assumptions of a simulation as lines of text, one line for each assumption."""
-    lines = [f"Assumptions about {name}; --assume NAME=VALUE changes one:"]
-    for key, value in assumed.values.items():
-        told = ",".join(f"{n:g}:{rate:g}" for n, rate in value) if isinstance(value, tuple) else f"{value:.5g}"
-        lines.append(f"  {key}={told} ({assumed.why[key]})")
-    return lines

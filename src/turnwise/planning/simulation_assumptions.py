@@ -21,8 +21,8 @@ from turnwise.planning.lengths import AT_MOST, Lengths
 from turnwise.planning.memory import at_a_time
 from turnwise.planning.parameter_counts import Shape
 from turnwise.planning.plan import RunPlan
+from turnwise.planning.simulated_engine import Site
 from turnwise.planning.simulated_rollouts import Tail, Workload
-from turnwise.planning.simulated_schedules import Site
 from turnwise.planning.tokens import iteration
 
 SIGMA = 1.0  # sigma of the log-normal distributions of reply lengths and of latencies

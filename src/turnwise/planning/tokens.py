@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 
+import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.schema import build
@@ -180,6 +182,19 @@ def _even(trees: Sequence[RolloutTree]) -> list[list[float]]:
 
 def _alternating(tree: RolloutTree) -> Rewards:
     return {"total": [float(i % 2) for i, _ in enumerate(tree.leaves())]}
+
+
+def trajectories(cfg: DictConfig) -> int:
+    """Returns the number of demonstrations that a run reads: those in ``data.file`` if the file exists, otherwise
+    ``data.trajectories``.
+    """
+    path = Path(cfg.data.file) if cfg.data.file else None
+    if path is None or not path.is_file():
+        return int(cfg.data.trajectories)
+    if path.suffix == ".parquet":
+        return int(pq.ParquetFile(path).metadata.num_rows)
+    with path.open("rb") as stream:
+        return sum(1 for line in stream if line.strip())
 
 
 def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:

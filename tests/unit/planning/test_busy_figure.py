@@ -9,8 +9,8 @@ import pytest
 
 from turnwise.planning.busy_figure import busy
 from turnwise.planning.decoding_pace import Pace
+from turnwise.planning.simulated_engine import Site
 from turnwise.planning.simulated_rollouts import Tail, Workload
-from turnwise.planning.simulated_schedules import Site
 from turnwise.planning.simulation import Simulation, simulate
 from turnwise.planning.simulation_assumptions import Assumptions
 from turnwise.reports.svg import standalone

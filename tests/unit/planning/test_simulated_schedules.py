@@ -10,8 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnwise.planning.decoding_pace import Pace
+from turnwise.planning.simulated_engine import Site
 from turnwise.planning.simulated_rollouts import Group, Tail, Workload
-from turnwise.planning.simulated_schedules import Played, Schedule, Site, play
+from turnwise.planning.simulated_schedules import Played, Schedule, play
 from turnwise.planning.simulation import bound, shares
 
 ROUNDS, FREE = Schedule(False), Schedule(True)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from turnwise.planning.lengths import Lengths, lengths, trajectories
-from turnwise.planning.tokens import around, iteration
+from turnwise.planning.lengths import Lengths, lengths
+from turnwise.planning.tokens import around, iteration, trajectories
 
 KNOWN = Lengths(opening=100, reply=10, observation=20, demonstrated=5, spoken=10, episode=8)
 
