@@ -42,7 +42,7 @@ def job(cfg: DictConfig) -> None:
         check_machine(cfg)
         with claim(cfg) as folder:
             if folder.finished:
-                from turnwise.reports.html_pages import write_report
+                from turnwise.reports.run_report import write_report
 
                 if not is_first():
                     return

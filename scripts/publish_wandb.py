@@ -20,8 +20,9 @@ from wandb.errors import UsageError
 from turnwise.console import number, unwritten
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
+from turnwise.reports.comparison_page import comparison_page
 from turnwise.reports.find_runs import collect
-from turnwise.reports.html_pages import comparison_page, write_page
+from turnwise.reports.html_pages import write_page
 from turnwise.reports.publish_wandb import logged_in, publish, write_report
 from turnwise.reports.tables import footer, run_table, to_markdown
 

@@ -28,6 +28,7 @@ from turnwise.experiments.jobs import Asked
 from turnwise.experiments.row_hashes import RowHashes
 from turnwise.experiments.sweep_file import sweep_names
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers
+from turnwise.reports.comparison_page import comparison_figures, comparison_page
 from turnwise.reports.curves_over_setting import swept
 from turnwise.reports.entries import Entry, counted, read_entry
 from turnwise.reports.entry_figures import entry_figures, run_folders
@@ -35,16 +36,17 @@ from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.find_runs import FinishedRuns, collect, folders_of
 from turnwise.reports.gates.report import Settings, gate_report
-from turnwise.reports.html_pages import comparison_figures, comparison_page, tables_page, write_page
+from turnwise.reports.html_pages import write_page
+from turnwise.reports.html_tables import tables_page
 from turnwise.reports.kept_intervals import KeptIntervals
 from turnwise.reports.latex import to_latex
 from turnwise.reports.markdown import write_section
 from turnwise.reports.paired_over_setting import differences
 from turnwise.reports.paper import PaperTable, paper_tables, read_paper
+from turnwise.reports.run_report import write_pages
 from turnwise.reports.svg import Figure, standalone
 from turnwise.reports.tables import Table, footer, provenance, run_table, to_markdown, to_rich
 from turnwise.reports.watch_runs import watch
-from turnwise.reports.write_pages import write_pages
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 from tests.integration.test_resume import finish, kept_actions, kill_when, metrics, train_lines
 
-from turnwise.reports.run_metrics import Measured
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.runs.result_file import read_result
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def test_worlds_are_trained_on_together_told_apart_and_resumed_bit_for_bit(
     assert (result.env, set(result.in_domain.by_subset), result.in_domain.tasks) == ("mixture", worlds, 4)
     assert all(part.tasks == 2 for part in result.in_domain.by_subset.values())
     assert set(json.loads((whole / "result.json").read_text())["verifier"]) == worlds
-    run = Measured(whole, result)
+    run = RunMetrics(whole, result)
     for world in worlds:
         column = f"in_domain.by_subset.{world}.after"
         (outcomes,) = (run.outcomes(column) or {}).values()

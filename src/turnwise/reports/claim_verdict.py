@@ -10,14 +10,14 @@ from typing import Any, Literal, get_args
 from turnwise.experiments.claims import Comparison
 from turnwise.reports.find_runs import Estimate, Interval
 from turnwise.reports.gates.cut_counts import Bounded, difference
-from turnwise.reports.run_metrics import Measured, Outcomes, is_change
+from turnwise.reports.run_metrics import Outcomes, RunMetrics, is_change
 from turnwise.reports.tables import Table
 
 Verdict = Literal["holds", "fails", "undecided", "untestable", "not_run"]
 Z95 = 1.959964  # 97.5 % quantile of the standard normal distribution
 DIGITS = 9  # decimals to which the ends of an interval are rounded, so that floating-point errors change no verdict
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-Runs = Mapping[int, Measured]  # seed -> run, for the runs of one row
+Runs = Mapping[int, RunMetrics]  # seed -> run, for the runs of one row
 Paired = Callable[[Outcomes, Outcomes], Estimate]
 """The type of a function that takes the outcomes of the same tasks before and after training (or in two rows) and
 returns the mean change over suites, such as ``turnwise.evaluation.stats.paired_mean_difference``. The change is a

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from turnwise.errors import InputError
-from turnwise.reports.run_metrics import Measured
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.reports.tables import Table
 
 _PROFILED = ("profile_turns", "profile_tokens", "profile_cpu_seconds")
@@ -35,7 +35,7 @@ Curve = Sequence[tuple[Cost, float]]
 """Pairs (cost, held-out success in percent at that cost) in the order of training; at least one pair."""
 
 
-def curve(run: Measured) -> Curve:
+def curve(run: RunMetrics) -> Curve:
     """Returns pairs (cost, success) for the evaluations of a run before, during and after training. Success is the
     percentage of sampled held-out episodes that succeed, averaged over the splits of the tasks.
 
@@ -74,7 +74,7 @@ def curve(run: Measured) -> Curve:
     return points
 
 
-def _profile(run: Measured) -> Cost:
+def _profile(run: RunMetrics) -> Cost:
     """Returns the mean cost of one profile of a run, or a cost of zero if the run made no profile."""
     costs = [run.value(name) for name in _PROFILED]
     if all(cost is None for cost in costs) and "profile" not in run.result.seconds:
@@ -100,7 +100,7 @@ def reached(points: Curve, level: float) -> Cost | None:
     return None
 
 
-def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve]], list[str]]:
+def curves(rows: Mapping[str, Sequence[RunMetrics]]) -> tuple[dict[str, list[Curve]], list[str]]:
     """Returns a mapping from row to the curves of its runs (:func:`curve`), and a note for each run without a curve."""
     found: dict[str, list[Curve]] = {}
     notes = []
@@ -115,7 +115,7 @@ def curves(rows: Mapping[str, Sequence[Measured]]) -> tuple[dict[str, list[Curve
 
 
 def reach_table(
-    levels: Sequence[float | str], rows: Mapping[str, Sequence[Measured]], labels: Mapping[str, str]
+    levels: Sequence[float | str], rows: Mapping[str, Sequence[RunMetrics]], labels: Mapping[str, str]
 ) -> Table:
     """Returns a table with the cost at which each row reaches each level of held-out success, as a mean over seeds.
     Another column divides the row's CPU seconds by the CPU seconds of the first row.

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from turnwise.reports.curves_over_cost import Panel, band, lines_figure
-from turnwise.reports.run_metrics import Measured
+from turnwise.reports.curves_over_cost import band
+from turnwise.reports.line_plots import Panel, lines_figure
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.reports.sentences import judged_on_dialogues
 from turnwise.reports.svg import Figure
 
@@ -19,7 +20,7 @@ class Progress:
     updates: float
 
 
-def by_update(run: Measured) -> list[tuple[Progress, float]]:
+def by_update(run: RunMetrics) -> list[tuple[Progress, float]]:
     """Returns the evaluations of a run in the order of training, as pairs (progress, success). Success is the
     percentage of solved held-out tasks, averaged over the splits seen and unseen. The decoding mode
     (sampled or greedy) is that of ``in_domain``, the main result of the run. For a run on dialogues, success is the
@@ -39,7 +40,7 @@ def by_update(run: Measured) -> list[tuple[Progress, float]]:
 def during_figure(
     title: str,
     key: str,
-    rows: Mapping[str, Mapping[int, Measured]],
+    rows: Mapping[str, Mapping[int, RunMetrics]],
     labels: Mapping[str, str],
     panels: Mapping[str, Sequence[str]],
 ) -> Figure | None:

@@ -23,9 +23,9 @@ from turnwise.reports.claim_verdict import (
     rests_on_one_seed,
 )
 from turnwise.reports.find_runs import Interval
-from turnwise.reports.gates.sweep_groups import Groups, recorded_groups
+from turnwise.reports.gates.sweep_report import SweepReport, sweep_report
 from turnwise.reports.preconditions import Finding, find_preconditions, tested
-from turnwise.reports.run_metrics import Damaged, Measured, finished_runs, other_decoding
+from turnwise.reports.run_metrics import Damaged, RunMetrics, metrics_by_seed, other_decoding
 from turnwise.runs.result_file import Result, read_result
 
 HashOf = Callable[[Job], str]
@@ -62,7 +62,7 @@ class Entry:
     notes: list[str] = field(default_factory=list)
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if metrics are paths in it
-    groups: Groups | None = None  # the runs from which ``gates`` was computed, if they belong to the sweep
+    groups: SweepReport | None = None  # the runs from which ``gates`` was computed, if they belong to the sweep
     changed: Sequence[Changed] = ()
     findings: Sequence[Finding] = ()
 
@@ -119,10 +119,10 @@ def read_entry(
     """
     sweep = asked.sweep
     notes: list[str] = []
-    groups: Groups | None = None
+    groups: SweepReport | None = None
     if sweep.gate_report and gates is None:
         try:
-            groups = recorded_groups(asked, places)
+            groups = sweep_report(asked, places)
         except InputError as error:
             notes.append(f"left out: {error}")
         gates = groups.report if groups else None
@@ -130,12 +130,12 @@ def read_entry(
     cannot: dict[str, str] = {}
     found_at: dict[str, Path] = {}
     for row in picked(asked):
-        runs: dict[int, Measured] = {}
+        runs: dict[int, RunMetrics] = {}
         wanted = [] if sweep.gate_report else [job_of(asked, row, seed) for seed in asked.seeds or sweep.seeds]
         if wanted and wanted[0].cannot:
             cannot[row] = wanted[0].cannot
         for place in places:
-            if runs := finished_runs(wanted, place, notes):
+            if runs := metrics_by_seed(wanted, place, notes):
                 cannot.pop(row, None)  # the row has runs, so that the reason why it cannot be run does not matter
                 found_at[row] = place
                 break

@@ -13,7 +13,7 @@ from turnwise.reports.cost_to_reach import reach_table
 from turnwise.reports.entries import Changed, Entry, untrained
 from turnwise.reports.find_runs import Interval
 from turnwise.reports.gates.report_tables import tier_table
-from turnwise.reports.gates.sweep_groups import COMMAND
+from turnwise.reports.gates.sweep_report import COMMAND
 from turnwise.reports.metric_labels import words
 from turnwise.reports.power import planned
 from turnwise.reports.run_metrics import is_change
@@ -225,7 +225,7 @@ def _costs(entry: Entry) -> Table:
 
 
 def _refills(runs: Runs) -> bool:
-    """Returns whether the runs replace groups with equal rewards by new ones (``advantage.zero_variance=refill``)."""
+    """Returns, for a note of the table of costs, whether the runs replace groups with equal rewards by new ones."""
     for run in runs.values():
         try:
             text = (run.folder / "config.yaml").read_bytes()

@@ -1,5 +1,5 @@
-"""Prepares tables for an HTML page. The column of verdicts becomes the second column, and each seed becomes a link to
-the report of its run.
+"""Creates HTML pages of tables. The column of verdicts becomes the second column, and each seed becomes a link to the
+report of its run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from turnwise.reports.claim_verdict import VERDICTS
+from turnwise.reports.claim_verdict import VERDICTS, tally
+from turnwise.reports.html_pages import environment
+from turnwise.reports.svg import Figure
 from turnwise.reports.tables import Table
 
 Runs = Mapping[str, Mapping[int, Path]]
@@ -42,6 +44,34 @@ class Box:
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str]
+
+
+def tables_page(
+    title: str,
+    tables: Sequence[Table],
+    lines: Sequence[str],
+    figures: Sequence[Figure] = (),
+    runs: Runs | None = None,
+    page: Path | None = None,
+    warnings: Sequence[str] = (),
+) -> str:
+    """Returns a page as HTML text. It shows the table with verdicts, then the drawings, then the other tables, then
+    ``lines``.
+
+    Args:
+        runs, page: the folders of the runs by row and seed, and the path at which the page will be written. Both are
+            needed for links to the runs.
+    """
+    first = with_verdicts(tables)
+    return environment().get_template("comparison.html.jinja").render(
+        title=title,
+        tally=tally(first),
+        first=None if first is None else box(first, runs or {}, page),
+        tables=[box(table, runs or {}, page) for table in tables if table is not first],
+        figures=figures,
+        lines=lines,
+        warnings=warnings,
+    )  # fmt: skip
 
 
 def box(table: Table, runs: Runs, page: Path | None) -> Box:

@@ -67,8 +67,8 @@ def paper_entries(
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Returns an entry for every table and figure of a paper. An entry holds the existing runs and the decisions on the
-    paper's claims (:func:`turnwise.reports.entries.read_entry`).
+    """Returns, for a notebook, an entry for every table and figure of a paper. An entry holds the existing runs and the
+    decisions on the paper's claims (:func:`turnwise.reports.entries.read_entry`).
 
     Args:
         places: folders that contain runs. The runs of a row are read from the first folder that has a run of the row.
@@ -87,9 +87,9 @@ def paper_entries(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
-    """Returns path -> run for the finished runs in the subfolder ``name`` of every folder in ``places``. Paths are
-    relative to that folder, such as ``pivotrl/tab4/full/seed0``. If several folders have a run at the same path, the
-    run of the first folder is returned.
+    """Returns, for a notebook, path -> run for the finished runs in the subfolder ``name`` of every folder in
+    ``places``. Paths are relative to that folder, such as ``pivotrl/tab4/full/seed0``. If several folders have a run at
+    the same path, the run of the first folder is returned.
     """
     found: dict[str, Path] = {}
     for place in places:
@@ -99,8 +99,8 @@ def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
 
 
 def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure | None:
-    """Draws a metric of ``metrics.jsonl`` during training, with a line for each run. Returns None if no run logged the
-    metric at least twice.
+    """Draws a metric of ``metrics.jsonl`` during training for a notebook, with a line for each run. Returns None if no
+    run logged the metric at least twice.
     """
     lines = {name: run.series(metric) for name, run in runs.items()}
     lines = {name: points for name, points in lines.items() if len(points[0]) > 1}
@@ -121,8 +121,8 @@ def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure |
 
 
 def tree_lines(view: TreeView) -> list[str]:
-    """Returns a rollout tree as lines of text: one line per turn with its reward and advantage, indented by the depth
-    of the turn.
+    """Returns a rollout tree as lines of text for a notebook: one line per turn with its reward and advantage, indented
+    by the depth of the turn.
     """
     head = f"{view.title}: {view.samples} samples"
     lines = [head + (f", mean reward {view.mean:.2f}" if view.mean is not None else "")]
@@ -155,8 +155,8 @@ def _one_line(text: str, limit: int = 100) -> str:
 
 
 def changes(runs: Mapping[str, ReportedRun]) -> Table:
-    """Returns a table of the runs that shows how held-out success and the out-of-domain score changed through training,
-    in percentage points.
+    """Returns a table of the runs for a notebook, which shows how held-out success and the out-of-domain score changed
+    through training, in percentage points.
     """
     rows = [
         [name, signed(run.result.in_domain.delta), signed(run.result.ood.mean_change)]
@@ -167,8 +167,8 @@ def changes(runs: Mapping[str, ReportedRun]) -> Table:
 
 
 def judged(runs: Mapping[str, ReportedRun]) -> Table:
-    """Returns a table that shows, for each run, how many questions it asked the judge, how many of them failed and how
-    many were answered from the cache.
+    """Returns a table for a notebook that shows, for each run, how many questions it asked the judge, how many of them
+    failed and how many were answered from the cache.
     """
     counts = {name: run.result.judge for name, run in runs.items() if run.result is not None and run.result.judge}
     keys = ("asked", "failed", "cached")

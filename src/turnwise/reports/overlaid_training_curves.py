@@ -12,8 +12,8 @@ from typing import Any
 
 from turnwise.errors import InputError
 from turnwise.reports import metric_labels
-from turnwise.reports.curves_over_cost import MARKS, STROKES
 from turnwise.reports.find_runs import Interval, RunRow
+from turnwise.reports.line_plots import MARKS, STROKES
 from turnwise.reports.metric_labels import success_keys, words
 from turnwise.reports.svg import NARROW, SERIES, Figure, canvas, label, to_svg, whole_iterations
 from turnwise.runs.json_lines import json_object, text_lines

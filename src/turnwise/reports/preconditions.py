@@ -14,8 +14,8 @@ from turnwise.experiments.claims import Precondition
 from turnwise.experiments.jobs import Asked, job_of, of_pilots
 from turnwise.experiments.sweep_file import find_sweep
 from turnwise.reports.claim_verdict import Decision, recorded
-from turnwise.reports.gates.sweep_groups import recorded_groups
-from turnwise.reports.run_metrics import finished_runs
+from turnwise.reports.gates.sweep_report import sweep_report
+from turnwise.reports.run_metrics import metrics_by_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _found(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) ->
         return _of_groups(finding, pilots, places, notes)
     jobs = [job_of(pilots, bound.row, seed) for seed in pilots.seeds or ()]
     for place in places:
-        if runs := finished_runs(jobs, place, notes):
+        if runs := metrics_by_seed(jobs, place, notes):
             values = {seed: value for seed, run in runs.items() if (value := run.value(bound.metric)) is not None}
             return replace(finding, values=tuple(values.values()), seeds=tuple(values), runs=jobs[0].name)
     return finding
@@ -111,7 +111,7 @@ def _found(asked: Asked, name: str, places: Sequence[Path], notes: list[str]) ->
 
 def _of_groups(finding: Finding, pilots: Asked, places: Sequence[Path], notes: list[str]) -> Finding:
     try:
-        groups = recorded_groups(pilots, places)
+        groups = sweep_report(pilots, places)
     except InputError as error:
         notes.append(f"left out: {error}")
         return finding

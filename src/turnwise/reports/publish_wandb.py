@@ -31,8 +31,8 @@ class Published:
 
 
 def logged_in() -> bool:
-    """Returns whether the W&B package finds an API key for its server (from ``wandb login``, WANDB_API_KEY or a netrc
-    file). The user is not prompted for a key.
+    """Returns whether runs can be published: whether the W&B package finds an API key for its server (from ``wandb
+    login``, WANDB_API_KEY or a netrc file). The user is not prompted for a key.
     """
     if os.environ.get("WANDB_API_KEY"):
         return True

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.reports.html_pages import BROWSER, environment, script, write_page
+from turnwise.reports.html_pages import environment, script, write_page
 from turnwise.reports.read_run import line_counts, spaced_trees
 from turnwise.reports.tree_views import clip, goal
 from turnwise.runs.result_file import ResultError, read_result
 
+BROWSER = "rollouts.html"  # name of the page
 CHARACTERS = 64_000_000  # largest total size in bytes of the trees on the page, before compression
 TURNS = 2_000  # largest number of turns of one tree
 
@@ -71,6 +72,7 @@ def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a recorded rollout tree in the form that the script of the page ``rollouts.html`` reads."""
     state, turns = tree["state"], [turn for turn in tree["turns"] if isinstance(turn, dict)][:TURNS]
     cut = len(turns) < len(tree["turns"])  # if the tree is cut, its rewards no longer match its leaves
     given = tree.get("rewards")

@@ -70,8 +70,8 @@ class Damaged(InputError):
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A finished run, or its compressed copy that :mod:`turnwise.runs.keep_results` made.
+class RunMetrics:
+    """The metrics of a finished run, or of its compressed copy that :mod:`turnwise.runs.keep_results` made.
 
     A metric is one of
 
@@ -164,7 +164,7 @@ class Measured:
             raise Damaged(self.folder, str(error)) from error
 
 
-def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, Measured]:
+def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, RunMetrics]:
     """Returns seed -> run for those of the ``wanted`` runs that are finished and lie below the folder ``place``. Adds a
     note for each run that cannot be read.
     """
@@ -180,9 +180,9 @@ def finished_runs(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[
 
 
 @lru_cache(maxsize=512)
-def _measured(folder: Path, known: object) -> Measured:
+def _measured(folder: Path, known: object) -> RunMetrics:
     """Reads a run. The result is cached until ``known`` changes, which happens when the run is written again."""
-    run = Measured(folder, read_result(folder))
+    run = RunMetrics(folder, read_result(folder))
     _ = run.rows  # the rows are read here, because a run with damaged rows does not count as finished
     return run
 
@@ -193,7 +193,7 @@ def _files(folder: Path) -> tuple[object, ...]:
     return written(file for file in files if file is not None)
 
 
-def _profile_turns(run: Measured) -> float | None:
+def _profile_turns(run: RunMetrics) -> float | None:
     """Returns the number of actions that the profiles of a run sampled, or None if there was no profile or the number
     is unknown.
 
@@ -207,17 +207,17 @@ def _profile_turns(run: Measured) -> float | None:
     return float(sum(judged)) if once and judged and None not in judged else None
 
 
-def _profiled(run: Measured) -> bool:
+def _profiled(run: RunMetrics) -> bool:
     return "profile" in run.result.seconds or any("profile" in found for found in run.result.verifier.values())
 
 
-def _sampled_turns(run: Measured) -> float | None:
+def _sampled_turns(run: RunMetrics) -> float | None:
     """Returns the number of turns sampled in rollouts and profiles, or None if the number in a profile is unknown."""
     turns = _profile_turns(run)
     return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
 
 
-def _sampled_cpu_seconds(run: Measured) -> float | None:
+def _sampled_cpu_seconds(run: RunMetrics) -> float | None:
     """Returns the CPU seconds of training and profiles together, or None if the CPU seconds of either are unknown."""
     profile = run.result.profile_cpu_seconds
     if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
@@ -225,7 +225,7 @@ def _sampled_cpu_seconds(run: Measured) -> float | None:
     return run.result.cpu_seconds + (profile or 0.0)
 
 
-_WITH_PROFILES: Mapping[str, Callable[[Measured], float | None]] = {
+_WITH_PROFILES: Mapping[str, Callable[[RunMetrics], float | None]] = {
     "profile_turns": _profile_turns,
     "sampled_turns": _sampled_turns,
     "sampled_cpu_seconds": _sampled_cpu_seconds,

@@ -15,8 +15,8 @@ from lightning import Callback
 from omegaconf import DictConfig
 
 from turnwise.console import Terminal
+from turnwise.reports.run_report import write_pages
 from turnwise.reports.terminal_summary import print_summary
-from turnwise.reports.write_pages import write_pages
 from turnwise.rollouts.player import Player
 from turnwise.runs.result_file import read_result, write_result
 from turnwise.training.build_parts import Parts, Settings, build_parts, trainer_of

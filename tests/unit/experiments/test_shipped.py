@@ -13,7 +13,7 @@ from turnwise.config.schema import compose_config
 from turnwise.experiments.claims import SCALES
 from turnwise.experiments.jobs import Asked, job_of, jobs
 from turnwise.experiments.sweep_file import find_sweep, sweep_names
-from turnwise.reports.run_metrics import Measured
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.runs.config_hash import config_hash
 from turnwise.runs.result_file import Result
 
@@ -56,7 +56,7 @@ def test_a_sweeps_metrics_are_explained(name: str) -> None:
     if sweep.gate_report:
         return
     explained = set(re.findall(r"`([^`]+)`", METRICS))
-    run = Measured(CONF, Result(method="m", env="e", scale="tiny", seed=0, in_domain={}))  # type: ignore[arg-type]
+    run = RunMetrics(CONF, Result(method="m", env="e", scale="tiny", seed=0, in_domain={}))  # type: ignore[arg-type]
     for metric in {*filter(None, sweep.columns.values()), *sweep.directions}:
         run.value(metric)  # a number that no run could have is refused
         for part in metric.split(" / "):

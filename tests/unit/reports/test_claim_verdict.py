@@ -12,7 +12,7 @@ from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.claims import comparison
 from turnwise.reports import run_metrics
 from turnwise.reports.claim_verdict import decide, decide_gate, settled
-from turnwise.reports.run_metrics import Measured
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.runs.result_file import read_result
 
 SWEEP = """
@@ -30,7 +30,7 @@ directions:
 """
 
 
-def save(folder: Path, wins: list[int], base: list[int] | None = None, **training: list[float]) -> Measured:
+def save(folder: Path, wins: list[int], base: list[int] | None = None, **training: list[float]) -> RunMetrics:
     """A run whose held-out tasks were won ``wins`` times of two."""
     (folder / "evaluation").mkdir(parents=True)
     for name, outcomes in (("base", base or [1] * len(wins)), ("after", wins)):
@@ -46,10 +46,10 @@ def save(folder: Path, wins: list[int], base: list[int] | None = None, **trainin
     length = max(map(len, training.values()), default=0)
     lines = [{"phase": "train"} | {f"train/{key}": v[i] for key, v in training.items()} for i in range(length)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [{"phase": "eval"}, *lines]))
-    return Measured(folder, read_result(folder))
+    return RunMetrics(folder, read_result(folder))
 
 
-def said(text: str, metric: str, **rows: dict[int, Measured]):
+def said(text: str, metric: str, **rows: dict[int, RunMetrics]):
     return decide(comparison(text, dict.fromkeys(rows)), metric, rows, mean_interval, paired_mean_difference)
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.reports.cost_to_reach import Cost, curve, reach_table, reached
-from turnwise.reports.run_metrics import Measured
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.reports.tables import to_markdown
 from turnwise.runs.result_file import read_result
 
 
-def save(folder: Path, evaluations: dict[int, tuple[float, float]], iterations: int, **result: float) -> Measured:
+def save(folder: Path, evaluations: dict[int, tuple[float, float]], iterations: int, **result: float) -> RunMetrics:
     """A run of 10 turns, 50 tokens and 2 CPU seconds an iteration; evaluations as seen and unseen success by iteration."""
     folder.mkdir(parents=True)
     told = {"method": "m", "env": "e", "scale": "tiny", "seed": 0, "in_domain": {}, **result}
@@ -34,7 +34,7 @@ def save(folder: Path, evaluations: dict[int, tuple[float, float]], iterations: 
         for i, (seen, unseen) in evaluations.items()
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Measured(folder, read_result(folder))
+    return RunMetrics(folder, read_result(folder))
 
 
 def test_a_curve_by_hand(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_later_profile_is_spent_before_the_iteration_that_it_precedes(tmp_path
         if row["phase"] == "train":
             row["states/profiles"] = 1 if row["iteration"] < 2 else 2
     (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    spent = [cost for cost, _ in curve(Measured(run.folder, run.result))]
+    spent = [cost for cost, _ in curve(RunMetrics(run.folder, run.result))]
     assert spent == [Cost(7, 30, 1.5), Cost(17, 80, 3.5), Cost(27, 130, 5.5), Cost(44, 210, 9.0)]
 
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_told_is_left_out_with_a_word(tmp_path: Path) -> None:
     unmeasured = save(tmp_path / "unmeasured", {}, 2)
     unpriced = save(tmp_path / "unpriced", {0: (0, 0), 1: (60, 60)}, 1, profile_turns=700)
     (tmp_path / "bare").mkdir()
-    bare = Measured(tmp_path / "bare", lost.result)
+    bare = RunMetrics(tmp_path / "bare", lost.result)
     with pytest.raises(InputError, match=r"metrics\.jsonl: the cost of iteration 2 is missing"):
         curve(lost)
     table = reach_table([30], {"a": [lost, unmeasured, unpriced, bare]}, {})

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.reports.cost_to_reach import Cost, Curve
-from turnwise.reports.curves_over_cost import COSTS, LETTERS, apart, band, reach_figure
+from turnwise.reports.curves_over_cost import COSTS, band, reach_figure
+from turnwise.reports.line_plots import LETTERS, apart
 from turnwise.reports.markdown import write_section
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,11 +10,11 @@ import pytest
 from turnwise.errors import InputError
 from turnwise.experiments.sweep_file import read_sweep
 from turnwise.reports.curves_over_updates import Progress, by_update, during_figure
-from turnwise.reports.run_metrics import Measured
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.runs.result_file import read_result
 
 
-def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> Measured:
+def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = False) -> RunMetrics:
     folder.mkdir(parents=True)
     key = "success_greedy" if greedy else "success"
     rows = [
@@ -25,7 +25,7 @@ def run(folder: Path, looks: dict[int, tuple[float, float]], greedy: bool = Fals
     scores = {"base": 0.0, "after": 1.0, "decoding": "greedy" if greedy else "sampled"}
     result = {"method": "m", "env": "e", "scale": "tiny", "seed": 0, "in_domain": scores}
     (folder / "result.json").write_text(json.dumps(result))
-    return Measured(folder, read_result(folder))
+    return RunMetrics(folder, read_result(folder))
 
 
 def test_evaluations_in_order_as_the_mean_over_splits(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from turnwise.reports.claim_verdict import Decision, entry_verdict
 from turnwise.reports.entries import counted, read_entry
 from turnwise.reports.entry_json import as_json
 from turnwise.reports.entry_tables import EACH_NOTE, SIGN_NOTE, entry_tables, summary_table
-from turnwise.reports.run_metrics import Measured
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.reports.tables import to_markdown
 
 
@@ -253,8 +253,8 @@ def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, con
     )  # the profile's are not known
     assert ours.value("in_domain.delta / sampled_turns") == pytest.approx(50 / 140)
 
-    def other(**of) -> Measured:
-        return Measured(ours.folder, ours.result.model_copy(update=of))
+    def other(**of) -> RunMetrics:
+        return RunMetrics(ours.folder, ours.result.model_copy(update=of))
 
     assert other(profile_turns=41).value("sampled_turns") == 141  # what was counted goes before
     silent = other(verifier={})  # a profile of which nothing tells but its seconds

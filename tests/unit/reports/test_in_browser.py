@@ -14,7 +14,7 @@ from tests.unit.reports.conftest import deep_tree, local_tree, write_run
 
 from turnwise.reports import rollout_browser
 from turnwise.reports.rollout_browser import packed, write_browser
-from turnwise.reports.write_pages import write_pages
+from turnwise.reports.run_report import write_pages
 
 pytestmark = pytest.mark.slow
 TREES = 1_250  # of eight rollouts

@@ -12,8 +12,10 @@ import pytest
 from tests.unit.reports.chromium import Page
 
 from turnwise.evaluation.stats import mean_interval
+from turnwise.reports.comparison_page import comparison_page
 from turnwise.reports.find_runs import collect
-from turnwise.reports.html_pages import comparison_page, write_page, write_report
+from turnwise.reports.html_pages import write_page
+from turnwise.reports.run_report import write_report
 from turnwise.reports.tables import run_table
 from turnwise.runs.status_file import Status
 

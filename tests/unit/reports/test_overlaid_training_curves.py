@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from turnwise.evaluation.stats import mean_interval
+from turnwise.reports.comparison_page import comparison_page
 from turnwise.reports.find_runs import RunRow, collect
-from turnwise.reports.html_pages import comparison_page
 from turnwise.reports.metric_labels import words
 from turnwise.reports.overlaid_training_curves import ACCEPTED, SUCCESS, logged, over_seeds, overlays
 from turnwise.reports.same_tasks import task_notes

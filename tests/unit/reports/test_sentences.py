@@ -7,7 +7,7 @@ import io
 import pytest
 
 from turnwise.console import Terminal
-from turnwise.reports.html_pages import write_report
+from turnwise.reports.run_report import write_report
 from turnwise.reports.sentences import (
     cost_sentence,
     duration,

@@ -16,7 +16,7 @@ from turnwise.experiments.jobs import played
 from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables
 from turnwise.reports.gates.report import Settings, gate_report
-from turnwise.reports.gates.sweep_groups import asked_of
+from turnwise.reports.gates.sweep_report import asked_of
 from turnwise.reports.tables import to_markdown
 from turnwise.runs.keep_results import keep
 

@@ -14,7 +14,7 @@ from turnwise.evaluation.stats import mean_interval, paired_mean_difference
 from turnwise.experiments.arguments import ask
 from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables, summary_table
-from turnwise.reports.run_metrics import Measured
+from turnwise.reports.run_metrics import RunMetrics
 from turnwise.reports.tables import to_markdown
 from turnwise.runs.json_lines import text_lines
 from turnwise.runs.keep_results import finished, keep
@@ -61,7 +61,7 @@ def test_a_kept_run_says_what_the_run_says(tmp_path: Path) -> None:
     run, place = save(tmp_path / "outputs" / "r" / "seed0", 30), tmp_path / "results" / "r" / "seed0"
     size = keep(run, place)
     assert size == sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) < 3000
-    before, after = Measured(run, read_result(run)), Measured(place, read_result(place))
+    before, after = RunMetrics(run, read_result(run)), RunMetrics(place, read_result(place))
     for metric in ("in_domain.after", "train/reward_std", "late train/reward_std"):
         assert before.value(metric) == after.value(metric) is not None
     for metric in ("in_domain.delta", "ood.mean_change"):

@@ -16,7 +16,7 @@ import yaml
 from turnwise.console import Terminal
 from turnwise.errors import InputError
 from turnwise.reports.find_runs import folders_of
-from turnwise.reports.html_pages import write_report
+from turnwise.reports.run_report import write_report
 from turnwise.reports.watch_runs import newest_metrics, watch
 from turnwise.runs.status_file import NAME, Status, about, progress, read_status, remaining, write_status
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from turnwise.algo.gates.signals import SIGNALS, TERMINATION
 from turnwise.errors import InputError
-from turnwise.reports.gates.groups import LABELS, Buffer, Group
+from turnwise.reports.gates.recorded_groups import LABELS, Buffer, Group
 
 FEATURES = "hybrid_gate_features.csv"  # one row per (task, K) with the signals, label and reward variance of a group
 WALLCLOCK = "wallclock_ab.csv"  # tier 1, one row per (task, baseline or gated)

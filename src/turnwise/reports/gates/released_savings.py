@@ -1,6 +1,5 @@
-"""Computes how much a gate saves. Two experiments of Selective Rollout are computed from the authors' logs: tier 1
-(sampling without and with the gate, Table 3) and tier 3 (training without and with the gate, Table 5). For groups that
-were sampled without a gate, the module estimates how much a gate would save.
+"""Computes from the authors' released logs how much the gate of Selective Rollout saves, in two experiments: tier 1
+(sampling without and with the gate, Table 3) and tier 3 (training without and with the gate, Table 5).
 """
 
 from __future__ import annotations
@@ -15,27 +14,10 @@ import numpy as np
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
 from turnwise.reports.gates.cut_counts import counts
-from turnwise.reports.gates.groups import TOLERANCE, Buffer
+from turnwise.reports.gates.recorded_groups import TOLERANCE
+from turnwise.reports.gates.recorded_savings import saved_between
 from turnwise.reports.gates.released import TRAINING, WALLCLOCK, Row, number_of, read_csv, whole_number_of
 from turnwise.reports.gates.resample import intervals
-
-
-def replayed(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> dict[str, Any]:
-    """Estimates from groups that were sampled without a gate how much a gate would save (tier 1 of the paper). The
-    saving is the number of turns after step ``k`` in the groups that the gate would cut, in percent of all turns.
-    ``cut`` says for each group whether the gate would cut it.
-    """
-    columns = [buffer.tails(k) * cut, buffer.turns]
-    (interval,) = intervals(_saved_of_total, columns, resamples, seed)
-    return {"unit": "turns", "measured": False, "groups": len(buffer.groups), "k": k} | {
-        "saved_pct": float(_saved_of_total(*columns)[0]),
-        "ci95": interval,
-        **counts(cut, buffer.uniform),
-    }
-
-
-def _saved_of_total(saved: np.ndarray, total: np.ndarray) -> np.ndarray:
-    return 100 * (saved.sum(-1) / total.sum(-1))[..., None]
 
 
 def read_tier1(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
@@ -70,23 +52,19 @@ def read_tier1(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None
     rewards = [column("baseline", "rewards_mean"), column("gated", "rewards_mean")]
     cut = column("gated", "gate_cut") > 0
     same = (turns[0] == turns[1]) & (rewards[0] == rewards[1])
-    (interval,) = intervals(_saved_between, seconds, resamples, seed)
+    (interval,) = intervals(saved_between, seconds, resamples, seed)
     return {
         "unit": "seconds",
         "measured": True,
         "groups": len(tasks),
-        "saved_pct": float(_saved_between(*seconds)[0]),
+        "saved_pct": float(saved_between(*seconds)[0]),
         "ci95": interval,
         "baseline": float(seconds[0].sum()),
         "gated": float(seconds[1].sum()),
-        "turns_saved_pct": float(_saved_between(*turns)[0]),
+        "turns_saved_pct": float(saved_between(*turns)[0]),
         "matched_pct": float(100 * same[~cut].mean()) if (~cut).any() else None,
         **counts(cut, column("baseline", "rewards_var") <= TOLERANCE**2),
     }
-
-
-def _saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 
 
 def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
@@ -149,6 +127,7 @@ def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None
 
 
 def _by_seed(path: Path) -> dict[int, dict[str, np.ndarray]]:
+    """Reads one of the authors' released training logs (tier 3). Returns seed -> column -> values, one per iteration."""
     columns = ["n_groups", "n_groups_cut", "n_zero_variance", "grad_norm", "iter_secs", "dilution_pct"]
     rows: dict[int, list[Row]] = defaultdict(list)
     for number, row in enumerate(read_csv(path, ["seed", *columns]), 2):

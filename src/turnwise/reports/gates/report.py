@@ -13,8 +13,6 @@ from turnwise.algo.gates.signals import DISTANCE
 from turnwise.errors import InputError
 from turnwise.files import written
 from turnwise.reports.gates import tuning
-from turnwise.reports.gates.groups import Buffer
-from turnwise.reports.gates.measured_savings import read_arms
 from turnwise.reports.gates.offline_tables import (
     THRESHOLDS,
     labels_table,
@@ -25,9 +23,10 @@ from turnwise.reports.gates.offline_tables import (
     types_table,
 )
 from turnwise.reports.gates.paper_numbers import compare
-from turnwise.reports.gates.recorded_groups import read_recorded, recordings
+from turnwise.reports.gates.recorded_groups import Buffer, read_recorded, recordings
+from turnwise.reports.gates.recorded_savings import read_arms, replayed_savings
 from turnwise.reports.gates.released import FEATURES, is_released, read_features
-from turnwise.reports.gates.released_savings import read_tier1, read_tier3, replayed
+from turnwise.reports.gates.released_savings import read_tier1, read_tier3
 from turnwise.reports.gates.sections import Sections, whole
 from turnwise.reports.gates.table12 import arms_table
 from turnwise.reports.gates.values_during_sampling import looks_table
@@ -81,7 +80,7 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
 
     ``gated`` is a path of the same kind, to runs that have a gate and otherwise the same settings as the runs of
     ``data``. The saving of the gate is measured by comparing the runs of both paths
-    (``turnwise.reports.gates.measured_savings``).
+    (``turnwise.reports.gates.recorded_savings``).
 
     Raises:
         InputError: ``data`` does not exist or cannot be used.
@@ -125,7 +124,7 @@ def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> 
             "tier1": lambda: saved if released or gated else report["replayed"],
             "tier3": lambda: tiers[1],
             "tuned": lambda: tuned(buffer, settings),
-            "replayed": lambda: replayed(buffer, cut, k, resamples, seed),
+            "replayed": lambda: replayed_savings(buffer, cut, k, resamples, seed),
             "paper": lambda: [asdict(cell) for cell in compare(report)] if printed else None,
         }
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION
 from turnwise.reports.gates.cut_counts import Row, counts
-from turnwise.reports.gates.groups import Buffer
+from turnwise.reports.gates.recorded_groups import Buffer
 from turnwise.reports.gates.resample import intervals
 
 COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")

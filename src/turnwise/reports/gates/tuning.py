@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnwise.algo.gates.signals import DISTANCE
-from turnwise.reports.gates.groups import Buffer
+from turnwise.reports.gates.recorded_groups import Buffer
 
 ROUNDS = 20  # largest number of rounds of coordinate ascent; a round without improvement ends it earlier
 CANDIDATES = 100  # largest number of thresholds tried at a step; if there are more, quantiles of them are tried

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from turnwise.algo.gates.signals import DISTANCE, SIGNALS
-from turnwise.reports.gates.groups import KNOWN, Buffer
 from turnwise.reports.gates.offline_tables import Row, rank_rows
+from turnwise.reports.gates.recorded_groups import KNOWN, Buffer
 
 Looks = dict[str, dict[str, dict[str, Row]]]
 

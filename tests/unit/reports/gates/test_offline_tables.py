@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from turnwise.algo.gates.signals import DISTANCE, TERMINATION
-from turnwise.reports.gates.groups import Buffer, label_of
 from turnwise.reports.gates.offline_tables import (
     labels_table,
     peak_row,
@@ -23,6 +22,7 @@ from turnwise.reports.gates.offline_tables import (
     types_table,
 )
 from turnwise.reports.gates.rank_correlation import rank_statistics
+from turnwise.reports.gates.recorded_groups import Buffer, label_of
 from turnwise.reports.gates.resample import intervals
 
 Make = Callable[..., Buffer]

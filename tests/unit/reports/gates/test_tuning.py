@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnwise.reports.gates.groups import Buffer
+from turnwise.reports.gates.recorded_groups import Buffer
 from turnwise.reports.gates.tuning import (
     Schedule,
     cross_validated,

@@ -11,8 +11,7 @@ import pytest
 from scipy import stats
 
 from turnwise.algo.gates.signals import DISTANCE, SIGNALS
-from turnwise.reports.gates.groups import KNOWN, Buffer
-from turnwise.reports.gates.recorded_groups import read_recorded
+from turnwise.reports.gates.recorded_groups import KNOWN, Buffer, read_recorded
 from turnwise.reports.gates.report import Settings, gate_report
 from turnwise.reports.gates.values_during_sampling import looks_table
 

@@ -1,5 +1,6 @@
-"""Measures how many turns and tokens a gate saves (tier 1 of the paper Selective Rollout). The same groups are sampled
-twice with the same random draws, once without the gate and once with it.
+"""Computes from recorded groups how much a gate saves (tier 1 of the paper Selective Rollout). The saving is measured if
+the same groups are sampled twice with the same random draws, once without the gate and once with it. For groups that
+were sampled without a gate alone, it is estimated how much a gate would save.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import numpy as np
 
 from turnwise.errors import InputError
 from turnwise.reports.gates.cut_counts import counts
-from turnwise.reports.gates.groups import TOLERANCE
-from turnwise.reports.gates.recorded_groups import paths_of, recordings
+from turnwise.reports.gates.recorded_groups import TOLERANCE, Buffer, paths_of, recordings
 from turnwise.reports.gates.resample import intervals
 from turnwise.runs.json_lines import checked_lines
 
@@ -115,3 +115,21 @@ def _same(free: Played, gated: Played, steps: int | None) -> bool:
         paths = sorted(paths_of(turns))  # sorted by the index of the first turn, the order in which rollouts began
         sides.append([[(turns[i]["text"], turns[i]["observation"]) for i in path[:steps]] for path in paths])
     return bool(sides[0] == sides[1])
+
+
+def replayed_savings(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> dict[str, Any]:
+    """Estimates from recorded groups that were sampled without a gate how much a gate would save (tier 1 of the paper). The
+    saving is the number of turns after step ``k`` in the groups that the gate would cut, in percent of all turns.
+    ``cut`` says for each group whether the gate would cut it.
+    """
+    columns = [buffer.tails(k) * cut, buffer.turns]
+    (interval,) = intervals(_saved_of_total, columns, resamples, seed)
+    return {"unit": "turns", "measured": False, "groups": len(buffer.groups), "k": k} | {
+        "saved_pct": float(_saved_of_total(*columns)[0]),
+        "ci95": interval,
+        **counts(cut, buffer.uniform),
+    }
+
+
+def _saved_of_total(saved: np.ndarray, total: np.ndarray) -> np.ndarray:
+    return 100 * (saved.sum(-1) / total.sum(-1))[..., None]

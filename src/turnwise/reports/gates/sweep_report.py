@@ -32,7 +32,7 @@ CODE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class SweepReport:
     """The gate report from which an entry (a table or figure of a paper) takes its numbers, and the runs that recorded
     its groups.
     """
@@ -58,7 +58,7 @@ class Groups:
         return {arm.name: first.config_hash for arm, first in firsts.items()}
 
 
-def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
+def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
     """Returns the gate report from which an entry (a table or figure of a paper) is computed. The report is on the
     groups of all seeds. Returns None if a required run is not finished.
 
@@ -82,11 +82,11 @@ def recorded_groups(asked: Asked, places: Sequence[Path]) -> Groups | None:
     for place in places:
         arms = tuple(folder for name in names if _is_recorded(folder := place / name))
         if arms and arms[0] == place / names[0]:
-            return _groups(arms, place, places[0] / "cache", _files(arms))
+            return _report_on(arms, place, places[0] / "cache", _files(arms))
     return None
 
 
-def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
+def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
     """Returns one gate report for each row with finished runs. The runs of a row are read from the first folder of
     ``places`` that has a run of the row.
 
@@ -103,13 +103,13 @@ def _of_rows(asked: Asked, places: Sequence[Path]) -> Groups | None:
     if not found:
         return None
     arms, where = zip(*found.values())
-    each = [_groups((arm,), place, places[0] / "cache", _files((arm,))) for arm, place in zip(arms, where)]
+    each = [_report_on((arm,), place, places[0] / "cache", _files((arm,))) for arm, place in zip(arms, where)]
     reports = {row: one.report for row, one in zip(found, each)}
     groups = sum(report["groups"] for report in reports.values())
     report = {"source": "recorded", "groups": groups, "data": ", ".join(map(str, arms)), **reports}
     results = tuple(result for one in each for result in one.results)
     commands = tuple(command for one in each for command in one.commands)
-    return Groups(report, arms, where, results, commands, tuple(found))
+    return SweepReport(report, arms, where, results, commands, tuple(found))
 
 
 def _is_recorded(folder: Path) -> bool:
@@ -127,7 +127,7 @@ def _files(arms: Iterable[Path]) -> tuple[object, ...]:
 
 
 @lru_cache(maxsize=8)
-def _groups(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> Groups:
+def _report_on(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> SweepReport:
     """Returns what gates would have done with the recorded groups of ``arms`` (the gate report), and the command that
     prints it.
 
@@ -144,7 +144,7 @@ def _groups(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> 
     report = KeptSections(read, KeptValues(cache / name if cache.is_dir() else None, _state(arms, settings)))
     words = [f"{key}={arm}" for key, arm in zip(("data", "gated"), arms)]
     words += [f"{name}={value}" for name, value in own.items()]
-    return Groups(report, arms, (place,) * len(arms), _results(arms), (" ".join((COMMAND, *words)),))
+    return SweepReport(report, arms, (place,) * len(arms), _results(arms), (" ".join((COMMAND, *words)),))
 
 
 def _state(arms: Iterable[Path], settings: Settings) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from turnwise.experiments.arguments import ask
-from turnwise.reports.gates import sweep_groups as module
+from turnwise.reports.gates import sweep_report as module
 from turnwise.reports.gates.report import gate_report
-from turnwise.reports.gates.sweep_groups import recorded_groups
+from turnwise.reports.gates.sweep_report import sweep_report
 
 ROOT = Path(__file__).parents[4]
 ASKED = ask(["sweep=selective_tab12"], ROOT / "conf")
@@ -37,8 +37,8 @@ def test_a_gate_report_is_computed_again_only_if_a_group_changes(
     monkeypatch.setattr(module, "gate_sections", lambda *a: read.append(a[0]) or real(*a))
 
     def report() -> dict[str, object]:
-        module._groups.cache_clear()  # as in a new process
-        found = recorded_groups(ASKED, [outputs])
+        module._report_on.cache_clear()  # as in a new process
+        found = sweep_report(ASKED, [outputs])
         assert found is not None
         return {name: found.report[name] for name in ("t1", "regime", "tier1")}
 
@@ -51,8 +51,8 @@ def test_a_gate_report_is_computed_again_only_if_a_group_changes(
 def test_nothing_is_written_where_there_is_no_cache(outputs: Path, tmp_path: Path) -> None:
     (outputs / "cache").rmdir()
     for first in (tmp_path / "none", outputs):
-        module._groups.cache_clear()
-        found = recorded_groups(ASKED, [first, outputs])
+        module._report_on.cache_clear()
+        found = sweep_report(ASKED, [first, outputs])
         assert found is not None and found.report["groups"] > 0
     assert not (tmp_path / "none").exists() and not (outputs / "cache").exists()
 

@@ -1,0 +1,66 @@
+"""Creates the HTML page that compares finished runs: tables, and drawings of every row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from turnwise.reports.find_runs import FinishedRuns, Interval, RunRow
+from turnwise.reports.html_tables import tables_page
+from turnwise.reports.overlaid_training_curves import overlays
+from turnwise.reports.run_figures import comparison
+from turnwise.reports.same_tasks import task_notes
+from turnwise.reports.svg import Figure
+from turnwise.reports.tables import Table
+
+
+def comparison_page(
+    collection: FinishedRuns,
+    tables: Sequence[Table],
+    lines: Sequence[str],
+    interval: Interval,
+    first: Sequence[Figure] = (),
+    page: Path | None = None,
+) -> str:
+    """Returns a page that compares runs, as HTML text. The page shows the figures ``first``, the tables, and drawings
+    of every row: its training curves, and how training changed its scores.
+
+    Args:
+        page: path at which the page will be written. Links to the runs are relative to it. If it is None, there are no
+            links.
+    """
+    rows = [row for found in collection.sections.values() for row in found]
+    names = Counter(row.name for row in rows)
+    runs = {row.name: row.folders for row in rows if names[row.name] == 1}
+    number = sum(len(row.results) for row in rows)
+    figures = [*first, *comparison_figures(collection, interval), *comparison_curves(collection, interval)]
+    return tables_page(f"{number} runs compared", tables, lines, figures, runs, page, task_notes(collection))
+
+
+def comparison_figures(collection: FinishedRuns, interval: Interval) -> list[Figure]:
+    """Draws how held-out success and the out-of-domain score of every row changed through training. There are at most
+    two figures for each environment and scale.
+    """
+    figures = []
+    for index, ((env, scale), rows) in enumerate(collection.sections.items()):
+        for metric, title in (("in_domain.delta", "Held-out change"), ("ood.mean_change", "Out-of-domain change")):
+            drawn = [_drawn(row, metric, interval) for row in rows if row.values(metric)]
+            if drawn:
+                figures.append(comparison(drawn, f"{title}: {env}, {scale}", f"compare-{index}-{metric.split('.')[0]}"))
+    return figures
+
+
+def comparison_curves(collection: FinishedRuns, interval: Interval) -> list[Figure]:
+    """Draws, for each environment and scale, the training curves of all rows in the same axes."""
+    drawn = (
+        overlays(rows, interval, f"Training curves: {env}, {scale}", f"curves-{index}")
+        for index, ((env, scale), rows) in enumerate(collection.sections.items())
+    )
+    return [figure for figure in drawn if figure is not None]
+
+
+def _drawn(row: RunRow, metric: str, interval: Interval) -> tuple[str, float, tuple[float, float] | None]:
+    estimate = interval(list(row.values(metric).values()))
+    bounds = None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
+    return row.name, estimate.mean, bounds
