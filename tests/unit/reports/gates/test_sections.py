@@ -25,7 +25,7 @@ def data(tree: Callable[..., dict[str, Any]], written: Callable[[Path, list[Any]
 
 def test_a_section_is_computed_once_and_only_if_it_is_read(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[str] = []
-    for name in ("signals_table", "tuned", "looks_table", "replayed"):
+    for name in ("signals_table", "tuned", "looks_table", "replayed_savings"):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, name=name, real=real: computed.append(name) or real(*a))
     ranked: list[object] = []
@@ -36,7 +36,7 @@ def test_a_section_is_computed_once_and_only_if_it_is_read(data: Path, monkeypat
     assert list(report["t7"]) == ["2"] and not ranked
     assert report["t7"]["2"] is report["t7"]["2"] and len(ranked) == 1
     assert report["tier1"] == report["replayed"] and report["t7"] is report["t7"]
-    assert computed == ["signals_table", "replayed"]
+    assert computed == ["signals_table", "replayed_savings"]
     assert report == gate_report(data, SETTINGS) and list(report) == list(gate_report(data, SETTINGS))
 
 
