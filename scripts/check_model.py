@@ -34,9 +34,9 @@ from turnwise.errors import InputError, refuse_twice
 from turnwise.files import atomic_write
 from turnwise.models.hub import at_hand
 from turnwise.models.policy import load_policy, with_adapter
-from turnwise.models.random_models import architectures
+from turnwise.models.random_models import architectures, filled
 from turnwise.models.shipped import weights_of
-from turnwise.rollouts.check_architecture import ALPHA, RANK, FamilyVerdict, filled, judge_family, rows_of
+from turnwise.rollouts.check_architecture import ALPHA, RANK, FamilyVerdict, judge_family, rows_of
 from turnwise.rollouts.probe import probe
 from turnwise.training.exactness import refusal
 

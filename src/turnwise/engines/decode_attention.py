@@ -83,7 +83,7 @@ class _Columns(NamedTuple):
     seen: Tensor  # (R, columns * G): number of the row's tokens that each query attends to
 
 
-class Decode:
+class DecodeAttention:
     """An attention plan for decoding N twigs (branches of sampled tokens that continue the trunk's rows).
 
     Each twig attends to the first ``seen_N`` tokens of its trunk row and to all of its own tokens. The attention of

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turnwise.engines.decode_attention import Decode, Trunk, distinct
+from turnwise.engines.decode_attention import DecodeAttention, Trunk, distinct
 from turnwise.engines.draw_tokens import draw
 from turnwise.engines.engine import Sample, Sampling, Told
 from turnwise.engines.kv_store import Kept, Store
@@ -81,7 +81,7 @@ class Decoder:
         heads, twig_N = distinct([(id(s.row), s.length) for s in states])
         length_U = torch.tensor([states[i].length for i in heads], device=device)
         begin = stack([states[i].row.marks[states[i].length].states for i in heads]) if self.recurrent else None
-        plan = Decode(trunk, trunk.row_N[heads], length_U, steps, begin)
+        plan = DecodeAttention(trunk, trunk.row_N[heads], length_U, steps, begin)
         hidden_U = torch.stack([states[i].hidden for i in heads])  # type: ignore[misc]
         samples = [Sample([], [], truncated=True) for _ in states]
         live = np.arange(len(states))

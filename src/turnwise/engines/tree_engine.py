@@ -29,7 +29,7 @@ from turnwise.engines.sampling_schedule import Named, check_schedule
 from turnwise.engines.stored_rows import Rows, StoredRow
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.cache_layout import Needs, needs_of
-from turnwise.models.fast_llama import Lean, forward_of, uses_compiled_kernels
+from turnwise.models.fast_llama import FastLlama, forward_of, uses_compiled_kernels
 from turnwise.models.head import Head
 from turnwise.models.policy import plain_copy
 
@@ -116,7 +116,7 @@ class TreeEngine:
             self._needs = needs_of(self._model)
         weight, (heads, state_bytes) = self._head.weight, self._needs
         self._recurrent = state_bytes > 0
-        dtype = self._forward.attention_dtype if isinstance(self._forward, Lean) else weight.dtype
+        dtype = self._forward.attention_dtype if isinstance(self._forward, FastLlama) else weight.dtype
         self._forget((heads, dtype, weight.device, state_bytes, self.budget))
 
     def report(self) -> dict[str, float]:

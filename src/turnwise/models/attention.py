@@ -19,7 +19,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from turnwise.models.gated_delta_layers import KIND, heed_plans
 from turnwise.models.recurrence import Flow, flow_of_tree
-from turnwise.models.rope import fix_rope
+from turnwise.models.rope_frequencies import fix_rope
 
 NAME = "turnwise_tree"
 KINDS = frozenset({"full_attention", "sliding_attention"})  # ``layer_types`` that work with every plan
@@ -206,7 +206,7 @@ def use_tree_attention(model: PreTrainedModel, longest: int | None = None) -> Pr
     Args:
         model: a Hugging Face causal LM, or a transformer without head.
         longest: number of tokens of the longest path through a tree. The rotary frequencies of some models depend on
-            it (``models.rope``).
+            it (``models.rope_frequencies``).
 
     Raises:
         ValueError: the architecture has layers of other kinds than full attention, sliding-window attention and gated

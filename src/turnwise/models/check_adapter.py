@@ -88,15 +88,15 @@ def _check_base(folder: Path, base: str | Path, recorded: Any) -> None:
     if "spread" in noted:
         if noted["spread"] != fingerprint(weight_files(base)):
             raise WeightsError(f"the adapter was trained on other weights, namely those of {noted.get('base')}")
-    elif isinstance(recorded, str) and recorded and _short(recorded) != _short(str(base)):
+    elif isinstance(recorded, str) and recorded and _base_name(recorded) != _base_name(str(base)):
         raise WeightsError(
             f"the adapter was trained on {recorded}; if this is the same model, correct base_model_name_or_path in its "
             f"{ADAPTER_CONFIG}"
         )
 
 
-def _short(model: str) -> str:
-    """Returns a model's name in lower case, without its owner or folder.
+def _base_name(model: str) -> str:
+    """Returns the name of an adapter's base model in lower case, without its owner or folder.
 
     For a folder in the Hugging Face hub's cache, this is the repository's name.
     """

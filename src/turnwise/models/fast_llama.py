@@ -32,7 +32,7 @@ Forward = Callable[[Tensor, Tensor, Plan], Tensor]
 def forward_of(model: Any, copies: int = 0) -> Forward:
     """Returns the fastest forward pass for a causal LM. A model with adapters uses its own forward pass.
 
-    If ``copies`` is not 0, the forward pass may keep a copy of the weights (see :class:`Lean`).
+    If ``copies`` is not 0, the forward pass may keep a copy of the weights (see :class:`FastLlama`).
     """
     body = backbone(model)
     return own_forward(body) if hasattr(model, "get_base_model") else forward_of_body(body, copies)
@@ -41,12 +41,12 @@ def forward_of(model: Any, copies: int = 0) -> Forward:
 def forward_of_body(body: Any, copies: int = 0) -> Forward:
     """Returns the fastest forward pass for a transformer without head.
 
-    This is :class:`Lean` for Llama-like models in which all layers have full attention. Other models use their own
+    This is :class:`FastLlama` for Llama-like models in which all layers have full attention. Other models use their own
     forward pass.
     """
     config = body.config
     full = set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
-    return Lean(body, copies) if full and config.model_type in FAMILIES else own_forward(body)
+    return FastLlama(body, copies) if full and config.model_type in FAMILIES else own_forward(body)
 
 
 def own_forward(body: Any) -> Forward:
@@ -59,7 +59,7 @@ def own_forward(body: Any) -> Forward:
     return own
 
 
-class Lean:
+class FastLlama:
     """Computes the forward pass of a Llama-like transformer with few torch operations.
 
     Args:
@@ -132,7 +132,8 @@ class Lean:
 
 
 def attention_dtype(weight: Tensor) -> torch.dtype:
-    """Returns the data type in which :class:`Lean` computes attention, for a model with weights such as ``weight``.
+    """Returns the data type in which :class:`FastLlama` computes attention, for a model with weights such as
+    ``weight``.
 
     It is float32 on a CPU. There, torch copies keys and values in bfloat16 before each product, and the functions that
     numba compiles need float32. Otherwise it is the data type of the weights.
@@ -141,8 +142,9 @@ def attention_dtype(weight: Tensor) -> torch.dtype:
 
 
 def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
-    """Returns whether to pack weights: they must be on a CPU that multiplies in their data type, and exceed the lower
-    limit of ``PACKED``, and all ``copies`` together (one for each engine that packs them) must not exceed the upper.
+    """Returns whether :class:`FastLlama` packs weights: they must be on a CPU that multiplies in their data type, and
+    exceed the lower limit of ``PACKED``, and all ``copies`` together (one for each engine that packs them) must not
+    exceed the upper.
     """
     if not torch.backends.mkldnn.is_available():
         return False
@@ -154,7 +156,8 @@ def should_pack(weights: Sequence[Tensor], copies: int) -> bool:
 
 
 def turned(q: Tensor, k: Tensor, norms: tuple[Any, Any] | None, cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
-    """Applies the RMS norms of queries and keys, if there are any, and rotary position embeddings.
+    """Applies the RMS norms of queries and keys, if there are any, and rotary position embeddings in
+    :class:`FastLlama`.
 
     Queries ``q`` have shape (T, H, D) and keys ``k`` (T, H_kv, D); ``cos`` and ``sin`` have shape (T, 1, D / 2).
     """
@@ -205,7 +208,7 @@ def scaled(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Applies rotary position embeddings to ``x`` (T, H, D).
+    """Applies rotary position embeddings to ``x`` (T, H, D) in :class:`FastLlama`, with torch operations.
 
     ``cos`` and ``sin`` have shape (T, 1, D / 2). Dimension i is rotated together with dimension i + D / 2.
     """

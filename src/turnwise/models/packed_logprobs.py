@@ -47,9 +47,10 @@ def score(
 
 
 def plan_of(end_BS: Tensor) -> Plan:
-    """Returns the fastest exact attention plan for packed trees on the device of ``end_BS``.
+    """Returns the fastest exact attention plan with which :func:`score` computes the log-probs of packed trees.
 
-    If ``end_BS`` has no data, as a meta tensor, this is the plan with a dense mask.
+    It depends on the device of ``end_BS`` and on the size of the micro-batch. If ``end_BS`` has no data, as a meta
+    tensor, this is the plan with a dense mask.
     """
     known = type(end_BS) is Tensor
     if known and end_BS.device.type == "cpu":

@@ -63,7 +63,7 @@ def _copied(base: Any, into: PreTrainedModel | None) -> PreTrainedModel:
         for name, buffer in base.named_buffers():  # buffers, such as rotary frequencies, are not in the state dict
             owner, _, leaf = name.replace("base_layer.", "").rpartition(".")
             into.get_submodule(owner).register_buffer(leaf, buffer.detach().clone(), persistent=False)
-        for name, module in base.named_modules():  # rotary frequencies must stay fixed (``models.rope``)
+        for name, module in base.named_modules():  # rotary frequencies must stay fixed (``models.rope_frequencies``)
             if hasattr(module, "rope_type"):
                 into.get_submodule(name).rope_type = module.rope_type
         into.tie_weights()

@@ -126,7 +126,21 @@ def widen(model: Any) -> None:
             parameter.normal_(0.0, spread)
 
 
+def filled(adapted: Any, seed: int = 0) -> Any:
+    """Sets the second factors (``lora_B``) of a model's LoRA adapters to random values and returns the model.
+
+    These factors are 0 initially, so that without this step the adapters would have no effect.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0.0, 0.1)
+    return adapted
+
+
 def _small(config: Any) -> dict[str, Any]:
+    """Returns the reduced sizes of a small random model's configuration, including those of nested configurations."""
     about = config.to_dict()
     sizes: dict[str, Any] = {key: value for key, value in _IDS.items() if key in about}
     sizes |= {key: value for key, value in _UNSET.items() if key in about and about[key] is None}

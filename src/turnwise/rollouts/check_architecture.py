@@ -16,7 +16,7 @@ import torch
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.head import Head
 from turnwise.models.policy import with_adapter
-from turnwise.models.random_models import small_config, small_model, windowed
+from turnwise.models.random_models import filled, small_config, small_model, windowed
 from turnwise.rollouts.against_paths import Distance, against_paths
 from turnwise.rollouts.probe import probe
 
@@ -106,19 +106,6 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict
     except Exception:
         return FamilyVerdict(name, "traceback", why=_cut(traceback.format_exc(limit=-1)))
     return _of(name, "exact" if both.exact else "wrong", "exact" if both.exact else "wrong", "", plain, both)
-
-
-def filled(adapted: Any, seed: int = 0) -> Any:
-    """Sets the second factors (``lora_B``) of a model's LoRA adapters to random values and returns the model.
-
-    These factors are 0 initially, so that without this step the adapters would have no effect.
-    """
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for name, parameter in adapted.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(0.0, 0.1)
-    return adapted
 
 
 def _of(name: str, verdict: str, lora: str, why: str, *measured: Distance) -> FamilyVerdict:

@@ -11,7 +11,7 @@ def demonstration(turns: Sequence[State]) -> RolloutTree:
     """Returns a tree whose only path is the expert's path through the given states of one trajectory.
 
     Each demonstrated turn occurs once. The tokens between two demonstrated turns are the observation of the first one.
-    Each state must continue the state before it, as the states in a list of :func:`paths` do.
+    Each state must continue the state before it, as the states in a list of :func:`demonstrated_paths` do.
 
     Raises:
         ValueError: a state does not continue the state before it.
@@ -31,10 +31,10 @@ def demonstration(turns: Sequence[State]) -> RolloutTree:
     return tree
 
 
-def paths(states: Sequence[State]) -> Mapping[str, list[State]]:
-    """Groups consecutive states into lists in which each state continues the one before it.
+def demonstrated_paths(states: Sequence[State]) -> Mapping[str, list[State]]:
+    """Groups the states of demonstrations into paths: lists in which each state continues the one before it.
 
-    Such states belong to the same trajectory. The key of each list is the id of its first state.
+    Such states are consecutive and belong to the same trajectory. The key of each list is the id of its first state.
     """
     found: dict[str, list[State]] = {}
     last: State | None = None

@@ -93,7 +93,7 @@ class Judged:
 
 
 def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
-    """Returns the question to a judge about the reply ``text`` at a demonstrated turn.
+    """Returns the question with which a judge scores a rollout's reply ``text`` at a demonstrated turn.
 
     The judge compares the thinking and the text of the reply with a reference. The reference is the rationale of the
     demonstrated turn if it has one, else the text of the demonstrated reply without its calls. If the reply cannot be
@@ -127,7 +127,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
 
 
 def _parts(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
-    """Returns the thinking and text of a reply, and its calls (None if the reply cannot be parsed)."""
+    """Returns the thinking and text of a reply that a judge scores, and its calls (None if it cannot be parsed)."""
     try:
         reply = PARSERS[form](text, step.tools)
         return "\n\n".join(filter(None, (reply.thinking, reply.content))), reply.calls

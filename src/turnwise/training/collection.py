@@ -13,7 +13,7 @@ from turnwise.algo.allocators.allocator import Allocator
 from turnwise.algo.states.batches import Batches
 from turnwise.errors import InputError
 from turnwise.rollouts.collect import Collector, Experience, Memory
-from turnwise.rollouts.demonstrate import demonstration, paths
+from turnwise.rollouts.demonstrate import demonstrated_paths, demonstration
 from turnwise.rollouts.judge_scores import NOT_SUMS
 from turnwise.rollouts.pack import Update
 from turnwise.rollouts.player import Player
@@ -142,7 +142,7 @@ class Collection:
             handed=self.handed,
         )
         self.learners: Sequence[Learner] = [parts.predictor] if parts.predictor else []
-        self.by_root = {} if self.sampled else paths(states)
+        self.by_root = {} if self.sampled else demonstrated_paths(states)
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states

@@ -14,7 +14,7 @@ from turnwise.data.steps import TurnInContext
 from turnwise.engines.engine import Sampling
 from turnwise.evaluation.reply_statistics import Reply
 from turnwise.models.packed_logprobs import score
-from turnwise.rollouts.demonstrate import demonstration, paths
+from turnwise.rollouts.demonstrate import demonstrated_paths, demonstration
 from turnwise.rollouts.pack import pack
 from turnwise.rollouts.player import Player
 from turnwise.types import Credit, State
@@ -113,7 +113,7 @@ def negative_log_likelihood(model: Any, states: Sequence[State]) -> dict[str, fl
     device = next(model.parameters()).device
     try:
         with torch.no_grad():
-            for path in paths(states).values():
+            for path in demonstrated_paths(states).values():
                 tree = demonstration(path)
                 ones = [1.0] * len(path)
                 totals = [0.0] * len(path)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from turnwise.engines.decode_attention import Decode, Trunk
+from turnwise.engines.decode_attention import DecodeAttention, Trunk
 from turnwise.engines.decode_kernel import Streamed, attend, flat, prepare
 
 
@@ -88,7 +88,7 @@ def test_plan_gives_the_same_attention_with_and_without_the_kernel(threads: int)
             generator.manual_seed(0)
             keys, values = ([torch.randn(4, 2, 30, 16, generator=generator)] for _ in range(2))
             row_N, seen_N = torch.tensor([0, 0, 2, 3]), torch.tensor([12, 30, 7, 1])
-            plan = Decode(Trunk(keys, values, row_N), row_N, seen_N, 3)
+            plan = DecodeAttention(Trunk(keys, values, row_N), row_N, seen_N, 3)
             for _ in range(3):
                 q, k, v = (torch.randn(4, n, 1, 16, generator=generator) for n in (4, 2, 2))
                 outs.append(plan.attend(0, q, k, v, 0.25))

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.models.attention import Plan, backbone, use_tree_attention
-from turnwise.models.fast_llama import Lean, forward_of, should_pack
+from turnwise.models.fast_llama import FastLlama, forward_of, should_pack
 from turnwise.models.packed_logprobs import plan_of
 
 
@@ -44,7 +44,7 @@ def passes(model: Any, copies: int = 0) -> tuple[Tensor, Tensor]:
     ids = torch.randint(0, 97, (3, 11), generator=torch.Generator().manual_seed(0))
     positions = torch.arange(11)[None] + torch.tensor([[0], [40], [7]])
     forward = forward_of(model, copies)
-    assert isinstance(forward, Lean)
+    assert isinstance(forward, FastLlama)
     assert bool(forward._packed) == bool(copies)
     with torch.no_grad():
         want = backbone(model)(
@@ -109,6 +109,6 @@ def test_what_it_does_not_know_runs_as_it_is(make_model: Callable[..., Any]) -> 
     for model in (adapted, unknown):
         use_tree_attention(model.get_base_model() if hasattr(model, "get_base_model") else model)
         forward = forward_of(model)
-        assert not isinstance(forward, Lean)
+        assert not isinstance(forward, FastLlama)
         ids = torch.arange(5)[None]
         assert forward(ids, ids, causal(ids)).shape == (1, 5, 32)

@@ -11,10 +11,10 @@ import torch
 
 from turnwise.models.attention import OfTrees, PackedTree, Rules, use_tree_attention
 from turnwise.models.policy import with_adapter
-from turnwise.models.random_models import small_config, small_model
+from turnwise.models.random_models import filled, small_config, small_model
 from turnwise.models.recurrence import Flow
 from turnwise.rollouts.against_paths import against_paths
-from turnwise.rollouts.check_architecture import filled, judge_family, rows_of
+from turnwise.rollouts.check_architecture import judge_family, rows_of
 from turnwise.rollouts.probe import probe
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
@@ -67,10 +67,10 @@ def test_a_scale_that_is_dropped_is_the_head(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_the_engine_alone_does_otherwise_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("mistral")
-    from turnwise.engines.decode_attention import Decode
+    from turnwise.engines.decode_attention import DecodeAttention
 
-    real = Decode.attend
-    monkeypatch.setattr(Decode, "attend", lambda plan, *given: real(plan, *given[:5], Rules()))
+    real = DecodeAttention.attend
+    monkeypatch.setattr(DecodeAttention, "attend", lambda plan, *given: real(plan, *given[:5], Rules()))
     found = probe(model)
     assert found is not None and found.where == "engine"
 

@@ -56,7 +56,8 @@ def credit_all(
 
 
 def spread(tree: RolloutTree, leaf_advantage: Mapping[int, float]) -> Credit:
-    """Returns the credit (advantage and weight) of every turn of a tree, given the advantages of some leaves.
+    """Returns the credit (advantage and weight) of every turn of a tree. An advantage rule calls it with the advantages
+    of some leaves.
 
     ``leaf_advantage`` maps the turn index of a leaf to the leaf's advantage. A turn receives the sum of the advantages
     of the leaves below it. So in a tree that branches only at its root, every turn of a path has the advantage of the

@@ -1,14 +1,18 @@
-"""Measures how well a critic predicts outcomes on which it was not trained: rank correlation, contrast and error."""
+"""Measures how well a critic predicts outcomes on which it was not trained: rank correlation, contrast and error.
+
+The contrast of a history is p (1 - p), where p is the success rate of the rollouts that continue it.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 from scipy.stats import spearmanr
 
-from turnwise.rollouts.predictors.contrast import Anchor, captured
 from turnwise.rollouts.predictors.targets import Target
 
 DEPTHS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, None))  # ranges of depth (turns since the root); None: no limit
@@ -24,6 +28,13 @@ class Prediction:
     @property
     def error(self) -> float:
         return (self.value - self.target.mean) ** 2
+
+
+class Anchor(NamedTuple):
+    """A state or a turn at which rollouts can branch, with its rank and its contrast."""
+
+    rank: float  # anchors with a greater rank get rollouts first
+    contrast: float  # p (1 - p), where p is the success rate of the rollouts that continue it
 
 
 def quality(roots: Sequence[Prediction], prefixes: Sequence[Prediction]) -> dict[str, float]:
@@ -68,3 +79,24 @@ def bucket(depth: int) -> str:
     """Returns the name of the range in which a depth lies: ``0``, ``1-2``, ``3-5``, ``6-10`` or ``11+``."""
     low, high = next((low, high) for low, high in DEPTHS if high is None or depth <= high)
     return f"{low}+" if high is None else f"{low}" if low == high else f"{low}-{high}"
+
+
+def captured(anchors: Iterable[Anchor], share: float = 0.5) -> float | None:
+    """Returns the contrast of the top-ranked anchors divided by the contrast of all anchors (TRACE Figure 2b).
+
+    The top-ranked anchors are the fraction ``share`` of all anchors that have the greatest ranks. All anchors count
+    equally, however many rollouts they really got. If only some of the anchors with equal ranks fit into this fraction,
+    each of them counts partly. A ranking that ranks all anchors equally therefore gives ``share``. The result is None
+    if no anchor has contrast.
+    """
+    ordered = sorted(anchors, key=lambda anchor: -anchor.rank)
+    total = sum(anchor.contrast for anchor in ordered)
+    if not total:
+        return None
+    left, found = share * len(ordered), 0.0
+    for _, group in groupby(ordered, key=lambda anchor: anchor.rank):
+        alike = list(group)
+        served = min(len(alike), left)
+        found += sum(anchor.contrast for anchor in alike) * served / len(alike)
+        left -= served
+    return found / total

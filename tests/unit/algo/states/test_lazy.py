@@ -21,7 +21,7 @@ from turnwise.engines.engine import Sampling
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.errors import InputError
 from turnwise.models.shipped import tiny_path
-from turnwise.rollouts.demonstrate import paths
+from turnwise.rollouts.demonstrate import demonstrated_paths
 from turnwise.training.candidate_states import Steps, Turns, playable, trainable
 from turnwise.types import State, Trajectory
 
@@ -135,7 +135,7 @@ def test_demonstrated_turns_that_end_too_late_are_not_trained_on_and_told(lazy: 
     said: list[str] = []
     found = trainable(lazy, rollout(limit), said.append)
     kept = [state for state, end in zip(listed, ends, strict=True) if end <= limit]
-    assert list(found) == kept and list(paths(found)) == list(paths(kept))
+    assert list(found) == kept and list(demonstrated_paths(found)) == list(demonstrated_paths(kept))
     assert len(said) == 1 and "rollout.max_length" in said[0] and f"{len(ends) - len(kept)} of {len(ends)}" in said[0]
     assert trainable(found, rollout(limit), said.append) is found  # type: ignore[arg-type]
     assert trainable(lazy, rollout(max(ends)), said.append) is lazy and len(said) == 1

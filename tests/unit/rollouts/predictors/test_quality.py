@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.rollouts.predictors.contrast import Anchor, captured
+from turnwise.rollouts.predictors.quality import Anchor, captured
 from turnwise.rollouts.predictors.quality import Prediction, quality
 from turnwise.rollouts.predictors.targets import Target
 
