@@ -11,8 +11,6 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from turnwise.models.attention import use_tree_attention
 from turnwise.models.head import Head
 from turnwise.models.policy import with_adapter
