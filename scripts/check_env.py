@@ -28,7 +28,7 @@ from typing import Any
 
 from rich.table import Table
 
-from turnwise.config.build_one_part import build_alone
+from turnwise.config.build_alone import build_alone
 from turnwise.console import Terminal, sized
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay, steps_per_second
 from turnwise.envs.checks.cases import case_file

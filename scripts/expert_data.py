@@ -25,7 +25,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from turnwise.config.build_one_part import build_alone
+from turnwise.config.build_alone import build_alone
 from turnwise.console import Terminal
 from turnwise.data.foreign import KEYS
 from turnwise.data.trajectories import write_trajectories

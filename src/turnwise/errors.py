@@ -52,3 +52,8 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number)
         self.number = number
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message, because other libraries' messages are long."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -11,12 +11,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from turnwise.config.execution_conflicts import impossible_execution
 from turnwise.config.hints import meant
-from turnwise.config.parameter_check import Waiting, parameter_mistakes, range_mistakes
+from turnwise.config.parameter_mistakes import Waiting, parameter_mistakes, range_mistakes
 from turnwise.config.part_conflicts import impossible_combinations
-from turnwise.config.schema import ConfigError, RunConfig, first_line
+from turnwise.config.schema import ConfigError, RunConfig
 from turnwise.config.secrets import secrets_in
 from turnwise.config.trainer_arguments import impossible_trainer, lost_checkpoints
-from turnwise.config.unusable_values import bad_name, too_large
+from turnwise.config.unusable_values import bad_name, bad_seed, too_large
+from turnwise.errors import first_line
 
 _NEEDED = ("env", "data", "states", "gate", "rollout", "loss", "update", "policy", "engine", "trainer", "eval")
 
@@ -50,8 +51,8 @@ def check_config(cfg: DictConfig, overrides: Sequence[str] | None = None, refuse
     slow: list[Waiting] = []
     mistakes += _walk(tree, "", slow)
     reported = {mistake.split(":")[0] for mistake in mistakes}
-    later = impossible_trainer(tree) + lost_checkpoints(tree) + too_large(tree) + impossible_combinations(tree)
-    later += impossible_execution(tree)
+    later = impossible_trainer(tree) + lost_checkpoints(tree) + too_large(tree) + bad_seed(tree.get("seed"))
+    later += impossible_combinations(tree) + impossible_execution(tree)
     mistakes += [mistake for mistake in later if mistake.split(":")[0] not in reported]
     keys = None if overrides is None else [override.lstrip("+~").partition("=")[0] for override in overrides]
     for part in sorted(slow, key=lambda part: not _named(part[1], keys)):

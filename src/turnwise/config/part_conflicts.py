@@ -21,7 +21,7 @@ def impossible_combinations(cfg: Mapping[str, Any]) -> list[str]:
     """Returns a message for each combination of parts of the resolved configuration that cannot work together."""
     states, reward, loss = part_of(cfg, "states"), part_of(cfg, "reward"), part_of(cfg, "loss")
     turns = value_of(cfg, "rollout", "turns")
-    mistakes = _seeded(cfg) + _predicted(cfg, turns)
+    mistakes = _predicted(cfg, turns)
     if reward in _LOCAL_REWARDS and states not in _DEMONSTRATED_STATES:
         mistakes.append(
             f"reward={_short(reward)}: this reward compares with a demonstrated action, but {states} states have none; "
@@ -109,19 +109,6 @@ def value_of(cfg: Mapping[str, Any], *keys: str) -> Any:
     for key in keys:
         node = node.get(key) if isinstance(node, Mapping) else None
     return node
-
-
-def _seeded(cfg: Mapping[str, Any]) -> list[str]:
-    """Reports a seed outside 0 to 2^32 - 1, which numpy would refuse during the run."""
-    seed = value_of(cfg, "seed")
-    inside = not isinstance(seed, int) or 0 <= seed < 2**32
-    return (
-        []
-        if inside
-        else [
-            f"seed: the random generators accept only seeds from 0 to {2**32 - 1}, got {seed}; choose one in this range"
-        ]
-    )
 
 
 def _stepping(cfg: Mapping[str, Any]) -> list[str]:

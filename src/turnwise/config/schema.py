@@ -1,4 +1,4 @@
-"""Declares the top-level keys of every configuration, names runs, and composes and builds configurations.
+"""Declares the top-level keys of every configuration, names runs, and composes configurations.
 
 The keys of a part are the parameters of its constructor (see :mod:`turnwise.config.check`), so they are not declared
 here.
@@ -7,12 +7,9 @@ here.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import pickle
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +18,7 @@ from hydra._internal.config_repository import CachingConfigRepository, IConfigRe
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import InstantiationException
 from hydra.plugins.config_source import ConfigResult
-from hydra.utils import instantiate
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 from turnwise.errors import InputError
@@ -162,47 +157,3 @@ def compose_config(
         finally:
             hydra_config.cfg = outer
     return cfg
-
-
-_FULL_KEY = re.compile(r"^full_key: (\S+)$", re.MULTILINE)  # a line in Hydra's messages
-
-
-def build(cfg: DictConfig, key: str, **given: Any) -> Any:
-    """Builds the part of the configuration under ``key`` with its constructor, or returns None if there is no such
-    part.
-
-    Args:
-        cfg: the run's configuration.
-        key: the dotted key of the part, such as ``loss`` or ``logger.wandb``.
-        given: objects that only the program can supply. A part with ``_partial_`` in its file receives those objects
-            whose names are parameters of its constructor.
-
-    Raises:
-        ConfigError: the constructor refused its arguments.
-    """
-    node = OmegaConf.select(cfg, key)
-    return None if node is None else build_node(node, key, **given)
-
-
-def build_node(node: Any, key: str, **given: Any) -> Any:
-    """Builds a part of the configuration from its settings ``node``, as :func:`build` does; ``key`` is its key."""
-    try:
-        part = instantiate(node)
-        if not isinstance(part, partial):
-            return part
-        named = inspect.signature(part.func).parameters
-        return part(**{name: value for name, value in given.items() if name in named})
-    except InputError:
-        raise
-    except ValueError as error:  # raised by a partial part, which gets its last arguments only here
-        raise ConfigError([f"{key}: {first_line(error)}"]) from error
-    except InstantiationException as error:
-        reason = error.__cause__ if isinstance(error.__cause__, ValueError | TypeError) else error
-        within = _FULL_KEY.search(str(error))  # names a part that is nested in another one
-        place = within[1] if within and within[1].startswith(f"{key}.") else key
-        raise ConfigError([f"{place}: {first_line(reason)}"]) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, because other libraries' messages are long."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -102,6 +102,15 @@ def bad_name(name: Any) -> Iterator[str]:
         )
 
 
+def bad_seed(seed: Any) -> list[str]:
+    """Reports a seed outside 0 to 2^32 - 1, which numpy would refuse during the run."""
+    if not isinstance(seed, int) or 0 <= seed < 2**32:
+        return []
+    return [
+        f"seed: the random generators accept only seeds from 0 to {2**32 - 1}, got {seed}; choose one in this range"
+    ]
+
+
 def too_large(tree: Mapping[str, Any]) -> list[str]:
     """Returns a message for each number of a resolved configuration that is too large, with its key and the largest
     allowed value.

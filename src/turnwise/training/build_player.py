@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from turnwise.config.schema import build
+from turnwise.config.build_part import build
 from turnwise.engines.spool_file import Spool
 from turnwise.engines.spooled_engine import Spooled
 from turnwise.rollouts.player import Player

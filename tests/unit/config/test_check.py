@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from turnwise.config.check import check_config
 from turnwise.config.hints import suggest
-from turnwise.config.parameter_check import describe, matches
 from turnwise.config.schema import ConfigError, compose_config
+from turnwise.config.type_annotations import describe, matches
 
 CONF = Path(__file__).parents[3] / "conf"
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from turnwise.config.build_part import build
 from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import refuse_overrides
-from turnwise.config.schema import ConfigError, build, compose_config
+from turnwise.config.schema import ConfigError, compose_config
 from turnwise.config.unusable_values import too_large
 
 ROOT = Path(__file__).parents[3]
@@ -59,7 +60,7 @@ def test_a_value_that_no_part_can_use_is_refused_by_its_key(override: str) -> No
     ],
 )
 def test_a_world_refuses_what_it_cannot_use(overrides: list[str], key: str) -> None:
-    from turnwise.config.build_one_part import build_alone
+    from turnwise.config.build_alone import build_alone
 
     with pytest.raises(ConfigError, match=key):
         build_alone("env", overrides, CONF)

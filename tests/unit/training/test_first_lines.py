@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.config.schema import build, compose_config
+from turnwise.config.build_part import build
+from turnwise.config.schema import compose_config
 from turnwise.runs.config_hash import config_hash
 from turnwise.training import durations
 from turnwise.training.first_lines import opening_lines

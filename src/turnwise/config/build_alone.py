@@ -10,9 +10,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from turnwise.config.build_part import build
 from turnwise.config.check import check_config
 from turnwise.config.hydra_errors import explain
-from turnwise.config.schema import build, compose_config
+from turnwise.config.schema import compose_config
 
 
 def build_alone(key: str, overrides: Sequence[str], folder: Path) -> Any:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from turnwise.config.build_part import build_node
 from turnwise.config.hints import suggest
-from turnwise.config.schema import ConfigError, build_node
+from turnwise.config.schema import ConfigError
 from turnwise.config.signature import Signature, TargetError, imports_torch, signature_of
+from turnwise.config.type_annotations import describe, matches
 from turnwise.config.unusable_values import unusable_values
 
 _HYDRA_KEYS = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
-
-
 _UNSET = "???"
 
 Waiting = tuple[dict[str, Any], str, Signature]  # settings, path and signature of a part that is not built yet
@@ -52,7 +50,8 @@ def parameter_mistakes(node: Mapping[str, Any], path: str, sound: bool, slow: li
 
 
 def range_mistakes(node: dict[str, Any], path: str, signature: Signature) -> list[str]:
-    """Builds a part from its settings ``node`` and returns the mistakes that the part's own checks find.
+    """Builds a part from its settings ``node`` and returns the mistakes in its parameters that the part's own checks
+    find.
 
     If a value is refused, the part is built again without that value, so that every mistake is found. Parameters that
     only the program can supply are None in this check.
@@ -83,60 +82,3 @@ def _names(given: Mapping[Any, Any], signature: Signature, path: str, partial: b
         for name, parameter in signature.parameters.items():
             if parameter.required and name not in given:
                 yield f"{path}.{name}: {signature.name} requires this parameter; set {path}.{name}=..."
-
-
-def matches(value: Any, annotation: Any) -> bool:
-    """Returns whether a value from a YAML file fits a parameter's type annotation. A node with a ``_target_`` fits any
-    annotation.
-    """
-    if annotation is Any or (isinstance(value, Mapping) and "_target_" in value):
-        return True
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return any(value == allowed and type(value) is type(allowed) for allowed in arguments)
-    if origin in (Union, types.UnionType):
-        return any(matches(value, argument) for argument in arguments)
-    if origin is not None or annotation in (list, tuple, set, dict, Sequence, Mapping):
-        return _matches_container(value, origin or annotation, arguments)
-    if annotation is None or annotation is type(None):
-        return value is None
-    if annotation is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if annotation is Path:
-        return isinstance(value, str)
-    return isinstance(value, annotation) if isinstance(annotation, type) else True
-
-
-def _matches_container(value: Any, kind: Any, arguments: tuple[Any, ...]) -> bool:
-    if kind in (dict, Mapping):
-        inner = arguments[1] if len(arguments) == 2 else Any
-        return isinstance(value, Mapping) and all(matches(item, inner) for item in value.values())
-    if kind in (list, tuple, set, Sequence):
-        if not isinstance(value, list):
-            return False
-        if kind is tuple and arguments and arguments[-1] is not Ellipsis:
-            pairs = zip(value, arguments, strict=False)
-            return len(value) == len(arguments) and all(matches(item, inner) for item, inner in pairs)
-        inner = arguments[0] if arguments else Any
-        return all(matches(item, inner) for item in value)
-    return True
-
-
-def describe(annotation: Any) -> str:
-    """Returns a type annotation in words, for example ``float``, ``one of keep, drop`` or ``int or null``."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, arguments))
-    if origin in (Union, types.UnionType):
-        return " or ".join(describe(argument) for argument in arguments)
-    if annotation is None or annotation is type(None):
-        return "null"
-    if origin in (list, tuple, Sequence, set) or annotation in (list, tuple, Sequence, set):
-        return "a list" + (f" of {describe(arguments[0])}" if arguments else "")
-    if origin in (dict, Mapping) or annotation in (dict, Mapping):
-        return "a mapping"
-    if annotation is Path:
-        return "a path"
-    return getattr(annotation, "__name__", str(annotation))
