@@ -123,7 +123,7 @@ def player(args: argparse.Namespace) -> Any:
     """
     from turnwise.algo.allocators.uniform import Uniform
     from turnwise.algo.gates.never import Never
-    from turnwise.data.chat import ChatTokens
+    from turnwise.data.chat_tokens import ChatTokens
     from turnwise.engines.engine import Sampling
     from turnwise.engines.lanes import Lanes
     from turnwise.envs.household import HouseholdEnv

@@ -25,7 +25,7 @@ BRIDGE = [4, 5, 6, 7]
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The part of ``data.chat.ChatTokens`` that a player uses. ``calls`` is the number of different actions."""
+    """The part of ``data.chat_tokens.ChatTokens`` that a player uses. ``calls`` is the number of different actions."""
 
     calls: int
 

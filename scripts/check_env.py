@@ -182,7 +182,7 @@ def _tasks(environment: Environment, settings: Settings) -> list[Task]:
 def _chat() -> Any:
     from transformers import AutoTokenizer  # takes seconds to import, and most environments do not need it
 
-    from turnwise.data.chat import ChatTokens
+    from turnwise.data.chat_tokens import ChatTokens
     from turnwise.models.shipped import ASSETS
 
     return ChatTokens(AutoTokenizer.from_pretrained(ASSETS))

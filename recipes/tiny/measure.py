@@ -13,7 +13,7 @@ import torch
 from recipes.tiny.corpus import encode
 from scipy.stats import mannwhitneyu
 
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.environment import Environment

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.text import parse_yaml
+from turnwise.json_and_yaml import parse_yaml
 
 # ending of a file that is still being written; if a killed process left such a file behind, it may be deleted
 PART = ".part"

@@ -1,15 +1,12 @@
 """Makes untrusted text safe to print in a terminal or a message: control characters are escaped, secrets are masked,
-and long texts are shortened. This module also parses untrusted JSON and YAML.
+and long texts are shortened.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
 from urllib.parse import quote
-
-import yaml
 
 LINE = 2000  # largest length in characters of one line of a message; longer lines are cut
 
@@ -29,27 +26,6 @@ _SECRETS = tuple(
         r"(?=[\w+/=.-]*\d)(?=[\w+/=.-]*[a-z])[\w+/=.-]{24,}",  # a long run of letters and digits, which may be a key
     )
 )
-
-
-class TwiceError(ValueError):
-    """Raised if a JSON object has the same key twice. Python's JSON reader would silently drop the first value."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__("an object names a key twice")
-        self.key = key
-
-
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Converts key-value pairs to a dictionary, after checking that no key occurs twice. It is used as
-    ``object_pairs_hook`` of a JSON reader.
-
-    Raises:
-        TwiceError: a key occurs twice.
-    """
-    if len(found := dict(pairs)) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise TwiceError(next(name for name in found if names.count(name) > 1))
-    return found
 
 
 def plain(text: str, most: int = LINE) -> str:
@@ -82,51 +58,3 @@ def said(body: bytes | str, *secrets: str | None, most: int = 200) -> str:
 def _line(text: str, most: int) -> str:
     cut = text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), cut)
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Returns the value of an untrusted JSON text, after checking that all strings in it can be written as UTF-8.
-
-    Raises:
-        ValueError: the text is not JSON, contains NaN or an infinity, is nested too deeply, or holds half of a
-            surrogate pair.
-    """
-    try:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8-sig")  # ``json.loads`` of bytes would accept half of a surrogate pair
-        return whole_characters(json.loads(text, parse_constant=_refuse))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def whole_characters(value: Any) -> Any:
-    """Returns the JSON value ``value`` unchanged, after checking that all strings in it can be written as UTF-8.
-
-    Raises:
-        ValueError: a string holds half of a surrogate pair, or the value is nested too deeply.
-    """
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("it holds half a surrogate pair") from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    return value
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def parse_yaml(text: str | bytes) -> Any:
-    """Returns the content of a YAML text.
-
-    Raises:
-        ValueError: the text is not YAML, is nested too deeply, or holds an impossible value such as a date with month
-            13.
-    """
-    try:
-        # libyaml's loader would be faster, but a deeply nested text overflows its stack and kills the process
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"not YAML ({' '.join(str(error).split())})") from error

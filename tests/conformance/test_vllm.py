@@ -21,7 +21,7 @@ import torch
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sample, Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.engines.vllm.engine import VllmEngine

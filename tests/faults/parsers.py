@@ -34,7 +34,7 @@ from outside_texts import (
 
 from turnwise.data.foreign.convert import Importer
 from turnwise.data.toolcalls.formats import PARSERS
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.trajectories import read_trajectories
 from turnwise.endpoints import retry_after
 from turnwise.engines.vllm.completions import first_logprob, sample_of

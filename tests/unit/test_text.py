@@ -11,7 +11,8 @@ from rich.table import Table
 
 from turnwise.console import Terminal
 from turnwise.errors import InputError
-from turnwise.text import parse_json, plain, said
+from turnwise.json_and_yaml import parse_json
+from turnwise.text import plain, said
 from turnwise.training.progress import Phases
 
 KEY = "k-7Q2m_left.right+9"

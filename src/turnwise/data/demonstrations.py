@@ -9,10 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.disk_list import DiskList, Names
-from turnwise.data.encoding import Spine
 from turnwise.data.read_records import UnusableError
+from turnwise.data.render_and_encode import Spine
 from turnwise.data.trajectories import used_twice
 from turnwise.types import Trajectory
 
@@ -23,7 +23,7 @@ _NEAR = 64  # number of recently read trajectories kept in memory, because state
 
 class Demonstration(NamedTuple):
     """An expert trajectory and its tokens. ``spines`` are the trajectory's lists of token ids. There are several lists
-    if the chat template rewrites earlier turns (``data.encoding``).
+    if the chat template rewrites earlier turns (``data.render_and_encode``).
     """
 
     trajectory: Trajectory

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from turnwise.data.chat import ChatTemplateError, ChatTokens
+from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.toolcalls.detect_format import PROBE_CALL, PROBE_TOOLS, asking, format_of
 from turnwise.data.toolcalls.formats import Format

@@ -8,8 +8,8 @@ from typing import Any
 from turnwise.data.pivot_rows.read import is_row, record_of
 from turnwise.data.read_records import UnusableError
 from turnwise.data.tool_schema import arguments_of, check_call, check_tool, function_of
-from turnwise.data.toolcalls.reply import ToolCallError, checked_call
-from turnwise.text import parse_json
+from turnwise.data.toolcalls.parsing import ToolCallError, checked_call
+from turnwise.json_and_yaml import parse_json
 from turnwise.types import Pivot, Task, Trajectory
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -71,14 +71,14 @@ def parse_trajectory(record: Any, source: str) -> Trajectory:
 
 
 def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
-    tools = from_text(tools, "tools") if isinstance(tools, str) and tools else tools or []
+    tools = parse_field(tools, "tools") if isinstance(tools, str) and tools else tools or []
     if not isinstance(tools, list):
         raise UnusableError(
             f"tools must be a list, got {type(tools).__name__}",
             "list the tools, or leave 'tools' out",
             "unusable tools",
         )
-    tools = [from_text(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
+    tools = [parse_field(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
     for tool in tools:
         if problem := check_tool(tool):
             raise UnusableError(problem, "correct 'tools'", "unusable tools")
@@ -103,7 +103,7 @@ def _task(task: Any) -> Task | None:
     if split not in SPLITS:
         raise UnusableError(f"task.split must be one of {', '.join(SPLITS)}, got {split!r}", remedy, "unusable task")
     data = task.get("data")
-    data = from_text(data, "task.data") if isinstance(data, str) and data else data or {}
+    data = parse_field(data, "task.data") if isinstance(data, str) and data else data or {}
     if not isinstance(data, Mapping):
         raise UnusableError(f"task.data must be an object, got {type(data).__name__}", remedy, "unusable task")
     subset = task.get("subset") or ""
@@ -196,8 +196,8 @@ def _message(message: Any, place: int, tools: Sequence[Mapping[str, Any]] | None
 
 
 def _strange_call(call: Mapping[str, Any]) -> list[str]:
-    """Returns the reason why the parsers would refuse this call in a policy's reply, as a list of one text. The list is
-    empty if they would accept the call.
+    """Returns the reason why the parsers would refuse this call of a demonstrated trajectory in a policy's reply, as a
+    list of one text. The list is empty if they would accept the call.
     """
     try:
         checked_call(function_of(call).get("name"), arguments_of(call))
@@ -268,11 +268,11 @@ def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if value is not None}
 
 
-def from_text(text: str, what: str) -> Any:
-    """Returns the value of a JSON text.
+def parse_field(text: str, what: str) -> Any:
+    """Returns the value of a field of a trajectory's record that is written as JSON text, such as ``tools``.
 
     Raises:
-        UnusableError: the text is not JSON. The error message uses ``what`` as the name of the text.
+        UnusableError: the text is not JSON. The error message uses ``what`` as the name of the field.
     """
     try:
         return parse_json(text)

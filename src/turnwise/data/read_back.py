@@ -8,7 +8,7 @@ from turnwise.data.dialect import Dialect
 from turnwise.data.steps import steps_of
 from turnwise.data.toolcalls.formats import PARSERS
 from turnwise.data.toolcalls.match import equivalent
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.types import Trajectory
 
 

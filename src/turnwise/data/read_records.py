@@ -14,9 +14,9 @@ from typing import Any, BinaryIO
 import pyarrow
 import pyarrow.parquet
 
-from turnwise.data.toolcalls.reply import skip_space
+from turnwise.data.toolcalls.parsing import skip_space
 from turnwise.errors import InputError
-from turnwise.text import TwiceError, once
+from turnwise.json_and_yaml import TwiceError, once
 
 MAX_BYTES = 8 * 2**20  # largest length of a line or record in bytes; longer ones are not kept in memory
 _JSON = (".jsonl", ".ndjson", ".json")

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.data.thinking import REASONING
+from turnwise.data.thinking import REASONING, split_thinking
 from turnwise.data.tool_schema import arguments_of, function_of
-from turnwise.data.toolcalls.reply import ToolCallError, checked_call, split_thinking
+from turnwise.data.toolcalls.parsing import ToolCallError, checked_call
 from turnwise.types import Message, ToolCall, Trajectory
 
 

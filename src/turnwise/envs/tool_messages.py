@@ -12,7 +12,7 @@ from typing import Any
 
 from turnwise.data.tool_schema import arguments_of, check_call, function_of
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.types import Message, ToolCall
 

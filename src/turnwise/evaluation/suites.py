@@ -27,7 +27,7 @@ CHUNK = 64  # number of episodes that run together, which limits the engine's me
 
 
 class Chat(Protocol):
-    """The interface of a chat tokenizer (``data.chat.ChatTokens``), with only the methods that evaluation uses."""
+    """The interface of a chat tokenizer (``data.chat_tokens.ChatTokens``), with only the methods of evaluation."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
 

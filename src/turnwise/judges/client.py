@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 
 from turnwise.endpoints import TooLargeError, bounded, check_url, key_from, open_session, retry_after
+from turnwise.json_and_yaml import parse_json
 from turnwise.judges.usage import Fault, Tally
-from turnwise.text import parse_json, said
+from turnwise.text import said
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from turnwise.json_and_yaml import once
 from turnwise.judges.judge import Candidate
 from turnwise.judges.rubric import Rubric
 from turnwise.judges.untrusted_text import fenced
-from turnwise.text import once
 from turnwise.types import Message, ToolCall
 
 Structured = Literal["json_schema", "json_object", "none"]

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
 from turnwise.config.build_part import build_node
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import dialect_of
 from turnwise.data.trajectories import read_trajectories
 from turnwise.envs.expert_files import expert_file

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turnwise.experiments.jobs import job_of
+from turnwise.json_and_yaml import parse_yaml
 from turnwise.reports.claim_verdict import VERDICTS, Decision, Runs, recorded
 from turnwise.reports.cost_to_reach import reach_table
 from turnwise.reports.entries import Changed, Entry, untrained
@@ -19,7 +20,6 @@ from turnwise.reports.power import planned
 from turnwise.reports.run_metrics import is_change
 from turnwise.reports.sentences import all_on_dialogues, signed
 from turnwise.reports.tables import Table, estimate_text, plain
-from turnwise.text import parse_yaml
 
 INTERVAL_NOTE = (
     "All intervals are 95 % intervals. There is a Student's t interval over seeds and, if the runs hold the outcomes of single "

@@ -15,10 +15,11 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabl
 from huggingface_hub.utils import disable_progress_bars
 
 from turnwise.errors import InputError
+from turnwise.json_and_yaml import parse_json
 from turnwise.reports.model_card import base_of, model_card
 from turnwise.reports.remove_secrets import Cleaner, cleaner
 from turnwise.runs.config_file import read_record
-from turnwise.text import parse_json, said
+from turnwise.text import said
 
 CARD = "README.md"
 PARTS = {"adapter": "adapter_config.json", "model": "config.json"}

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from turnwise.files import read_yaml
+from turnwise.json_and_yaml import parse_yaml
 from turnwise.runs.json_lines import json_object
 from turnwise.runs.result_file import Result, ResultError, read_result
 from turnwise.runs.status_file import Status, read_status
-from turnwise.text import parse_yaml
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rapidfuzz.distance import Levenshtein
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.match import equivalent, identical
 from turnwise.data.toolcalls.nemo_gym_rule import MOST, accepts
-from turnwise.data.toolcalls.reply import Reply, ToolCallError
+from turnwise.data.toolcalls.parsing import Reply, ToolCallError
 from turnwise.errors import InputError
 from turnwise.types import State, Turn
 

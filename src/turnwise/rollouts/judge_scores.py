@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from turnwise.algo.rewards.reward import Reward
 from turnwise.data.steps import TurnInContext
+from turnwise.data.thinking import split_thinking
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.errors import InputError
 from turnwise.judges.judge import Candidate, Judge
 from turnwise.types import Rewards, RolloutTree, State, ToolCall

@@ -27,7 +27,7 @@ KEPT = 10_000  # greatest number of cached episodes, and of cached verdicts, tha
 
 
 class Chat(Protocol):
-    """The methods of a tokenizer with a chat template that sampling needs (``data.chat.ChatTokens``)."""
+    """The methods of a tokenizer with a chat template that sampling needs (``data.chat_tokens.ChatTokens``)."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]: ...
 

@@ -28,7 +28,7 @@ from turnwise.config.settings import (
     RolloutSettings,
     UpdateSettings,
 )
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import Dialect
 from turnwise.data.steps import TurnInContext
 from turnwise.data.toolcalls.formats import Format

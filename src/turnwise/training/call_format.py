@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.envs.environment import environments_of
 from turnwise.errors import InputError
 from turnwise.types import State

@@ -16,7 +16,7 @@ from turnwise.algo.states.expert_turns import expert_turns
 from turnwise.algo.states.lazy import LazyStates, chosen, lengths_of
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.config.settings import DataSettings, RolloutSettings
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import Dialect
 from turnwise.data.steps import TurnInContext, steps_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from turnwise.algo.states.lazy import LazyStates
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.steps import TurnInContext
 from turnwise.data.trajectories import BadTrajectory

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from turnwise.config.settings import DataSettings
-from turnwise.data.chat import ChatTemplateError, ChatTokens
+from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import Dialect, dialect_of, refuse_lost_tools, uses_tools
 from turnwise.data.read_back import check_read_back, drops_text

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.parse_trajectory import MOST, parse_trajectory
 from turnwise.data.read_records import UnusableError
@@ -22,8 +22,8 @@ from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory
 from turnwise.envs.math.problem_files import read_problems
 from turnwise.envs.search.question_files import read_pages, read_questions
 from turnwise.errors import InputError
+from turnwise.json_and_yaml import parse_json
 from turnwise.models.shipped import tiny_path
-from turnwise.text import parse_json
 
 USER, REPLY = {"role": "user", "content": "go"}, {"role": "assistant", "content": "look"}
 GOOD = {"messages": [USER, REPLY]}

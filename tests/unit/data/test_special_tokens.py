@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from recipes.tiny.corpus import encode
 from transformers import AutoTokenizer
 
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.special_tokens import disarming
 from turnwise.models.shipped import ASSETS
 

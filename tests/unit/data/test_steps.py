@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.algo.states.expert_turns import expert_turns
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.parse_trajectory import parse_trajectory
 from turnwise.data.steps import TurnInContext, steps_of
 from turnwise.types import ToolCall, Trajectory

@@ -10,8 +10,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from turnwise.data import template_limits
-from turnwise.data.chat import ChatTemplateError, ChatTokens
-from turnwise.data.encoding import EACH, compared
+from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
+from turnwise.data.render_and_encode import EACH, compared
 from turnwise.models.shipped import tiny_path
 
 NESTED = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3

@@ -10,7 +10,7 @@ import pytest
 from turnwise.config.build_part import build
 from turnwise.config.check import check_config
 from turnwise.config.schema import compose_config
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv

@@ -15,7 +15,7 @@ from turnwise.algo.gates.never import Never
 from turnwise.algo.losses.loss import Counts
 from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.task_starts import task_starts
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv

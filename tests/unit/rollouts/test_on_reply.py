@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv

@@ -12,7 +12,7 @@ from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.gate import Gate
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.expert_turns import expert_turns
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv

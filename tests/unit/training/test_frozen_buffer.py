@@ -28,7 +28,7 @@ from turnwise.algo.rewards.outcome import Outcome
 from turnwise.algo.states.batches import Batches
 from turnwise.algo.states.task_starts import task_starts
 from turnwise.config.settings import UpdateSettings
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.tree_engine import TreeEngine
 from turnwise.envs.household import HouseholdEnv

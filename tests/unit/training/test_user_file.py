@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from turnwise.config.schema import compose_config
 from turnwise.config.settings import DataSettings, RolloutSettings
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.dialect import dialect_of
 from turnwise.data.trajectories import BadTrajectory, DataError, each_trajectory

@@ -11,7 +11,7 @@ from typing import ClassVar
 from turnwise.algo.rewards.reward import single_actions
 from turnwise.data.toolcalls.formats import PARSERS, Format, parser_of
 from turnwise.data.toolcalls.match import equivalent, identical
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.errors import InputError
 from turnwise.types import Rewards, RolloutTree, State, ToolCall
 

@@ -8,13 +8,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from turnwise.data.parse_trajectory import from_text
+from turnwise.data.parse_trajectory import parse_field
 from turnwise.data.read_records import UnusableError
 from turnwise.data.thinking import REASONING
-from turnwise.data.toolcalls.reply import ToolCallError, checked_call, decode_json
+from turnwise.data.toolcalls.parsing import ToolCallError, checked_call, decode_json
 
 CONVERSATIONS = ("messages", "conversations", "conversation")
-TOOLS = ("tools", "functions")
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
@@ -39,7 +38,7 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         found = sorted(map(str, record))[:12]
         remedy = f"put the conversation under one of {', '.join(CONVERSATIONS)}"
         raise UnusableError(f"the record has no conversation, only the keys {found}", remedy, "no messages")
-    turns = from_text(record[key], key) if isinstance(record[key], str) else record[key]
+    turns = parse_field(record[key], key) if isinstance(record[key], str) else record[key]
     if not isinstance(turns, list) or not turns:
         raise UnusableError(f"{key} must be a non-empty list", "list the turns of the conversation", "no messages")
     messages = [_message(turn, f"{key}[{place}]") for place, turn in enumerate(turns)]
@@ -47,20 +46,6 @@ def conversation_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     if isinstance(system, str) and system.strip() and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
     return messages
-
-
-def tools_of_record(record: Mapping[str, Any]) -> list[Any]:
-    """Returns the tools of a record in their original form, or an empty list if the record lists no tools.
-
-    Raises:
-        UnusableError: the tools are not a list.
-    """
-    given: Any = next((record[key] for key in TOOLS if record.get(key)), [])
-    tools = from_text(given, "tools") if isinstance(given, str) else given
-    if not isinstance(tools, list):
-        what = f"tools must be a list, got {type(tools).__name__}"
-        raise UnusableError(what, "list the tools, or leave them out", "unusable tools")
-    return [from_text(tool, "a tool") if isinstance(tool, str) else tool for tool in tools]
 
 
 def _message(turn: Any, where: str) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from turnwise.data.foreign.conversations import conversation_of, tools_of_record
+from turnwise.data.foreign.conversations import conversation_of
 from turnwise.data.foreign.tool_calls import structured
-from turnwise.data.foreign.tool_definitions import openai_tool, tools_in
+from turnwise.data.foreign.tool_definitions import openai_tool, tools_in, tools_of_record
 from turnwise.data.parse_trajectory import parse_trajectory
 from turnwise.data.pivot_rows.read import is_row, name_of
 from turnwise.data.read_records import OnBytes, UnusableError, read_records

@@ -15,7 +15,7 @@ from turnwise.data.toolcalls.bfcl_python import python_literal
 from turnwise.data.toolcalls.detect_format import is_call_list, written
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.hermes import CLOSE, OPEN
-from turnwise.data.toolcalls.reply import MAX_CHARS, Reply, ToolCallError, checked_call, expect, skip_space
+from turnwise.data.toolcalls.parsing import MAX_CHARS, Reply, ToolCallError, checked_call, expect, skip_space
 
 _LITERAL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 

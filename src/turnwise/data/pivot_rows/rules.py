@@ -15,7 +15,7 @@ from typing import Any
 
 from turnwise.data.read_records import UnusableError
 from turnwise.data.tool_schema import function_of
-from turnwise.text import parse_json
+from turnwise.json_and_yaml import parse_json
 
 PARAMS, ACTION, AGENT = "responses_create_params", "expected_action", "agent_ref"
 ACTIONS = ("function_call", "message", "function_call_batch")

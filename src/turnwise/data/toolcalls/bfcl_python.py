@@ -10,15 +10,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.toolcalls.reply import (
-    MAX_CHARS,
-    MAX_DEPTH,
-    Reply,
-    ToolCallError,
-    checked_call,
-    checked_calls,
-    split_thinking,
-)
+from turnwise.data.thinking import split_thinking
+from turnwise.data.toolcalls.parsing import MAX_CHARS, MAX_DEPTH, Reply, ToolCallError, checked_call, checked_calls
 from turnwise.types import ToolCall
 
 _BEGINS = re.compile(r"\[|[^\W\d][\w.]{0,255}\(")

@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from turnwise.data.chat import ChatTemplateError, ChatTokens
+from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
 from turnwise.data.toolcalls.formats import PARSERS, Format
 from turnwise.data.toolcalls.hermes import OPEN
 from turnwise.data.toolcalls.match import identical
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.types import Message, ToolCall
 
 PROBE_TOOLS: Sequence[Mapping[str, Any]] = (

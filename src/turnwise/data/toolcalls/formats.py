@@ -10,8 +10,8 @@ from typing import Literal
 from turnwise.data.toolcalls.bfcl_python import bfcl_python
 from turnwise.data.toolcalls.hermes import hermes
 from turnwise.data.toolcalls.llama_json import llama_json
+from turnwise.data.toolcalls.parsing import Parser
 from turnwise.data.toolcalls.qwen_xml import qwen_xml
-from turnwise.data.toolcalls.reply import Parser
 
 Format = Literal["hermes", "qwen_xml", "llama_json", "bfcl_python"]
 

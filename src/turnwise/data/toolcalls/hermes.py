@@ -7,15 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.toolcalls.reply import (
-    Reply,
-    ToolCallError,
-    checked_call,
-    checked_calls,
-    decode_json,
-    expect,
-    split_thinking,
-)
+from turnwise.data.thinking import split_thinking
+from turnwise.data.toolcalls.parsing import Reply, ToolCallError, checked_call, checked_calls, decode_json, expect
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.data.toolcalls.reply import Reply
+from turnwise.data.toolcalls.parsing import Reply
 from turnwise.types import ToolCall
 
 MOST = 0.5  # largest possible word overlap of two texts; it is reached if both have the same words

@@ -8,8 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from turnwise.data.thinking import split_thinking
 from turnwise.data.tool_schema import function_of
-from turnwise.data.toolcalls.reply import (
+from turnwise.data.toolcalls.parsing import (
     Reply,
     ToolCallError,
     checked_call,
@@ -17,7 +18,6 @@ from turnwise.data.toolcalls.reply import (
     decode_json,
     expect,
     skip_space,
-    split_thinking,
 )
 from turnwise.types import ToolCall
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise.data.tool_schema import arguments_of, function_of
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.types import Message
 
 ANSWERS = ("tool", "user")  # roles of the messages that may follow the policy's reply

@@ -27,7 +27,7 @@ from aiohttp import web
 
 from turnwise.envs.agent import chat_completions, responses
 from turnwise.envs.agent.conversation import Conversation, RequestError
-from turnwise.text import parse_json
+from turnwise.json_and_yaml import parse_json
 from turnwise.types import Message
 
 BODY = 16 << 20  # maximum size of a request in bytes

@@ -19,12 +19,12 @@ from typing import Any
 from turnwise.data.tool_schema import json_schema
 from turnwise.data.toolcalls.bfcl_python import bfcl_python
 from turnwise.data.toolcalls.match import equivalent
-from turnwise.data.toolcalls.reply import ToolCallError, checked_call
+from turnwise.data.toolcalls.parsing import ToolCallError, checked_call
 from turnwise.envs.apibank.apis import SEARCHER, words
 from turnwise.envs.dialogues.problem import DialogueProblem, UserTurn, turns_data, turns_from
 from turnwise.envs.environment import first_tasks
 from turnwise.errors import InputError
-from turnwise.text import parse_json, whole_characters
+from turnwise.json_and_yaml import parse_json, whole_characters
 from turnwise.types import Task, ToolCall
 
 FILES = {1: "level-1-api.json", 2: "level-2-api.json", 3: "level-3.json"}

@@ -18,7 +18,7 @@ from turnwise.envs.environment import Environment, Session, Step
 from turnwise.types import Task
 
 if TYPE_CHECKING:
-    from turnwise.data.chat import ChatTokens
+    from turnwise.data.chat_tokens import ChatTokens
 
 _MIB = 2**20
 _PAYLOADS = (

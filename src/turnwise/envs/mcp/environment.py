@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.data.toolcalls.match import equivalent
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.data.toolcalls.write import write_calls
 from turnwise.envs.caches import LastTasks
 from turnwise.envs.environment import Quality, check_horizon, check_split, check_task, first_tasks, same_text

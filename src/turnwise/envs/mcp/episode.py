@@ -11,7 +11,7 @@ from typing import Any
 
 from turnwise.data.tool_schema import check_call, signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.reply import Reply, ToolCallError
+from turnwise.data.toolcalls.parsing import Reply, ToolCallError
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.mcp.connection import Answer, Connection
 from turnwise.envs.mcp.problem import Problem

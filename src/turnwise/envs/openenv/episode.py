@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from turnwise.data.thinking import split_thinking
 from turnwise.data.tool_schema import check_call, signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.reply import ToolCallError, split_thinking
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.openenv.connection import Connection, RefusedActionError
 from turnwise.envs.tool_messages import Tools, answered, templated

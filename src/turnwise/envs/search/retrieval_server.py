@@ -21,7 +21,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from turnwise.envs.search.pages_and_questions import Page
 from turnwise.envs.search.retrievers import KEY, MAX_BODY, MAX_QUERY
-from turnwise.text import parse_json, plain
+from turnwise.json_and_yaml import parse_json
+from turnwise.text import plain
 
 _logger = logging.getLogger(__name__)
 _logger.addFilter(  # if a client sends text that is not HTTP, it gets status 400, and no error is logged

@@ -20,7 +20,8 @@ from turnwise.endpoints import Background, TooLargeError, bounded, check_url, ke
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.envs.search.pages_and_questions import Page, Pages
 from turnwise.errors import InputError
-from turnwise.text import parse_json, said
+from turnwise.json_and_yaml import parse_json
+from turnwise.text import said
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.envs.software.session import SoftwareSession
 
 Verifier = Literal["effect", "call", "name"]

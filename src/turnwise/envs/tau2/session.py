@@ -9,7 +9,7 @@ import copy
 
 from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.reply import Reply, ToolCallError
+from turnwise.data.toolcalls.parsing import Reply, ToolCallError
 from turnwise.envs.environment import Step, check_open
 from turnwise.envs.tau2.end_check import UNFINISHED, Reference
 from turnwise.envs.tau2.package import policy

@@ -27,7 +27,7 @@ from itertools import islice
 
 from turnwise.data.tool_schema import check_call
 from turnwise.data.toolcalls.match import same_value
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.envs.tau2.end_check import missing
 from turnwise.envs.tau2.lookups import identifiers, seen, unknown
 from turnwise.envs.tau2.problem import TRANSFER, Gold

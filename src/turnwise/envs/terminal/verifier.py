@@ -18,7 +18,7 @@ from typing import Literal
 
 from rapidfuzz.distance import Levenshtein
 
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.envs.terminal.session import TerminalSession
 
 Verifier = Literal["effect", "similarity"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from turnwise.data.tool_schema import signature
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.reply import ToolCallError
+from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault, Step
 from turnwise.envs.tool_messages import Tools, templated

@@ -14,7 +14,7 @@ from turnwise.algo.states.lazy import LazyStates, chosen, ids_of, lengths_of, pl
 from turnwise.algo.states.pivots import Pivots
 from turnwise.algo.states.state_rule import Profile
 from turnwise.config.settings import RolloutSettings
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.demonstrations import Demonstrations
 from turnwise.data.read_records import UnusableError
 from turnwise.engines.engine import Sampling

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.integration import bookings
 
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.data.dialect import Dialect, dialect_of
 from turnwise.data.parse_trajectory import parse_trajectory
 from turnwise.data.read_back import check_read_back, drops_text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from turnwise.data.toolcalls.nemo_gym_rule import accepts, overlap, same_call
-from turnwise.data.toolcalls.reply import Reply
+from turnwise.data.toolcalls.parsing import Reply
 from turnwise.types import ToolCall
 
 

@@ -18,7 +18,7 @@ from turnwise.algo.allocators.treepo import TreePO
 from turnwise.algo.allocators.uniform import Uniform
 from turnwise.algo.gates.never import Never
 from turnwise.algo.states.task_starts import task_starts
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.engines.engine import Sampling
 from turnwise.engines.sampling_schedule import Named
 from turnwise.engines.tree_engine import TreeEngine

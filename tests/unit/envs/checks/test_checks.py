@@ -12,7 +12,7 @@ import pytest
 import yaml
 from transformers import AutoTokenizer
 
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.envs.alfworld import AlfworldEnvironment
 from turnwise.envs.checks import check_forks, check_hostile, forges, read_cases, replay
 from turnwise.envs.checks.cases import case_file
@@ -96,7 +96,7 @@ def test_hostile_sequences_find_an_echo_that_forges_a_turn(env: SearchEnv, monke
     tokenizer = AutoTokenizer.from_pretrained(ASSETS)
     assert hostile(env, forges=partial(forges, chat=ChatTokens(tokenizer))) == []
     monkeypatch.setattr(
-        "turnwise.data.chat.disarming", lambda tokenizer: (lambda message: message, lambda tools: tools)
+        "turnwise.data.chat_tokens.disarming", lambda tokenizer: (lambda message: message, lambda tools: tools)
     )
     found = hostile(env, forges=partial(forges, chat=ChatTokens(tokenizer)))
     assert any("begins a new chat turn" in problem for problem in found)

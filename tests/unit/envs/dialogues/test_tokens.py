@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.envs.environment import tools_of
 from turnwise.envs.tool_messages import read_calls
 from turnwise.models.shipped import ASSETS

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from transformers import AutoTokenizer
 
-from turnwise.data.chat import ChatTokens
+from turnwise.data.chat_tokens import ChatTokens
 from turnwise.envs.checks import forges
 from turnwise.envs.environment import SPLITS, Environment, Level
 from turnwise.envs.math import Equality, Interpreter, MathEnv

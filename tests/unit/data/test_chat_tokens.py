@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from turnwise.data.chat import ChatTemplateError, ChatTokens
-from turnwise.data.encoding import encoded
+from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
+from turnwise.data.render_and_encode import encoded
 
 ONE_PIECE = ["chatml", "llama3", "inst", "qwen3"]  # templates that keep history and close a turn with a special token
 EPISODE = [

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from turnwise.data.encoding import EACH, ChatTemplateError, Spine, compared, encoded, rendered, rewritten
+from turnwise.data.render_and_encode import EACH, ChatTemplateError, Spine, compared, encoded, rendered, rewritten
 from turnwise.data.special_tokens import disarming
 from turnwise.data.template_limits import TemplateLimitError, rendering
 from turnwise.data.thinking import REASONING, Thinking, without_thinking

@@ -13,15 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from turnwise.text import once
+from turnwise.json_and_yaml import once
 from turnwise.types import ToolCall
 
 MAX_CHARS = 65_536  # largest length of a reply in characters
 MAX_CALLS = 64
 MAX_DEPTH = 32  # largest number of levels of nested lists and objects in the arguments
 MAX_NAME = 256  # largest length in characters of the name of a tool or of a parameter
-
-OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 
 
 class ToolCallError(ValueError):
@@ -49,23 +47,6 @@ class Parser(Protocol):
     """
 
     def __call__(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reply: ...
-
-
-def split_thinking(text: str) -> tuple[str, str]:
-    """Returns the thinking of a reply and the text after it, both without outer whitespace.
-
-    Thinking is all text up to the last ``</think>``, as in :meth:`turnwise.data.chat.ChatTokens.decode`.
-
-    Raises:
-        ToolCallError: the text has more than ``MAX_CHARS`` characters, or it begins with thinking that is never closed.
-    """
-    if len(text) > MAX_CHARS:
-        raise ToolCallError(f"the reply has {len(text)} characters, more than {MAX_CHARS}")
-    thinking, _, rest = text.rpartition(CLOSE_THINKING)
-    rest = rest.strip()
-    if rest.startswith(OPEN_THINKING):
-        raise ToolCallError(f"{OPEN_THINKING} is never closed")
-    return thinking.strip().removeprefix(OPEN_THINKING).strip(), rest
 
 
 def checked_call(name: Any, arguments: Any) -> ToolCall:
