@@ -107,7 +107,7 @@ def main() -> None:
         refuse_secrets(sys.argv[1:])
         refuse_launcher(sys.argv[1:], CONF)
         if is_sweep(sys.argv[1:]):
-            from turnwise.experiments.arguments import for_hydra  # imported here because it is slow to import
+            from turnwise.experiments.command_line import for_hydra  # imported here because it is slow to import
 
             sys.argv[1:] = for_hydra(sys.argv[1:], CONF)
         refuse_overrides(sys.argv[1:], CONF)

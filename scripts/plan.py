@@ -36,8 +36,8 @@ from turnwise.config.schema import ConfigError, compose_config
 from turnwise.console import number, sized, unwritten
 from turnwise.errors import InputError, refuse_twice
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.arguments import ask
-from turnwise.experiments.jobs import jobs, played
+from turnwise.experiments.command_line import ask, played
+from turnwise.experiments.jobs import jobs
 from turnwise.files import atomic_write
 from turnwise.planning.busy_figure import busy
 from turnwise.planning.gpus import GPUS, Gpu

@@ -23,8 +23,7 @@ from turnwise.config.launchers import is_sweep
 from turnwise.console import Terminal, sized, until_stopped, unwritten
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval
-from turnwise.experiments.arguments import ask
-from turnwise.experiments.jobs import Asked
+from turnwise.experiments.command_line import Asked, ask
 from turnwise.experiments.row_hashes import RowHashes
 from turnwise.experiments.sweep_file import sweep_names
 from turnwise.reports.arguments import meant, parser, read_words, refuse_strangers

@@ -43,8 +43,8 @@ class RowsSweeper(Sweeper):
         from pathlib import Path
 
         from turnwise.console import Terminal
-        from turnwise.experiments.arguments import ask
-        from turnwise.experiments.run import run_sweep
+        from turnwise.experiments.command_line import ask
+        from turnwise.experiments.run_sweep import run_sweep
 
         assert self.launcher is not None
         launcher = self.launcher

@@ -1,8 +1,8 @@
 """Runs of train.py as processes of their own that begin with its modules loaded, which halves the time of a small run.
 
 Python's fork server loads the modules once for each process of tests. A run with ``trainer.devices=2`` has a second such process,
-with the variables that torchrun sets, unless the test wants Lightning to start it. tests/unit/test_train_cli.py starts train.py as
-a command.
+with the variables that torchrun sets, unless the test wants Lightning to start it. tests/unit/test_train_cli.py starts train.py
+as a command.
 """
 
 from __future__ import annotations

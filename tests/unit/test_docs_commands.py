@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from turnwise.config.check import check_config
 from turnwise.config.launchers import is_sweep
 from turnwise.config.schema import compose_config
-from turnwise.experiments.arguments import ask
+from turnwise.experiments.command_line import ask
 from turnwise.experiments.jobs import jobs
 
 ROOT = Path(__file__).parents[2]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from turnwise.config.schema import run_name
-from turnwise.errors import InputError
 from turnwise.experiments.claims import Scale
-from turnwise.experiments.sweep_file import Sweep, find_sweep
+from turnwise.experiments.command_line import Asked, picked
+from turnwise.experiments.sweep_file import Sweep, origin
 
 PILOT = "pilot"  # folder of pilot runs, beside the folders of the runs for the papers' tables
 
@@ -56,90 +54,6 @@ class Job:
     starts: str | None = None
     start_seed: int | None = None
     begin: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The parsed command line of a sweep: the ``rows`` and ``seeds`` to run, and the ``extra`` overrides.
-
-    Every row that accepts an ``extra`` override gets it. If ``pilot`` is set, pilot runs are requested
-    (:func:`of_pilots`).
-    """
-
-    sweep: Sweep
-    folder: Path  # conf/
-    scale: Scale = "tiny"
-    rows: tuple[str, ...] | None = None
-    seeds: tuple[int, ...] | None = None
-    extra: tuple[str, ...] = ()
-    dry: bool = False
-    pilot: tuple[str, ...] = ()
-
-    @property
-    def fresh(self) -> bool:
-        return "fresh=true" in (item.lower() for item in self.extra)
-
-
-def played(asked: Asked) -> Asked:
-    """Returns the request for the runs whose results a sweep shows. These are its own runs, or the runs of the sweep
-    that ``gate_report`` names.
-    """
-    source = asked.sweep.gate_report
-    return (
-        asked
-        if source in (None, asked.sweep.name)
-        else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
-    )
-
-
-def of_pilots(asked: Asked) -> Asked:
-    """Returns the request for the pilot runs of a sweep. They are runs of the rows that preconditions name, and of the
-    rows from whose weights these runs start, with the sweep's pilot seeds.
-
-    The names of pilot runs begin with ``pilot/``. Pilot runs use the tasks of ``eval.seed=0``, because settings may be
-    chosen by looking at their results.
-
-    Raises:
-        InputError: the sweep has no pilot runs.
-    """
-    sweep = asked.sweep
-    rows = [
-        one.row for one in sweep.preconditions.values() if one.same is None and one.row in (asked.rows or sweep.rows)
-    ]
-    if sweep.pilots is None or not rows:
-        shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})
-        told = (
-            f"its preconditions are measured by the pilot runs of {', '.join(shared)}"
-            if shared
-            else "the sweep measures no precondition on these rows"
-        )
-        raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
-    if sweep.start_seed is None:
-        for row in rows:  # the list grows in the loop, because the row that is added may itself start from another row
-            begins = sweep.rows[row].begins(asked.scale)
-            rows += [begins] if begins is not None and begins not in rows else []
-    return replace(
-        asked,
-        rows=tuple(dict.fromkeys(reversed(rows))),
-        seeds=sweep.pilots.seeds,
-        pilot=(*sweep.pilots.overrides, "eval.seed=0"),
-    )
-
-
-def picked(asked: Asked) -> tuple[str, ...]:
-    """Returns the names of the rows of a sweep that are requested on the command line.
-
-    Raises:
-        InputError: a row is unknown; the message names the most similar one.
-    """
-    sweep = asked.sweep
-    rows = asked.rows or tuple(sweep.rows)
-    for row in rows:
-        if row not in sweep.rows:
-            near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
-            told = f"did you mean {near[0]!r}?" if near else f"the rows are {', '.join(sweep.rows)}"
-            raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {told}")
-    return rows
 
 
 def jobs(asked: Asked) -> list[Job]:
@@ -209,29 +123,6 @@ def _of_training(key: str) -> bool:
     return any(key == part or key.startswith(f"{part}.") for part in _OF_TRAINING)
 
 
-def origin(
-    sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
-) -> tuple[Sweep, str, str | None]:
-    """Returns the sweep and the row that define the runs of a row, after following its references to other rows
-    (``same``), and the first reason why these runs cannot start, or None.
-
-    Raises:
-        InputError: a row refers to a missing row, or rows refer to each other in a circle.
-    """
-    here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
-    while (same := here.rows[name].shares(scale)) is not None:
-        there, _, name = same.partition("/")
-        referring = here
-        here = find_sweep(there, folder)
-        if name not in here.rows or (there, name) in passed:
-            raise InputError(
-                f"conf/sweep/{referring.name}.yaml: `same` refers to {same!r}, which is missing or is the row itself"
-            )
-        passed.add((there, name))
-        cannot = cannot or here.missing(here.rows[name], scale, given)
-    return here, name, cannot
-
-
 def preset(sweep: Sweep, row: str, folder: Path) -> str:
     """Returns the name that the runs of a sweep's row have at the tiny scale, for example ``pivotrl/tab4/full``."""
     owner, owned, _ = origin(sweep, row, folder, "tiny")
@@ -240,18 +131,3 @@ def preset(sweep: Sweep, row: str, folder: Path) -> str:
 
 def _preset(owner: Sweep, row: str) -> str:
     return f"{owner.name.replace('_', '/', 1)}/{row}"
-
-
-def seeds_of(text: str) -> tuple[int, ...]:
-    """Parses seeds such as ``0,1,2``.
-
-    Raises:
-        InputError: the text is not a comma-separated list of whole numbers of at least 0.
-    """
-    try:
-        seeds = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"seed={text}: give a comma-separated list of whole numbers") from None
-    if min(seeds) < 0:
-        raise InputError(f"seed={text}: a seed must be at least 0, got {min(seeds)}")
-    return seeds

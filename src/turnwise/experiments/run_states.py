@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,3 +130,14 @@ def states_table(title: str, standings: Sequence[Standing]) -> Table:
         said = f"{one.folder}" + (f"\n{one.said}" if one.said else "")
         table.add_row(one.job.row, str(one.job.seed), one.state, said)
     return table
+
+
+def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
+    """Returns the current state (finished, failed and so on) of every run, which is read from the run's folder."""
+    standings = []
+    for job in found:
+        cfg = configs.get(job.name)
+        if cfg is not None:
+            cfg.seed = job.seed
+        standings.append(standing(job, cfg))
+    return standings

@@ -266,3 +266,26 @@ def _read(path: Path, changed: int, size: int) -> Sweep:
     except ValidationError as error:
         lines = [f"  {'.'.join(map(str, e['loc'])) or 'sweep'}: {e['msg']}" for e in error.errors()]
         raise InputError(f"{path}: the sweep cannot be used:\n" + "\n".join(lines)) from None
+
+
+def origin(
+    sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
+) -> tuple[Sweep, str, str | None]:
+    """Returns the sweep and the row that define the runs of a row, after following its references to other rows
+    (``same``), and the first reason why these runs cannot start, or None.
+
+    Raises:
+        InputError: a row refers to a missing row, or rows refer to each other in a circle.
+    """
+    here, name, cannot, passed = sweep, row, sweep.missing(sweep.rows[row], scale, given), {(sweep.name, row)}
+    while (same := here.rows[name].shares(scale)) is not None:
+        there, _, name = same.partition("/")
+        referring = here
+        here = find_sweep(there, folder)
+        if name not in here.rows or (there, name) in passed:
+            raise InputError(
+                f"conf/sweep/{referring.name}.yaml: `same` refers to {same!r}, which is missing or is the row itself"
+            )
+        passed.add((there, name))
+        cannot = cannot or here.missing(here.rows[name], scale, given)
+    return here, name, cannot

@@ -45,7 +45,7 @@ _DEFAULT = "outputs,results"
 @dataclass(frozen=True, slots=True)
 class Words:
     """The parsed arguments of a report on a sweep or of a summary. ``rest`` holds the arguments that ``train.py``
-    understands too (``turnwise.experiments.arguments.ask``).
+    understands too (``turnwise.experiments.command_line.ask``).
     """
 
     whole: bool  # whether a summary of all sweeps is requested

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.experiments.jobs import Asked, Job, job_of, origin, picked, played
+from turnwise.experiments.command_line import Asked, picked, played
+from turnwise.experiments.jobs import Job, job_of
+from turnwise.experiments.sweep_file import origin
 from turnwise.reports.claim_verdict import (
     VERDICTS,
     Decision,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.experiments.arguments import ask
+from turnwise.experiments.command_line import ask
 from turnwise.experiments.sweep_file import find_sweep, sweep_names
 from turnwise.reports.claim_verdict import Paired
 from turnwise.reports.entries import Entry, read_entry

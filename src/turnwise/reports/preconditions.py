@@ -11,7 +11,8 @@ from statistics import fmean
 
 from turnwise.errors import InputError
 from turnwise.experiments.claims import Precondition
-from turnwise.experiments.jobs import Asked, job_of, of_pilots
+from turnwise.experiments.command_line import Asked, of_pilots
+from turnwise.experiments.jobs import job_of
 from turnwise.experiments.sweep_file import find_sweep
 from turnwise.reports.claim_verdict import Decision, recorded
 from turnwise.reports.gates.sweep_report import sweep_report

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Evaluation, repeat_rate
-from turnwise.experiments.arguments import typed
+from turnwise.experiments.command_line import typed
 from turnwise.runs.config_hash import config_hash
 from turnwise.training.held_out_result import held_out_headline, held_out_metrics, held_out_result
 from turnwise.training.read_candidates import Candidates

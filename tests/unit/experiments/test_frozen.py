@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from turnwise.experiments.arguments import ask
-from turnwise.experiments.jobs import jobs, of_pilots, origin, played
-from turnwise.experiments.sweep_file import Sweep, find_sweep, sweep_names
+from turnwise.experiments.command_line import ask, of_pilots, played
+from turnwise.experiments.jobs import jobs
+from turnwise.experiments.sweep_file import Sweep, find_sweep, origin, sweep_names
 from turnwise.runs.result_file import Result, read_result
 
 ROOT = Path(__file__).parents[3]

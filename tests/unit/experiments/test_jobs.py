@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.experiments.arguments import ask
+from turnwise.experiments.command_line import ask
 from turnwise.experiments.jobs import job_of, jobs, preset
 
 

@@ -16,7 +16,7 @@ import pytest
 from turnwise.config.check import check_config
 from turnwise.config.launchers import is_sweep
 from turnwise.config.schema import compose_config
-from turnwise.experiments.arguments import ask
+from turnwise.experiments.command_line import ask
 from turnwise.experiments.jobs import jobs
 from turnwise.experiments.sweep_file import read_sweep, sweep_names
 from turnwise.planning import missing_inputs

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from turnwise.config.check import check_config
-from turnwise.experiments.jobs import Asked, job_of
+from turnwise.experiments.command_line import Asked
+from turnwise.experiments.jobs import job_of
 from turnwise.experiments.sweep_file import find_sweep, sweep_names
 from turnwise.planning.architectures import architecture
 from turnwise.planning.memory import gpus_of, sharding

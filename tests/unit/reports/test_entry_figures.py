@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.arguments import ask
+from turnwise.experiments.command_line import ask
 from turnwise.reports.dot_plots import Side, Spot, dots
 from turnwise.reports.entries import Entry, read_entry
 from turnwise.reports.entry_figures import entry_figures, run_folders

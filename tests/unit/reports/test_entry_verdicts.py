@@ -12,7 +12,7 @@ from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.arguments import ask
+from turnwise.experiments.command_line import ask
 from turnwise.reports.claim_verdict import Decision, entry_verdict
 from turnwise.reports.entries import counted, read_entry
 from turnwise.reports.entry_json import as_json

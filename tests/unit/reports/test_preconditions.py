@@ -9,7 +9,7 @@ from tests.unit.reports.test_claim_verdict import SWEEP, save
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.arguments import ask
+from turnwise.experiments.command_line import ask
 from turnwise.experiments.jobs import job_of, jobs
 from turnwise.reports.entries import Entry, counted, read_entry
 from turnwise.reports.entry_json import as_json

@@ -11,8 +11,7 @@ import pytest
 from tests.unit.runs.test_keep_results import SWEEP, groups, save
 
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.arguments import ask
-from turnwise.experiments.jobs import played
+from turnwise.experiments.command_line import ask, played
 from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables
 from turnwise.reports.gates.report import Settings, gate_report

@@ -11,7 +11,7 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.evaluation.stats import mean_interval, paired_mean_difference
-from turnwise.experiments.arguments import ask
+from turnwise.experiments.command_line import ask
 from turnwise.reports.entries import read_entry
 from turnwise.reports.entry_tables import entry_tables, summary_table
 from turnwise.reports.run_metrics import RunMetrics

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.experiments.jobs import Asked, job_of, picked, played
+from turnwise.experiments.command_line import Asked, picked, played
+from turnwise.experiments.jobs import job_of
 from turnwise.files import KeptValues, checksum, read_yaml, written
 from turnwise.reports.gates.recorded_groups import recordings
 from turnwise.reports.gates.report import Settings, gate_sections

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.experiments.arguments import ask
+from turnwise.experiments.command_line import ask
 from turnwise.reports.gates import sweep_report as module
 from turnwise.reports.gates.report import gate_report
 from turnwise.reports.gates.sweep_report import sweep_report

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from turnwise.errors import InputError, refuse_twice
-from turnwise.experiments.jobs import Asked, of_pilots, seeds_of
-from turnwise.experiments.sweep_file import find_sweep
+from turnwise.experiments.claims import Scale
+from turnwise.experiments.sweep_file import Sweep, find_sweep
 
 _HELD = "hydra.sweeper.arguments=["
 
@@ -39,8 +41,8 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def typed(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments that the user typed, from the arguments that :func:`for_hydra` returned. Hydra's own
-    arguments come last.
+    """Returns the arguments that the user typed on the command line, from the arguments that :func:`for_hydra`
+    returned. Hydra's own arguments come last.
     """
     held = next((a for a in arguments if a.startswith(_HELD)), None)
     if held is None:
@@ -103,3 +105,102 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         dry,
     )
     return of_pilots(asked) if pilots == "true" else asked
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The parsed command line of a sweep: the ``rows`` and ``seeds`` to run, and the ``extra`` overrides.
+
+    Every row that accepts an ``extra`` override gets it. If ``pilot`` is set, pilot runs are requested
+    (:func:`of_pilots`).
+    """
+
+    sweep: Sweep
+    folder: Path  # conf/
+    scale: Scale = "tiny"
+    rows: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    extra: tuple[str, ...] = ()
+    dry: bool = False
+    pilot: tuple[str, ...] = ()
+
+    @property
+    def fresh(self) -> bool:
+        return "fresh=true" in (item.lower() for item in self.extra)
+
+
+def played(asked: Asked) -> Asked:
+    """Returns the parsed command line for the runs whose results a sweep shows. These are its own runs, or the runs of
+    the sweep that ``gate_report`` names.
+    """
+    source = asked.sweep.gate_report
+    return (
+        asked
+        if source in (None, asked.sweep.name)
+        else replace(asked, sweep=find_sweep(source, asked.folder), rows=None)
+    )
+
+
+def of_pilots(asked: Asked) -> Asked:
+    """Returns the request for the pilot runs of a sweep. They are runs of the rows that preconditions name, and of the
+    rows from whose weights these runs start, with the sweep's pilot seeds.
+
+    The names of pilot runs begin with ``pilot/``. Pilot runs use the tasks of ``eval.seed=0``, because settings may be
+    chosen by looking at their results.
+
+    Raises:
+        InputError: the sweep has no pilot runs.
+    """
+    sweep = asked.sweep
+    rows = [
+        one.row for one in sweep.preconditions.values() if one.same is None and one.row in (asked.rows or sweep.rows)
+    ]
+    if sweep.pilots is None or not rows:
+        shared = sorted({one.same.partition("/")[0] for one in sweep.preconditions.values() if one.same})
+        told = (
+            f"its preconditions are measured by the pilot runs of {', '.join(shared)}"
+            if shared
+            else "the sweep measures no precondition on these rows"
+        )
+        raise InputError(f"pilots=true: {sweep.name} has no pilot runs of its own: {told}")
+    if sweep.start_seed is None:
+        for row in rows:  # the list grows in the loop, because the row that is added may itself start from another row
+            begins = sweep.rows[row].begins(asked.scale)
+            rows += [begins] if begins is not None and begins not in rows else []
+    return replace(
+        asked,
+        rows=tuple(dict.fromkeys(reversed(rows))),
+        seeds=sweep.pilots.seeds,
+        pilot=(*sweep.pilots.overrides, "eval.seed=0"),
+    )
+
+
+def picked(asked: Asked) -> tuple[str, ...]:
+    """Returns the names of the rows of a sweep that are requested on the command line.
+
+    Raises:
+        InputError: a row is unknown; the message names the most similar one.
+    """
+    sweep = asked.sweep
+    rows = asked.rows or tuple(sweep.rows)
+    for row in rows:
+        if row not in sweep.rows:
+            near = get_close_matches(row, sweep.rows, n=1, cutoff=0.6)
+            told = f"did you mean {near[0]!r}?" if near else f"the rows are {', '.join(sweep.rows)}"
+            raise InputError(f"rows={row}: {sweep.name} has no row {row!r}; {told}")
+    return rows
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Parses seeds such as ``0,1,2``.
+
+    Raises:
+        InputError: the text is not a comma-separated list of whole numbers of at least 0.
+    """
+    try:
+        seeds = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"seed={text}: give a comma-separated list of whole numbers") from None
+    if min(seeds) < 0:
+        raise InputError(f"seed={text}: a seed must be at least 0, got {min(seeds)}")
+    return seeds

@@ -17,8 +17,9 @@ from turnwise.config.launchers import took_no_job
 from turnwise.config.schema import ConfigError
 from turnwise.console import Terminal
 from turnwise.errors import RowsFailed
-from turnwise.experiments.jobs import Asked, Job, jobs, played
-from turnwise.experiments.run_states import Standing, standing, states_table
+from turnwise.experiments.command_line import Asked, played
+from turnwise.experiments.jobs import Job, jobs
+from turnwise.experiments.run_states import Standing, states_table, survey
 
 Compose = Callable[[Sequence[str]], DictConfig]
 Launch = Callable[[Sequence[Sequence[str]]], object]
@@ -108,14 +109,3 @@ def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, 
     if mistakes:
         raise ConfigError(mistakes)
     return configs
-
-
-def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
-    """Returns the current state (finished, failed and so on) of every run, which is read from the run's folder."""
-    standings = []
-    for job in found:
-        cfg = configs.get(job.name)
-        if cfg is not None:
-            cfg.seed = job.seed
-        standings.append(standing(job, cfg))
-    return standings
