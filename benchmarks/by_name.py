@@ -29,7 +29,7 @@ from rich.table import Table
 from common import finish
 from turnwise.config.schema import compose_config
 from turnwise.training.durations import FILE, hash_at_seed_0
-from turnwise.training.run_result import machine
+from turnwise.training.provenance import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("sft", "grpo", "pivotrl", "awpo", "trace", "selective")

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src")]
 
-from turnwise.training.run_result import machine  # noqa: E402
+from turnwise.training.provenance import machine  # noqa: E402
 
 PAGE = ROOT / "docs" / "reliability.md"
 VERDICTS = ("right", "lost", "wrong", "unclear")

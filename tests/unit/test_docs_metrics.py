@@ -40,11 +40,12 @@ from turnwise.rollouts.predictors.critic import Critic
 from turnwise.rollouts.predictors.online import OnlinePredictor
 from turnwise.runs.json_lines import each_line
 from turnwise.runs.result_file import write_result
-from turnwise.training.collection import Imitation, sampling_metrics
+from turnwise.training.collection import Imitation
 from turnwise.training.costs import run_costs
 from turnwise.training.datamodule import Rollouts
 from turnwise.training.gradients import GradientCosine
 from turnwise.training.health import Health
+from turnwise.training.iteration_metrics import sampling_metrics
 from turnwise.training.main import PHASES
 from turnwise.training.mismatch import MismatchAlarm
 from turnwise.training.module import PolicyModule

@@ -24,6 +24,7 @@ from turnwise.files import PART, no_room
 from turnwise.runs.check_result import RESULT, fault_of_result
 from turnwise.runs.config_file import RECORD, differences, read_record, write_record
 from turnwise.runs.config_hash import config_hash, recorded
+from turnwise.runs.process_rank import is_first
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ def _anew(cfg: DictConfig) -> bool:
 
 
 def _has_result(path: Path) -> bool:
-    """Returns whether the folder has a readable ``result.json``.
+    """Returns whether the claimed folder has a readable ``result.json``.
 
     If ``result.json`` is damaged, the run writes a new one from its other files.
     """
@@ -230,19 +231,3 @@ def _put_aside(path: Path) -> Path:
     path.rename(aside)
     path.mkdir()
     return aside
-
-
-def is_first() -> bool:
-    """Returns whether this is the first or only process of its run, as the launcher's environment variables say."""
-    return not rank().strip("0.")
-
-
-def rank() -> str:
-    """Returns the rank of this process from its launcher's environment variables; ``0`` for a single process.
-
-    If the launcher gives a node rank and a local rank, both are returned, separated by a dot.
-    """
-    for names in (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",)):
-        if names[-1] in os.environ:
-            return ".".join(os.environ.get(name, "0") for name in names)
-    return "0"

@@ -38,11 +38,10 @@ from turnwise.models.policy import load_policy
 from turnwise.models.shipped import weights_of
 from turnwise.rollouts.judge_scores import Judged
 from turnwise.rollouts.predictors.online import OnlinePredictor, load_predictor
-from turnwise.training.call_format import call_format, in_format
+from turnwise.training.call_format import call_format, dialect_for, in_format
 from turnwise.training.checkpoint import WholeCheckpointIO
 from turnwise.training.distributed import environments
 from turnwise.training.exactness import check_backbone, check_policy
-from turnwise.training.user_file import dialect_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Determines the format in which a run's replies write tool calls. The reward and the judge parse this format."""
+"""Determines the format in which a run's replies write tool calls, and the dialect of the dialogues in its file. The
+reward and the judge parse this format.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from turnwise.config.settings import DataSettings
+from turnwise.data.chat_tokens import ChatTokens
+from turnwise.data.dialect import Dialect, dialect_of
+from turnwise.data.toolcalls.detect_format import calls_read
 from turnwise.data.toolcalls.formats import PARSERS, Format
-from turnwise.data.toolcalls.parsing import ToolCallError
 from turnwise.envs.environment import environments_of
 from turnwise.errors import InputError
 from turnwise.types import State
@@ -93,13 +98,17 @@ def check_readable(reward: Any, candidates: Sequence[State]) -> None:
     )
 
 
-def calls_read(form: str, texts: Sequence[str]) -> int:
-    """Counts the texts that contain at least one tool call in the format ``form``."""
+def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
+    """Returns the way in which the chat template renders the dialogues of a run's file.
 
-    def holds(text: str) -> bool:
-        try:
-            return bool(PARSERS[form](text).calls)
-        except ToolCallError:
-            return False
+    Returns None if the run reads no file.
 
-    return sum(map(holds, texts))
+    Args:
+        data: the data settings.
+        source: ``expert`` if the run's states are turns of expert trajectories.
+        chat: the policy's tokenizer with its chat template.
+        form: the configured format of tool calls (``reward.format`` or else ``data.format``), or None.
+    """
+    if data.file is None or source != "expert":
+        return None
+    return dialect_of(chat, data.tools_as_text is True, form)

@@ -25,7 +25,7 @@ from turnwise.envs.environment import environments_of
 from turnwise.envs.expert_files import expert_file
 from turnwise.errors import InputError
 from turnwise.training.held_out_dialogues import HeldOut, called_tools
-from turnwise.training.user_file import OwnFile
+from turnwise.training.user_file import UserFile
 from turnwise.types import State, Task
 
 Report = Callable[[int, int], None]
@@ -41,7 +41,7 @@ class Experts(NamedTuple):
 
     demonstrations: Demonstrations
     problems: tuple[BadTrajectory, ...]
-    own: OwnFile | None
+    own: UserFile | None
 
 
 def read_experts(
@@ -67,7 +67,7 @@ def read_experts(
     """
     demonstrations = Demonstrations(chat, folder)
     if data.file is not None and dialect is not None:
-        own = OwnFile(demonstrations, dialect, data, environments_of(environment))
+        own = UserFile(demonstrations, dialect, data, environments_of(environment))
         return Experts(demonstrations, each_trajectory(own, data.file, strict=data.strict), own)
     path = expert_file(environment, data.trajectories, folder, data.good, seed, progress=progress)
     return Experts(demonstrations, each_trajectory(demonstrations.add, path, strict=data.strict), None)
@@ -151,7 +151,7 @@ class Steps(Mapping[str, TurnInContext]):
 
 
 def hold_out(
-    own: OwnFile,
+    own: UserFile,
     turns: Turns,
     steps: Steps,
     most: int,

@@ -20,6 +20,7 @@ from turnwise.rollouts.player import Player
 from turnwise.training.build_parts import Parts, Settings
 from turnwise.training.collect_ahead import Ahead
 from turnwise.training.frozen_buffer import Frozen
+from turnwise.training.iteration_metrics import sampling_metrics
 from turnwise.training.module import PolicyModule
 from turnwise.training.recorder import Gathered, Recorder
 from turnwise.training.reprofile import Reprofile
@@ -53,24 +54,6 @@ class Allocated:
 
     def expand(self, trees: Sequence[RolloutTree]) -> list[Mapping[int, int]]:
         return self.allocator.expand(trees)
-
-
-def sampling_metrics(engine: Mapping[str, float], stale: int, stale_turns: float, waited: float) -> dict[str, float]:
-    """Returns metrics of how an iteration was sampled: the engine's counts, the staleness and the waiting time.
-
-    Args:
-        engine: the engine's report.
-        stale: number of training iterations between the oldest policy that sampled and the policy that is trained.
-        stale_turns: mean over all turns of the number of training iterations between the policy that sampled the turn
-            and the policy that is trained.
-        waited: seconds in which the iteration waited for rollouts.
-    """
-    return {
-        **{f"engine/{name}": count for name, count in engine.items()},
-        "rollout/staleness": float(stale),
-        "rollout/turn_staleness": stale_turns,
-        "seconds/waited": waited,
-    }
 
 
 class Learner(Protocol):

@@ -24,9 +24,10 @@ from turnwise.training.collection import Collection
 from turnwise.training.held_out_dialogues import negative_log_likelihood
 from turnwise.training.module import PolicyModule
 from turnwise.training.progress import Phases
+from turnwise.training.provenance import commit
 from turnwise.training.read_candidates import Candidates
 from turnwise.training.recorder import Recorder
-from turnwise.training.run_result import commit, summary
+from turnwise.training.run_result import summary
 from turnwise.training.sharding import is_sharded
 from turnwise.types import Task
 

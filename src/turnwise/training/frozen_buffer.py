@@ -16,6 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from turnwise.errors import InputError
 from turnwise.files import atomic_write
 from turnwise.rollouts.player import Player
 from turnwise.training.branch_metrics import trajectories
+from turnwise.training.build_parts import Parts, Settings
 from turnwise.training.distributed import DistributedContext
+from turnwise.training.module import PolicyModule
+from turnwise.training.progress import Phases
 from turnwise.types import GateDecision, RolloutTree, State, Task, Turn
 
 logger = logging.getLogger(__name__)
@@ -218,3 +222,21 @@ def _read(path: Path) -> _Shard | None:
         path.replace(path.with_suffix(".damaged"))
         logger.warning("%s is damaged; its groups are sampled again", path)
         return None
+
+
+def frozen_groups(
+    settings: Settings, parts: Parts, states: Sequence[State], player: Player, module: PolicyModule, phases: Phases
+) -> Frozen | None:
+    """Samples groups of rollouts from the base policy at ``rollout.frozen`` states, and returns this frozen buffer.
+
+    Returns None if ``rollout.frozen`` is not set. Every iteration then samples its own groups.
+    """
+    if (count := settings.rollout.frozen) is None:
+        return None
+    assert parts.allocator is not None and parts.gate is not None
+    module.to(settings.device)
+    begin = partial(module.sync_weights, player.engine)
+    folder, key = settings.folder / "buffer", (settings.seed, "frozen")
+    with phases.phase("record", count) as advance:
+        recording = Recording(player, parts.allocator, parts.gate, folder, key, begin, module.distributed)
+        return recording(drawn(states, count, settings.seed), advance)

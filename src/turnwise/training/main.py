@@ -6,9 +6,7 @@ trained policy, export it, and write the result and the report.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 from lightning import Callback
@@ -17,9 +15,8 @@ from omegaconf import DictConfig
 from turnwise.console import Terminal
 from turnwise.reports.run_report import write_pages
 from turnwise.reports.terminal_summary import print_summary
-from turnwise.rollouts.player import Player
 from turnwise.runs.result_file import read_result, write_result
-from turnwise.training.build_parts import Parts, Settings, build_parts, trainer_of
+from turnwise.training.build_parts import build_parts, trainer_of
 from turnwise.training.build_player import player_of, spooled
 from turnwise.training.check_judge import Proof
 from turnwise.training.checkpoint import newest
@@ -31,7 +28,7 @@ from turnwise.training.evaluate import EvaluateBetween, Measure
 from turnwise.training.export import export
 from turnwise.training.first_lines import opening_lines, untrained_lines
 from turnwise.training.folder_still_there import StillThere
-from turnwise.training.frozen_buffer import Frozen, Recording, drawn
+from turnwise.training.frozen_buffer import frozen_groups
 from turnwise.training.gate_savings import gate_counts
 from turnwise.training.health import Health
 from turnwise.training.live_page import Live
@@ -40,12 +37,12 @@ from turnwise.training.module import PolicyModule
 from turnwise.training.out_of_memory import explained_memory
 from turnwise.training.prepare_process import prepare
 from turnwise.training.progress import Advance, Phases
+from turnwise.training.provenance import command
 from turnwise.training.read_candidates import read_candidates
 from turnwise.training.recorder import Recorder
-from turnwise.training.run_result import command, result_of, summary
+from turnwise.training.run_result import result_of, summary
 from turnwise.training.signals import named_signals, own_signals
 from turnwise.training.state_choice import Choice
-from turnwise.types import State
 
 PHASES = ["read", "evaluate base", "profile", "record", "train", "evaluate after", "report"]
 TWINS = {"evaluate after": "evaluate base"}
@@ -129,21 +126,3 @@ def run(cfg: DictConfig) -> None:
             report = write_pages(settings.folder)
             advance(1)
     print_summary(read_result(settings.folder), report, Terminal())
-
-
-def frozen_groups(
-    settings: Settings, parts: Parts, states: Sequence[State], player: Player, module: PolicyModule, phases: Phases
-) -> Frozen | None:
-    """Samples groups of rollouts from the base policy at ``rollout.frozen`` states, and returns this frozen buffer.
-
-    Returns None if ``rollout.frozen`` is not set. Every iteration then samples its own groups.
-    """
-    if (count := settings.rollout.frozen) is None:
-        return None
-    assert parts.allocator is not None and parts.gate is not None
-    module.to(settings.device)
-    begin = partial(module.sync_weights, player.engine)
-    folder, key = settings.folder / "buffer", (settings.seed, "frozen")
-    with phases.phase("record", count) as advance:
-        recording = Recording(player, parts.allocator, parts.gate, folder, key, begin, module.distributed)
-        return recording(drawn(states, count, settings.seed), advance)

@@ -20,7 +20,7 @@ from turnwise.rollouts.pack import Update
 from turnwise.runs.json_lines import append_lines, cut_lines, each_line
 from turnwise.training.branch_metrics import branch_metrics, trajectories
 from turnwise.training.gate_savings import gate_counts
-from turnwise.training.group_metrics import reward_metrics
+from turnwise.training.iteration_metrics import reward_metrics
 from turnwise.training.verdict_counts import VERIFIER, count_verdicts, verifier_metrics, verifier_result
 from turnwise.types import Message, RolloutTree
 

@@ -19,7 +19,7 @@ from turnwise.algo.states.refresh import Refresh
 from turnwise.algo.states.state_rule import STD_TOLERANCE
 from turnwise.config.settings import RolloutSettings
 from turnwise.rollouts.collect import Experience
-from turnwise.training.group_metrics import totals_of
+from turnwise.training.iteration_metrics import totals_of
 from turnwise.types import State
 
 

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +10,10 @@ from omegaconf import DictConfig
 
 from turnwise.evaluation.stats import Estimate, paired_difference, paired_mean_difference, pass_at_k
 from turnwise.evaluation.suites import Evaluation, repeat_rate
-from turnwise.experiments.command_line import typed
 from turnwise.runs.config_hash import config_hash
 from turnwise.training.held_out_result import held_out_headline, held_out_metrics, held_out_result
+from turnwise.training.provenance import provenance
 from turnwise.training.read_candidates import Candidates
-
-OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that decide what a run computes
-LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
 
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
@@ -73,8 +62,9 @@ def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]
 
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Compares success before and after training, for sampled and for greedy attempts. The headline is the comparison
-    of sampled attempts, or that of greedy attempts if there are no sampled ones.
+    """Returns the entry ``in_domain`` of ``result.json``: success before and after training, for sampled and for greedy
+    attempts. The headline is the comparison of sampled attempts, or that of greedy attempts if there are no sampled
+    ones.
     """
     modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
     modes = {mode: found for mode, found in modes.items() if found}
@@ -107,8 +97,8 @@ def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, A
 
 
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Compares the score of each out-of-domain suite before and after training, and returns the scores, the changes and
-    the mean change over suites, with intervals.
+    """Returns the entry ``ood`` of ``result.json``: the scores of the out-of-domain suites before and after training,
+    the changes and the mean change over suites, with intervals.
     """
     before, since = _both(base.skills(), after.skills())
     if not before:
@@ -168,54 +158,6 @@ def result_of(
     }
 
 
-def provenance() -> dict[str, Any]:
-    """Returns the command, commit, versions of libraries, machine and time of this run."""
-    return {
-        "command": command(),
-        "commit": commit(),
-        "versions": {name: _version(name) for name in LIBRARIES},
-        "machine": machine(),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def command(resumes: bool = False) -> str:
-    """Returns this process's command line as typed. With ``resumes``, the argument ``fresh=`` is left out, so that the
-    command resumes the run.
-    """
-    given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
-    return shlex.join(["python", sys.argv[0], *given])
-
-
-@cache
-def commit() -> str:
-    """Returns the checkout's commit, followed by ``+`` if code or configuration has changes that are not committed.
-
-    The text is empty outside a checkout. Later calls return the value of the first call.
-    """
-    here = Path(__file__).resolve().parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        dirty = subprocess.run(
-            ["git", "status", "--porcelain", "--", *OF_A_RUN], cwd=here, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
-
-
-def machine() -> str:
-    """Returns the name of the processor and the number of cores."""
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
-        ]
-        name = f"{models[0]}, {len(models)} cores" if models else name
-    return name
-
-
 def summary(evaluation: Evaluation) -> dict[str, float]:
     """Returns the metrics ``eval/...`` of one evaluation."""
     metrics: dict[str, float] = {}
@@ -260,10 +202,3 @@ def _interval(estimate: Estimate) -> list[float] | None:
     if estimate.low is None or estimate.high is None:
         return None
     return [_points(estimate.low), _points(estimate.high)]
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

@@ -17,12 +17,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from turnwise.config.settings import DataSettings
-from turnwise.data.chat_tokens import ChatTemplateError, ChatTokens
+from turnwise.data.chat_tokens import ChatTemplateError
 from turnwise.data.demonstrations import Demonstrations
-from turnwise.data.dialect import Dialect, dialect_of, refuse_lost_tools, uses_tools
+from turnwise.data.dialect import Dialect, refuse_lost_tools, uses_tools
 from turnwise.data.read_back import check_read_back, drops_text
 from turnwise.data.read_records import UnusableError
-from turnwise.data.toolcalls.formats import Format
 from turnwise.errors import InputError
 from turnwise.types import Trajectory
 
@@ -30,24 +29,8 @@ FLOOR, PART = 8, 4  # at least FLOOR dialogues are held out, but in a small file
 _PLAYED = 2.0  # value in ``draws`` for a trajectory of an environment; a dialogue has a value in [0, 1) there
 
 
-def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
-    """Returns the way in which the chat template renders the dialogues of a run's file.
-
-    Returns None if the run reads no file.
-
-    Args:
-        data: the data settings.
-        source: ``expert`` if the run's states are turns of expert trajectories.
-        chat: the policy's tokenizer with its chat template.
-        form: the configured format of tool calls (``reward.format`` or else ``data.format``), or None.
-    """
-    if data.file is None or source != "expert":
-        return None
-    return dialect_of(chat, data.tools_as_text is True, form)
-
-
 @dataclass(slots=True)
-class OwnFile:
+class UserFile:
     """Takes the trajectories of a user's file one at a time, and decides which of its dialogues are held out.
 
     Args:

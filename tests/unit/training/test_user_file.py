@@ -24,7 +24,7 @@ from turnwise.models.policy import load_policy
 from turnwise.runs.config_hash import config_hash
 from turnwise.training.candidate_states import Steps, Turns, hold_out
 from turnwise.training.held_out_dialogues import negative_log_likelihood
-from turnwise.training.user_file import OwnFile
+from turnwise.training.user_file import UserFile
 from turnwise.types import RolloutTree, Task, Turn
 
 ROOT = Path(__file__).parents[3]
@@ -37,11 +37,11 @@ def read(
     template: str | None = None,
     worlds: tuple[str, ...] = ("household",),
     **data: Any,
-) -> tuple[OwnFile, tuple[BadTrajectory, ...]]:
+) -> tuple[UserFile, tuple[BadTrajectory, ...]]:
     words: Any = bookings.tokenizer(family)
     words.chat_template = template or words.chat_template
     chat = ChatTokens(words)
-    own = OwnFile(Demonstrations(chat), dialect_of(chat), DataSettings(str(file), **data), worlds)
+    own = UserFile(Demonstrations(chat), dialect_of(chat), DataSettings(str(file), **data), worlds)
     return own, each_trajectory(own, file)
 
 

@@ -87,3 +87,15 @@ def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Form
 def is_call_list(text: str) -> bool:
     """Returns whether a reply looks like a list of calls in Python syntax: ``[f(a=1), g()]``."""
     return text.startswith("[") and text.endswith("]") and "(" in text
+
+
+def calls_read(form: str, texts: Sequence[str]) -> int:
+    """Counts the texts that contain at least one tool call in the format ``form``."""
+
+    def holds(text: str) -> bool:
+        try:
+            return bool(PARSERS[form](text).calls)
+        except ToolCallError:
+            return False
+
+    return sum(map(holds, texts))

@@ -1,10 +1,10 @@
-"""Computes metrics of one iteration's groups: mean and spread of rewards, fraction of replies in the right format, and
-lengths.
+"""Computes metrics of one iteration: how it was sampled, and of its groups the mean and spread of rewards, the fraction
+of replies in the right format, and lengths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from turnwise.evaluation.suites import repeat_rate
 from turnwise.rollouts.collect import Experience, Played
@@ -87,3 +87,21 @@ def _by_domain(experience: Experience) -> dict[str, float]:
     if len(means) < 2:
         return {}
     return {f"train/reward_mean/{domain}": sum(means[domain]) / len(means[domain]) for domain in sorted(means)}
+
+
+def sampling_metrics(engine: Mapping[str, float], stale: int, stale_turns: float, waited: float) -> dict[str, float]:
+    """Returns metrics of how an iteration was sampled: the engine's counts, the staleness and the waiting time.
+
+    Args:
+        engine: the engine's report.
+        stale: number of training iterations between the oldest policy that sampled and the policy that is trained.
+        stale_turns: mean over all turns of the number of training iterations between the policy that sampled the turn
+            and the policy that is trained.
+        waited: seconds in which the iteration waited for rollouts.
+    """
+    return {
+        **{f"engine/{name}": count for name, count in engine.items()},
+        "rollout/staleness": float(stale),
+        "rollout/turn_staleness": stale_turns,
+        "seconds/waited": waited,
+    }

@@ -1,0 +1,21 @@
+"""Tells the rank of this process among the processes of its run, from the environment variables of the launcher."""
+
+from __future__ import annotations
+
+import os
+
+
+def is_first() -> bool:
+    """Returns whether this is the first or only process of its run, as the launcher's environment variables say."""
+    return not rank().strip("0.")
+
+
+def rank() -> str:
+    """Returns the rank of this process from its launcher's environment variables; ``0`` for a single process.
+
+    If the launcher gives a node rank and a local rank, both are returned, separated by a dot.
+    """
+    for names in (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",)):
+        if names[-1] in os.environ:
+            return ".".join(os.environ.get(name, "0") for name in names)
+    return "0"
