@@ -139,20 +139,20 @@ def plans(found: dict[str, Any]) -> str:
     )
     shortest = found["threshold"]
     told = (
-        f"Attention by blocks is no slower than attention with a dense mask from {shortest:,} tokens on"
+        f"Block-wise attention is no slower than attention with a dense mask for rows of {shortest:,} tokens or more"
         if shortest
         else "No threshold was found"
     )
     told += (
-        f". When this was measured, runs used attention by blocks from {found['threshold_in_use']:,} tokens on "
-        "(`models/packed_logprobs.py`). "
+        f". When this was measured, runs used block-wise attention for rows of {found['threshold_in_use']:,} tokens "
+        "or more (`models/packed_logprobs.py`). "
     )
     told += f"The outputs differ from those with a dense mask by {worst:.2g} at most."
     return "\n\n".join([table(header, rows), told])
 
 
 def from_where(found: dict[str, Any]) -> str:
-    """Returns from which length on blocks are worth it."""
+    """Returns a sentence that says from which length block-wise attention is no slower than a dense mask."""
     if found["threshold"] is None:
         return "blocks are slower than a dense mask at the longest rows, or not measured"
     return f"blocks are no slower than a dense mask from {found['threshold']:,} tokens on"

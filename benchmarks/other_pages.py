@@ -191,8 +191,8 @@ def probe(results: Sequence[Result]) -> str:
         f"`OMP_NUM_THREADS={result['machine']['threads']} python benchmarks/probe.py --layers {setting['layers']} --rounds "
         f"{setting['rounds']} --seed {setting['seed']}`: {setting['shape']}, random weights, {layers} layers, medians; a further "
         f"layer is the difference between 2 and {setting['layers']} passed. A large "
-        f"product runs at {rates} GFLOP a second of CPU time. Other work shared the machine (load average "
-        f"{result['machine']['load']:.1f}). {machines(results)}",
+        f"matrix product reaches, in GFLOP per second of CPU time: {rates}. Other work shared the machine "
+        f"(load average {result['machine']['load']:.1f}). {machines(results)}",
     ]
     return "\n\n".join(lines)
 

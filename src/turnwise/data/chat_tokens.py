@@ -105,10 +105,10 @@ class ChatTokens:
         return self._render(messages, tools)
 
     def bridge(self, observation: Message | Sequence[Message], truncated: bool = False) -> list[int]:
-        """Returns the token ids between two actions: the end of the first action's turn, the observation, the generation prompt.
-
-        ``observation`` is one message, or the several messages that answer parallel tool calls. The end-of-turn token belongs
-        to the action. A ``truncated`` action does not have this token, and in this case the bridge begins with it.
+        """Returns the bridge, the token ids between two actions: the template's text after the end-of-turn token, the
+        observation and the generation prompt. The end-of-turn token is part of the first action. If the first action was
+        ``truncated``, it lacks this token, and the bridge begins with the token. ``observation`` is one message, or the
+        several messages that answer parallel tool calls.
         """
         messages = [observation] if isinstance(observation, Mapping) else observation
         ids = list(self._encode_after(self._bridge(_key(messages))))

@@ -66,8 +66,8 @@ class Schedule(Protocol):
         ...
 
     async def sample_all(self, member: object, requests: Sequence[Request]) -> list[Action]:
-        """Samples several actions for one member (a rollout or a group). This is cheaper than one call of
-        :meth:`sample` each.
+        """Samples one action for each request of a member (a rollout or a group that uses this schedule). One call of
+        this method is cheaper than a call of :meth:`sample` for each action.
         """
         ...
 

@@ -48,7 +48,7 @@ class Taken:
 
 
 class ReplayedSession:
-    """A session of a package that cannot copy an episode. See ``turnwise.envs.environment.Session``.
+    """A session of an external package that cannot copy an episode. See ``turnwise.envs.environment.Session``.
 
     A session and its fork share one running episode until one of them acts. The one that acts first keeps the episode.
     When the other one acts later, it opens a fresh episode, repeats the actions that it has taken so far and compares
@@ -137,7 +137,7 @@ class ReplayedSession:
     def admissible(self) -> list[str]:
         """Returns the actions that the package lists as possible now; empty if the package lists none.
 
-        If another session has continued the episode, this session first repeats its actions in a fresh one.
+        If another session has continued the episode, this session first repeats its actions in a fresh episode.
 
         Raises:
             EnvironmentFault, ReplayDiffersError: see :meth:`step`.
@@ -204,7 +204,7 @@ class ReplayedSession:
 
 
 class ReplayedEnv(ABC):
-    """Base class of environments whose sessions are :class:`ReplayedSession`.
+    """Base class of environments that play an external package. Their sessions are :class:`ReplayedSession`.
 
     A subclass lists ``ReplayedEnv`` first among its base classes, because the ``reset`` of another base class calls
     :meth:`begin`. The subclass defines ``name``, ``horizon`` and ``tasks``, as every environment does, and
@@ -217,7 +217,7 @@ class ReplayedEnv(ABC):
 
     @abstractmethod
     def open_episode(self, task: Task) -> Episode:
-        """Opens a fresh episode of the package. The episode depends on the task's data alone.
+        """Opens a new episode of the task in the external package. The episode depends on the task's data alone.
 
         Raises:
             EnvironmentFault: the package failed.

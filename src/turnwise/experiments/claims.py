@@ -182,7 +182,8 @@ def check_preconditions(
                 raise ValueError(f"preconditions.{name}: the sweep has no row {row!r}; its rows are {', '.join(rows)}")
         if strange := sorted(set(one.claims) - {text for texts in claims.values() for text in texts}):
             raise ValueError(
-                f"preconditions.{name}.claims: the file has no claim {strange[0]!r}; copy the text of one of its claims"
+                f"preconditions.{name}.claims: no claim of this sweep file is {strange[0]!r}; write the exact text of a "
+                "claim from `directions`"
             )
         if strange := sorted(set(one.metrics) - claims.keys()):
             raise ValueError(f"preconditions.{name}.metrics: no claim of this file is about the metric {strange[0]!r}")

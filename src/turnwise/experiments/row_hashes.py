@@ -35,12 +35,13 @@ _ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
 
 @dataclass(slots=True)
 class RowHashes:
-    """Computes the configuration hash of a job, which is one run of a sweep, and caches it. The hash is that of
+    """Computes the configuration hash of a job, and caches it. The hash is that of
     ``turnwise.runs.config_hash.config_hash``.
 
-    The configuration of a row is composed only once for all its seeds and for all sweeps that refer to the row. If the
-    path ``kept`` of a cache file is given, no configuration is composed for a hash that is in this file. If the files
-    on which hashes depend have changed, the hashes in the cache file are not used. :meth:`keep` writes the file.
+    A job is one run of a sweep: a row with one seed. The configuration of a row is composed only once for all jobs of
+    the row, and for all sweeps that refer to the row. If the path ``kept`` of a cache file is given, no configuration
+    is composed for a hash that is in this file. If the files on which hashes depend have changed, the hashes in the
+    cache file are not used. :meth:`keep` writes the file.
     """
 
     folder: Path  # conf/
@@ -57,7 +58,7 @@ class RowHashes:
         """Returns the configuration hash of a job, twelve hexadecimal digits.
 
         Raises:
-            ConfigError: the configuration of the row cannot be composed. The error names every bad override.
+            ConfigError: the configuration of the job cannot be composed. The error names every bad override.
         """
         key = json.dumps([job.seed, *self._row(job)])
         known = self._known if _OUTSIDE.search(key) else self._kept

@@ -63,10 +63,11 @@ class FastLlama:
     """Computes the forward pass of a Llama-like transformer with few torch operations.
 
     Args:
-        body: the transformer below the output head. Its weights are read at every call and not copied.
-        copies: number of engines, this one included, that may copy the weights of the linear layers into the layout
-            in which oneDNN multiplies them. If it is not 0 and :func:`should_pack` says so, the weights are copied,
-            and must not change as long as this object is used.
+        body: the transformer below the output head. Weights that are not packed are read at every call.
+        copies: number of engines, including this one, that would each hold a packed copy of the linear layers' weights
+            (a copy in the layout in which oneDNN multiplies them). :func:`should_pack` compares the size of all these
+            copies together with a limit. If it returns True, the weights are packed, and the weights of ``body`` must
+            not change as long as this object is used. 0 means that weights are never packed.
     """
 
     def __init__(self, body: Any, copies: int = 0) -> None:

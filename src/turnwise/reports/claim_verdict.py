@@ -70,9 +70,9 @@ def decide(
 
     Two intervals are used: Student's t over seeds, for the variation between seeds, and a paired bootstrap over tasks,
     for the variation between tasks. The interval over tasks needs runs that recorded outcomes of single tasks. The
-    decision uses the smaller of the two lower ends and the larger of the two upper ends. With a single seed, there is
-    only the interval over tasks. In that case ``one_seed`` is set, unless all rows of the claim are ``untrained``,
-    which means that their policy is only evaluated.
+    decision uses one interval that covers both intervals: it begins at the smaller of their lower ends and ends at the
+    larger of their upper ends. With a single seed, there is only the interval over tasks. In that case ``one_seed`` is
+    set, unless all rows of the claim are ``untrained``, which means that their policy is only evaluated.
 
     Raises:
         Damaged: a file of a run cannot be read.

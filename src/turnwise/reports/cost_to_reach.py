@@ -163,9 +163,9 @@ def reach_table(
     table.notes.insert(
         0,
         "Each cost is a mean over seeds: the cost at which a seed first reached the level, interpolated linearly "
-        "between its evaluations. seeds: how many seeds reached it. `>`: not all seeds reached it, and the others "
-        "count with the total cost of their runs. The costs include profiles of states before training, but not "
-        "evaluations. ratio: CPU seconds "
+        "between its evaluations. seeds: how many seeds reached it. `>`: not all seeds reached it; a seed that "
+        "did not reach it is counted with the total cost of its run. The costs include profiles of states before "
+        "training, but not evaluations. ratio: CPU seconds "
         f"divided by those of {labels.get(yardstick, yardstick)}.",
     )
     return table

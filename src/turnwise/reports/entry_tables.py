@@ -37,7 +37,7 @@ GATE_NOTE = (
     "of both rows, as if their groups were different (Zou and Donner 2008). `holds`: the whole interval is above the claim's "
     "margin. `fails`: it is below the margin. `undecided`: neither, or there is no interval."
 )
-SIGN_NOTE = "ours: the side that is greater according to the claim, minus the other side. For `a < b` this is b - a."
+SIGN_NOTE = "Column `ours`: the value that the claim says is greater, minus the other value. For `a < b` it is b - a."
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:
@@ -204,8 +204,9 @@ def _costs(entry: Entry) -> Table:
             predictor = "-" if share is None else f"{100 * share:.1f}"
             table.rows.append([labels[name], _listed(sorted(runs)), *shown, predictor])
     table.notes = [
-        "Trajectories are counted as in TRACE: a rollout counts 1, a continuation 1/2. CPU seconds are those of the "
-        "training process for rollouts, predictor and updates. Other programs change them far less than wall-clock."
+        "Trajectories are counted as in TRACE: a rollout counts 1, a continuation 1/2. CPU seconds are the CPU time "
+        "that the training process spends on rollouts, predictor and updates. Other programs change it far less than "
+        "wall-clock time."
     ]
     if profiled:
         table.notes.append(

@@ -56,8 +56,8 @@ def duration(seconds: float) -> str:
 
 
 def verdict(change: Comparison, subject: str = "Held-out success", units: str = "tasks") -> ChangeVerdict:
-    """Returns the verdict on a change from before to after training. Its sentence is the headline of a report. It names
-    the quantity (``subject``), its change with the interval, and the number of tasks or other ``units``.
+    """Returns the verdict on a change from before to after training. The sentence of the verdict names the quantity
+    (``subject``), its change with the interval, and the number of tasks or other ``units``.
     """
     over = f" over {count(change.tasks)} {units}" if change.tasks else ""
     if change.after is None:
@@ -83,8 +83,8 @@ def verdict(change: Comparison, subject: str = "Held-out success", units: str = 
 
 
 def result_verdict(result: Result) -> ChangeVerdict:
-    """Returns the headline of a run. It is about success in held-out tasks, or about accepted replies if the run is
-    evaluated on held-out dialogues.
+    """Returns the verdict on the main number of a run, which is success in held-out tasks, or the share of accepted
+    replies if the run is evaluated on held-out dialogues.
     """
     if not judged_on_dialogues(result):
         return verdict(result.in_domain)
@@ -94,12 +94,14 @@ def result_verdict(result: Result) -> ChangeVerdict:
 
 
 def judged_on_dialogues(result: Result) -> bool:
-    """Returns whether the headline of a result is about held-out dialogues instead of tasks of an environment."""
+    """Returns whether the main number of a result was measured on held-out dialogues, not on an environment's tasks."""
     return result.held_out is not None and not result.in_domain.by_split
 
 
 def all_on_dialogues(results: Iterable[Result]) -> bool:
-    """Returns whether the headlines of all results are about held-out dialogues. Without results it returns False."""
+    """Returns whether the main number of every result was measured on held-out dialogues. Returns False if there are no
+    results.
+    """
     found = [judged_on_dialogues(result) for result in results]
     return bool(found) and all(found)
 

@@ -28,14 +28,14 @@ LONG = 3  # turns and observations are this many times as long as those of the p
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """The differences between a packed tree and separate forward passes, and between the log-probs of engine and
-    trainer.
+    """The differences between the results on a packed tree and on each of its paths alone, and between the log-probs of
+    engine and trainer.
 
     Attributes:
-        loss: absolute difference between the losses of the packed tree and of the separate paths, divided by the
-            absolute loss of the paths or by 1, whichever is greater.
-        gradient: largest absolute difference between corresponding entries of the two gradients, divided by the largest
-            absolute entry of the paths' gradient or by 1, whichever is greater.
+        loss: absolute difference between the loss on the packed tree and the loss on the paths, divided by the absolute
+            loss on the paths or by 1, whichever is greater.
+        gradient: largest absolute difference between corresponding entries of the tree's gradient and the paths'
+            gradient, divided by the largest absolute entry of the paths' gradient or by 1, whichever is greater.
         sampled: largest difference between the engine's log-prob of a token and the trainer's, in nats.
     """
 
@@ -49,10 +49,10 @@ class Distance:
 
 
 def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
-    """Compares a packed tree with separate paths for a small causal LM with tree attention and float32 weights, and
-    returns the differences.
+    """Runs a small causal LM once on a packed tree and once on each path of this tree alone, and returns the
+    differences between the results: losses, gradients, and log-probs of engine and trainer.
 
-    Only the gradients of trained parameters are compared.
+    Only the gradients of trained parameters are compared. The model must use tree attention and have float32 weights.
 
     Args:
         model: the model, with or without adapters. Its ``.grad`` attributes are not changed.

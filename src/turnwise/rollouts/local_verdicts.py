@@ -36,9 +36,10 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByEnvironment:
-    """Judges an action with the environment's two verifiers (``accepts`` and ``same``), at the state of the action.
+    """Judges an action with the environment's two verifiers, at the state of the action.
 
-    A truncated action is neither functional nor strict.
+    The verifier ``accepts`` returns the verdict ``functional``, and the verifier ``same`` returns the verdict
+    ``strict``. For a truncated action, both verdicts are False.
 
     Args:
         episodes: the cached episodes of the run's environment.

@@ -73,10 +73,10 @@ class Update:
     path_tokens: int  # number of tokens that the same paths would have without packing
 
     def share(self, rank: int, world: int) -> Update:
-        """Returns the micro-batches of process ``rank`` of ``world``. The counts remain those of the whole update.
+        """Returns the micro-batches of process ``rank`` of ``world``, with the ``counts`` of the whole update.
 
         All processes get the same number of micro-batches, because processes that average gradients or shard weights
-        must run the same number of passes. A process with one micro-batch too few gets a copy of one, with weights 0.
+        must run equally many passes. A process with one micro-batch too few also gets the last one, with weights 0.
         """
         mine = self.batches[rank::world]
         if len(mine) * world < len(self.batches):
@@ -166,9 +166,9 @@ def pack(
 
 
 def _segments(tree: RolloutTree, path: Sequence[int]) -> list[list[int]]:
-    """Returns the tokens of a path after its state, without the last observation, as one list for each conversation.
+    """Returns the tokens that the turns of a path add to the path's state, without the last observation.
 
-    The first list continues the state; each further list starts a new conversation.
+    There is one list for each conversation of the path: the first list continues the conversation of the state.
     """
     found: list[list[int]] = [[]]
     for t in path:

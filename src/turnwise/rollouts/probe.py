@@ -44,7 +44,7 @@ PARENTS = (-1, -1, 0, 0, 1)  # for each of the five turns the index of its paren
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The part of a model whose log-probs differ (``attention``, ``head``, ``position`` or ``engine``), and why."""
+    """Where log-probs were found to differ (``attention``, ``head``, ``position`` or ``engine``), and the reason."""
 
     where: str
     why: str

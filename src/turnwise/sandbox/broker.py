@@ -180,7 +180,7 @@ class Broker:
         stop_all()
 
     def begin(self, number):
-        """Begins a copy of the state ``number`` unless it already has a copy. Returns whether a copy was begun."""
+        """Orders a state to copy itself, unless it has a copy or is making one. Returns whether the order was given."""
         if number not in self.states or number in self.copies:
             return False
         if len(self.copies) >= self.settings["copies"]:

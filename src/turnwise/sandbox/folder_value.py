@@ -105,8 +105,9 @@ def opened(name: str, place: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def acting_as(owner: int | None) -> Iterator[None]:
-    """Gives this thread the permissions of the user ``owner`` for files and folders in a ``with`` block. None changes
-    nothing.
+    """Gives this thread the permissions of the user ``owner`` for files and folders in a ``with`` block.
+
+    If ``owner`` is None, the permissions stay as they are.
     """
     if owner is None:
         yield

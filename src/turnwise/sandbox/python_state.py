@@ -60,7 +60,9 @@ def execute(code, names):
 
 
 def fork():
-    """Calls os.fork. Tries again at the process limit, because killed processes count until they have ended."""
+    """Calls os.fork. If there are already as many processes as the limit allows, this function waits and tries again,
+    because killed processes count toward the limit until they have ended.
+    """
     for _ in range(400):
         try:
             return os.fork()
@@ -70,7 +72,7 @@ def fork():
 
 
 def serve(own):
-    """Carries out the orders that arrive on the socket ``own``, one after the other, forever.
+    """Executes the orders that arrive on the socket ``own``, one after the other, forever.
 
     After a fork, the kernel copies a memory page when a process first writes to it. So this loop writes to as few pages
     as possible.
@@ -135,7 +137,10 @@ def settle():
 
 
 def first_state(own, settings):
-    """Applies the limits for snippets to this process, which then carries out orders as the first Python state."""
+    """Applies the limits for snippets to this process, then executes the orders that the broker sends (:func:`serve`).
+
+    From then on, the process is the first Python state. All other Python states are copies of it.
+    """
     os.chdir("/")  # leaves the server's working folder, which shows all processes
     channel = os.dup2(own.detach(), DESCRIPTORS - 1, inheritable=False)
     nowhere = os.open("/dev/null", os.O_RDWR)

@@ -58,8 +58,9 @@ def read_experts(
     If ``data.file`` is not set, the environment's experts generate a file of trajectories, unless it exists already.
 
     Args:
-        folder: the cache folder, which all runs share. During the run, a temporary file in this folder contains the
-            demonstrations.
+        folder: the cache folder, which all runs share. The file of trajectories that experts generate stays in this
+            folder for later runs. The demonstrations with their tokens are in other, temporary files in this folder,
+            which the operating system removes when the process of the training run ends.
         dialect: the way in which the chat template renders the dialogues of ``data.file``.
 
     Raises:

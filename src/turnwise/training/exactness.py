@@ -32,8 +32,8 @@ def check_policy(model: Any, named: str, cache: Path) -> None:
         cache: the folder of files that runs share.
 
     Raises:
-        InputError: the log-probs differ. The message is one line that names the part of the model whose log-probs
-            differ, and the remedy.
+        InputError: the log-probs differ. The message is one line, which says where the difference was found (attention,
+            head, positions or engine) and names the remedy.
     """
     _check(model, named, cache, probe)
 
@@ -57,7 +57,7 @@ def _check(model: Any, named: str, cache: Path, measure: Callable[[Any], Differe
 
 
 def refusal(model: Any, named: str, found: Difference) -> str:
-    """Returns an error message of one line: the architecture, the part of the model that differs, and the remedy."""
+    """Returns an error message of one line: the architecture, where the difference was found, and the remedy."""
     kind = unwrapped(model).config.model_type
     return (
         f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly by the "

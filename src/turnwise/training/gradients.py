@@ -21,8 +21,9 @@ class GradientCosine(Callback):
 
     The cosine is computed exactly, over the whole update and all trained parameters, before the optimiser step. If an
     iteration has several optimiser steps, only the first is measured. Both gradients are of the run's loss without its
-    KL and entropy terms, with two other sets of advantages in place of the trained ones. These sets are the *views* of
-    the update (:class:`turnwise.types.Credit`). A measurement costs one forward pass and two backward passes.
+    KL and entropy terms, but with other advantages than those with which the update trains. The two sets of other
+    advantages are *views* of the update (:class:`turnwise.types.Credit`). A measurement costs one forward pass and two
+    backward passes.
 
     Args:
         every: number of iterations between two measurements.
@@ -66,10 +67,10 @@ def gradient_cosine(module: PolicyModule, update: Update, first: str, second: st
 
 
 def view_gradients(module: PolicyModule, update: Update, views: tuple[str, ...]) -> list[list[Tensor]]:
-    """Returns for each view a list of gradients, one tensor for each trained parameter.
+    """Returns for each view a list of gradients, with one tensor for each trained parameter.
 
-    A view is a set of advantages that replaces the trained ones (:class:`turnwise.types.Credit`). The gradients of a
-    view are those of the loss with these advantages, without the KL and entropy terms.
+    A view is a set of advantages (:class:`turnwise.types.Credit`). For the gradients of a view, the advantages of the
+    view replace the advantages with which the update trains. The loss has no KL and entropy terms here.
     """
     parameters = [p for p in module.model.parameters() if p.requires_grad]
     totals = [[torch.zeros_like(p) for p in parameters] for _ in views]

@@ -104,7 +104,9 @@ class Recorder(Callback):
         return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
 
     def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
-        """Returns entries of ``result.json``: the judge's report, and counts of verdicts in rollouts and profiles."""
+        """Returns entries of ``result.json``: the judge's report if there is a judge, and the counts of the verifier's
+        verdicts, separately for rollouts and for the actions that were sampled for profiles (``profiled``).
+        """
         verdicts = {"verifier": verifier_result(self.verdicts, profiled)}
         return {"judge": self.judge, **verdicts} if self.judge else verdicts
 

@@ -1,4 +1,8 @@
-"""Handles the signals that a run gets: restores a launcher's handlers, and reports a signal that ends the run."""
+"""Handles the signals that a run gets.
+
+At the start of training, Lightning replaces the signal handlers that a launcher such as submitit has set. This module
+puts the launcher's handlers back. It also reports the name of a signal that ends the run.
+"""
 
 from __future__ import annotations
 

@@ -209,7 +209,11 @@ class UserFile:
         return order[:end]
 
     def _wanted(self, draws: Sequence[float]) -> int:
-        """Returns the number of dialogues that should be held out, given their hashes ``draws``."""
+        """Returns how many dialogues to hold out: as many as have a hash below ``data.held_out``, but at most half.
+
+        At least ``FLOOR`` dialogues are held out, or in a small file one in ``PART`` (at least one). ``draws`` has the
+        hash of every dialogue of the file.
+        """
         drawn = sum(draw < self.data.held_out for draw in draws)
         return max(min(FLOOR, max(1, self.dialogues // PART)), min(drawn, self.dialogues // 2))
 

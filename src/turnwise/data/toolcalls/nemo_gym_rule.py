@@ -48,7 +48,7 @@ def same_call(made: ToolCall, expected: ToolCall, least: float) -> bool:
 
 def overlap(made: str, expected: str) -> float:
     """Returns the word overlap of two texts, in [0, 0.5]: the number of words that occur in both texts, divided by the
-    number of words of both texts together.
+    sum of the word counts of the two texts.
 
     Letter case and word order are ignored. A word counts as often as it occurs. The overlap of two empty texts is 0.
     """

@@ -5,8 +5,8 @@ node's history again. All rollouts of one initial state go to the same server, s
 
 Each version of the weights has a unique name, which contains the version and a digest. LoRA adapters are loaded with
 vLLM's adapter call, and full weights are reloaded from a folder. ``load_weights`` and ``sample`` never run at the same
-time. ``load_weights`` closes all nodes, so that no history is continued by newer weights. A view
-(:meth:`VllmEngine.held`) has nodes of its own and keeps its adapter; with ``in_flight`` it uses the newest adapter.
+time. ``load_weights`` closes all nodes, so that no history is continued by newer weights. Views of an engine
+(:meth:`VllmEngine.held`) have nodes of their own and keep their adapter. With ``in_flight``, they use the newest one.
 """
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ class VllmEngine:
 
     @contextmanager
     def held(self) -> Iterator[VllmEngine]:
-        """Yields a view with its own nodes. It keeps the current adapter; with ``in_flight`` it uses the newest one."""
+        """Yields a view of this engine that has its own nodes and always uses the adapter that is loaded now. With
+        ``in_flight``, each request uses the adapter that is the newest when the request is sent.
+        """
         snapshot = self._snapshot
         assert snapshot is not None and snapshot.adapter
         view = copy(self)

@@ -67,7 +67,9 @@ class BrowseSession(QuestionSession):
         self.collected: frozenset[Fact] = frozenset()
 
     def missing(self) -> list[Fact]:
-        """Returns the facts of the evidence that the policy has not seen, in the order in which it can find them."""
+        """Returns those facts of the evidence that the policy has not been shown yet, in the order in which the policy
+        can find them.
+        """
         return [fact for fact in self.question.evidence if fact not in self.collected]
 
     def use(self, name: str, argument: str) -> Step:

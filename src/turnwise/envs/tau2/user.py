@@ -32,8 +32,8 @@ class Talk:
 class User(Protocol):
     """A simulated user, who answers the agent. The user does not see the agent's tool calls.
 
-    ``scripted`` says whether the user's answers cost nothing and are always the same. If so, a verifier may compute an
-    answer before the agent has sent its message.
+    ``scripted`` says whether the user's answers cost nothing and the user gives the same answer whenever the same
+    conversation is repeated. If so, a verifier may compute the answer to a message before the agent has sent it.
     """
 
     scripted: ClassVar[bool]
@@ -60,7 +60,8 @@ class User(Protocol):
 
 @dataclass(frozen=True)
 class ScriptedUser:
-    """A simulated user that follows rules. It needs no model and always gives the same answers.
+    """A simulated user that follows rules. This user needs no model, and gives the same answers whenever the same
+    conversation is repeated.
 
     The user has a list of facts: the sentences of the task's instructions, changed to the first person. The user begins
     with the reason for the call. If the agent asks something, the user gives the facts that share a word with the

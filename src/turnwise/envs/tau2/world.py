@@ -60,8 +60,8 @@ class World:
     def fork(self) -> World:
         """Returns an independent copy of the databases.
 
-        The copy shares the tables with this object. Records that were accessed by key are copied when one of the two
-        accesses them again.
+        The copy and this object share all tables and records. When one of these two objects next accesses a record by
+        key, it makes its own copy of this record.
         """
         from inspect_ai.util import Store
 

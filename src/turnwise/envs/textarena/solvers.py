@@ -1,6 +1,7 @@
 """Solves four games of textarena.
 
-A solver reads the texts of an episode and computes the best moves, and other legal moves, which gain nothing.
+A solver reads the texts of an episode and computes the best moves, and other legal moves, which bring the player no
+closer to winning.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ P = TypeVar("P", bound=Hashable)
 class Moves:
     """The moves that the player can make now.
 
-    ``good`` holds the best moves. The good expert makes one of them. ``idle`` holds other legal moves, which gain
-    nothing.
+    ``good`` holds the best moves, of which the good expert makes one. ``idle`` holds other legal moves, which bring the
+    player no closer to winning.
     """
 
     good: Sequence[str]
@@ -34,7 +35,9 @@ class Solver(Protocol):
     """The interface of a solver, which computes the moves of one game of textarena."""
 
     def moves(self, texts: Texts) -> Moves:
-        """Returns the moves for the last state of an unfinished episode."""
+        """Returns the moves that the player can make in the last state of an unfinished episode: the best moves, and
+        other legal moves. ``texts`` holds the actions and observations of the episode so far.
+        """
         ...
 
     def read(self, action: str) -> str | None:

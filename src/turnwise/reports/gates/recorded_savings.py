@@ -100,8 +100,8 @@ def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, 
 
 
 def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Returns the saving in percent from the costs without the gate (``before``) and with the gate (``after``): two
-    inputs (..., N) -> (..., 1).
+    """Returns by how many percent the total cost of N groups is lower with the gate (``after``) than without the gate
+    (``before``). The two inputs have the shape (..., N), the result has the shape (..., 1).
     """
     return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 

@@ -162,9 +162,10 @@ def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
     In ``live``, cuts are counted as a running gate makes them; in ``all``, as the tables of the paper count them (see
     ``turnwise.reports.gates.tuning``).
 
-    Two more numbers are about the gate with ``settings.k`` and ``settings.threshold``. ``useful_lost_pct`` is the
-    percentage of the useful groups (whose rewards differ) that it cuts. ``floor_for_10_pct`` is the precision at which
-    it would cut at most 10 % of the useful groups (App. C.5).
+    Two more numbers are about the gate with ``settings.k`` and ``settings.threshold``, which is not tuned.
+    ``useful_lost_pct`` is the percentage of the useful groups (whose rewards differ) that this gate cuts.
+    ``floor_for_10_pct`` is the smallest precision with which a gate that cuts as many groups as this gate would cut at
+    most 10 % of the useful groups (App. C.5 of the paper).
     """
     cut = buffer.values(settings.k, DISTANCE) < settings.threshold
     useful = int((~buffer.uniform).sum())

@@ -45,15 +45,15 @@ class _Row:
 
 
 def read_spines(trees: Sequence[RolloutTree], wanted: Sequence[Collection[int]], batch_tokens: int) -> list[Histories]:
-    """Packs every wanted history once, as a part of the first path of its tree that contains it.
+    """Packs every requested history once, as a part of the first path of its tree that contains it.
 
-    A path is packed only up to its last wanted history. Paths with a common prefix share its tokens, even if they
+    A path is packed only up to its last requested history. Paths with a common prefix share its tokens, even if they
     belong to different trees, because states of one environment begin with the same rules and tools. Paths without a
     common prefix can be in the same row too, but attention does not connect them.
 
     Args:
         trees: the trees of the histories.
-        wanted: for each tree, the turns after which a wanted history ends; -1 is the root state.
+        wanted: for each tree, the turns after which a requested history ends; -1 is the root state.
         batch_tokens: greatest number of tokens of one forward pass. A single path may be longer.
 
     Raises:
@@ -90,7 +90,11 @@ def _spines(number: int, tree: RolloutTree, turns: Collection[int]) -> Iterator[
 
 
 def _split(number: int, tree: RolloutTree, path: Sequence[int], asked: set[int]) -> Iterator[_Spine]:
-    """Yields the token sequences of a path's conversations, each up to the end of its last wanted history."""
+    """Yields, for each conversation of a path, its tokens up to the end of the last requested history in it.
+
+    A path has several conversations if observations begin new ones (``Turn.anew``). ``asked`` holds the turns after
+    which a requested history ends. Conversations without a requested history are left out.
+    """
     spine = _Spine([])
     for turn in path:
         if turn >= 0 and tree.turns[turn].anew:
