@@ -187,7 +187,7 @@ def _unfolded(value: Any, known: dict[int, int]) -> int:
     """Returns the number of elements of a value, including those of nested lists and dictionaries. A list that occurs
     several times counts each time.
 
-    ``known`` maps the ``id`` of each list that was already counted to its number of elements.
+    ``known`` is a cache: it maps the ``id`` of a list to the list's number of elements.
 
     Raises:
         TemplateLimitError: the number is above ``LONGEST``.

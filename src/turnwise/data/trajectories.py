@@ -126,7 +126,9 @@ def each_trajectory(
         )
     if not good:
         raise DataError(
-            f"no usable trajectory in {what}:" if problems else f"{what}: no trajectory was found; correct data.file",
+            f"no usable trajectory in {what}:"
+            if problems
+            else f"{what}: no trajectory was found; set data.file to another file",
             problems,
         )
     return tuple(problems)

@@ -284,7 +284,7 @@ def origin(
         here = find_sweep(there, folder)
         if name not in here.rows or (there, name) in passed:
             raise InputError(
-                f"conf/sweep/{referring.name}.yaml: `same` refers to {same!r}, which is missing or is the row itself"
+                f"conf/sweep/{referring.name}.yaml: `same` refers to {same!r}; it must name another row that exists"
             )
         passed.add((there, name))
         cannot = cannot or here.missing(here.rows[name], scale, given)

@@ -23,7 +23,9 @@ class Advantage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Credited:
-    """The credit that an advantage rule gives to all trees of an update, with the rule's memory and metrics."""
+    """The credit that an advantage rule gives to all trees of an update, the values that it keeps for the next update,
+    and its metrics.
+    """
 
     credits: list[Credit]  # aligned with the trees
     memory: Mapping[str, float] = field(default_factory=dict)  # passed to the next update; saved in checkpoints

@@ -50,7 +50,7 @@ class Profile:
 
     @property
     def mixed(self) -> bool:
-        """Returns whether the samples have different functional rewards."""
+        """Returns whether at least two of the samples differ in their functional reward."""
         return self.variance > STD_TOLERANCE**2
 
 

@@ -11,8 +11,8 @@ _PLACES = ("first", "second", "third")
 
 
 def draw(rng: Random) -> Item:
-    """Draws an instruction: repeat a word, reverse words, pick a word, put a word in brackets, or name things of a kind
-    except a forbidden one.
+    """Draws an instruction: repeat a word, reverse words, pick a word, put a word in brackets, or name things of one
+    kind but not a certain thing.
     """
     task = rng.choice(("repeat", "reverse", "pick", "bracket", "name"))
     if task == "repeat":
