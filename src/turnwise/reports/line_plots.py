@@ -52,7 +52,7 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel of a drawing: a band for each row, and the labels of the panel."""
+    """A panel of a drawing. It has labels and, for each row of a sweep, a curve and the band around it (:class:`Band`)."""
 
     bands: Mapping[str, Band]  # row -> its band; at least one
     axis: str  # label of the horizontal axis

@@ -212,10 +212,10 @@ def _place(
 
 
 def row_limit(shared: float, row_tokens: float) -> float:
-    """Returns the greatest length of a row that a path joins, if the row already holds ``shared`` tokens of the path.
+    """Returns how long a row may become if a path is added to it whose first ``shared`` tokens the row already holds.
 
-    The limit is ``row_tokens`` for a short shared prefix. For a long one it is twice the prefix, but at most the prefix
-    plus ``row_tokens``. The reason is the cost: one row of 2 s tokens has fewer tokens and fewer attention pairs
+    The limit is ``row_tokens``, or the smaller of twice the shared prefix and the prefix plus ``row_tokens``, if that
+    is greater. The reason is the cost: one row of 2 s tokens has fewer tokens and fewer attention pairs
     (4 s^2) than two rows of 1.5 s tokens that both begin with the same s tokens (4.5 s^2).
     """
     return max(row_tokens, shared + min(shared, row_tokens))

@@ -242,7 +242,7 @@ def _hidden_difference(body: Any) -> Difference | None:
 
 
 def _hidden(model: Any, packed: Packed, plan: Plan) -> Tensor:
-    """Returns the last layer's hidden states (K, C) at the tokens before the K predicted ones; C is their size."""
+    """Returns the last layer's hidden states (K, C) where the K predicted tokens are predicted; C is their size."""
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
     hidden: Tensor = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
     return hidden

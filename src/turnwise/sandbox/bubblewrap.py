@@ -1,4 +1,4 @@
-"""Implements the sandbox with bubblewrap. Each command runs in its own sandbox. All Python states share one sandbox."""
+"""Implements the sandbox with bubblewrap. Each command runs in its own sandbox. All Python interpreters share one."""
 
 from __future__ import annotations
 

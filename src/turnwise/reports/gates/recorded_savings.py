@@ -1,6 +1,6 @@
 """Computes from recorded groups how much a gate saves (tier 1 of the paper Selective Rollout). The saving is measured if
-the same groups are sampled twice with the same random draws, once without the gate and once with it. For groups that
-were sampled without a gate alone, it is estimated how much a gate would save.
+the same groups are sampled twice with the same random draws, once without the gate and once with it. If the groups were
+sampled only without a gate, the saving is estimated.
 """
 
 from __future__ import annotations
