@@ -151,7 +151,7 @@ def test_two_processes_collect_ahead_as_one_does(ahead: Callable[..., list[str]]
     """Under rounds, where the turns of a group stand in the same order: Adam makes much of the rounding of a small gradient."""
     rounds = "engine.schedule=rounds"
     finish(ahead(2, rounds, out="one"))
-    finish(ahead(2, rounds, "trainer.devices=2", out="two"))
+    finish(ahead(2, rounds, "trainer.devices=2", out="two"), lightning=True)
     assert_alike(tmp_path / "one", tmp_path / "two")
     trained = [row for row in rows(tmp_path / "two") if row["phase"] == "train"]
     assert [row["rollout/staleness"] for row in trained] == [min(i, 2) for i in range(EPOCHS)]

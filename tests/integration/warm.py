@@ -1,8 +1,7 @@
 """Runs of train.py as processes of their own that begin with its modules loaded, which halves the time of a small run.
 
 Python's fork server loads the modules once for each process of tests. A run with ``trainer.devices=2`` has a second such process,
-with the variables that torchrun sets, unless the test wants Lightning to start it. tests/unit/test_train_cli.py starts train.py
-as a command.
+unless the test wants Lightning to start it. tests/unit/test_train_cli.py starts train.py as a command.
 """
 
 from __future__ import annotations
@@ -85,10 +84,6 @@ def _train(overrides: list[str], output: str, errors: str, beside: int | None, l
     second = 0 if lightning or "trainer.devices=2" not in overrides else _two_processes()
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
-    except BaseException:
-        if second:  # it would wait for this process
-            os.kill(second, signal.SIGKILL)
-        raise
     finally:
         atexit._run_exitfuncs()  # a process of the fork server ends without calling them
     if second:
@@ -96,11 +91,15 @@ def _train(overrides: list[str], output: str, errors: str, beside: int | None, l
 
 
 def _two_processes() -> int:
-    """Forks the second process of a run and gives both the variables of torchrun; the id of the second, 0 in itself."""
+    """Forks the second process of a run, which ends with this one, and gives both the variables by which Lightning sees that they
+    have been started; the id of the second, 0 in the second itself.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]))
     second = os.fork()
+    if not second:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a process alone would wait for the other one
     os.environ["LOCAL_RANK"] = "0" if second else "1"
     return second
 

@@ -183,7 +183,7 @@ def check_preconditions(
         if strange := sorted(set(one.claims) - {text for texts in claims.values() for text in texts}):
             raise ValueError(
                 f"preconditions.{name}.claims: no claim of this sweep file is {strange[0]!r}; write the exact text of a "
-                "claim from `directions`"
+                "claim"
             )
         if strange := sorted(set(one.metrics) - claims.keys()):
             raise ValueError(f"preconditions.{name}.metrics: no claim of this file is about the metric {strange[0]!r}")

@@ -8,7 +8,7 @@ from turnwise.runs.result_file import Comparison, HeldOut, InDomain, Replies, Re
 
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
-    """Returns rows (decoding mode, split, comparison). The decoding mode that the report's headline uses comes first,
+    """Returns rows (decoding mode, split, comparison). The decoding mode of the report's main number comes first,
     then the other modes. Each mode has a row for all held-out tasks and a row for each split and subset. The last rows
     hold pass@k for each k.
     """

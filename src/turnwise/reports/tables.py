@@ -82,7 +82,7 @@ def provenance(results: Sequence[Result], command: str, machine: str | None = No
     if commits:
         lines.append(f"Commit{'s' * (len(commits) > 1)} of the runs: {', '.join(f'`{c}`' for c in commits)}.")
     if machines:
-        lines.append(f"Machine: {'; other runs: '.join(machines)}.")
+        lines.append(f"Machine{'s' * (len(machines) > 1)}: {'; '.join(machines)}.")
     return lines
 
 

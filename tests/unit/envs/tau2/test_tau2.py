@@ -91,7 +91,7 @@ def test_the_splits_are_the_shipped_ones_without_what_is_paid_for_nothing(world)
     "domain", ["retail", *(pytest.param(each, marks=pytest.mark.slow) for each in ("airline", "telecom"))]
 )
 def test_the_tasks_left_out_are_those_that_pay_for_doing_nothing(domain):
-    paid = {name for name in package.records(domain) if Reference.of(problem_of(domain, name)).free}
+    paid = {name for name in package.task_records(domain) if Reference.of(problem_of(domain, name)).free}
     assert paid == set(package.FREE[domain])
     assert Tau2Env(domains=[domain], free=True).left_out == {domain: ()}
 
