@@ -22,12 +22,11 @@ from turnwise.reports.sentences import all_on_dialogues, signed
 from turnwise.reports.tables import Table, estimate_text, plain
 
 INTERVAL_NOTE = (
-    "All intervals are 95 % intervals. There is a Student's t interval over seeds and, if the runs hold the outcomes of single "
-    "tasks, a paired bootstrap interval over tasks; the wider one counts at each end. `holds`: the whole interval is above the "
-    "claim's margin. `fails`: it is below the margin, or below the smallest difference that counts as an advantage. "
-    "`undecided`: neither. `untestable`: a precondition of the claim is false here, so the runs neither support nor refute it. "
-    "`(one seed)`: only one seed was compared, so the interval is over tasks alone. `(2 of 6 planned seeds)`: more seeds may "
-    "change the verdict."
+    "All intervals are 95 % intervals. There is a Student's t interval over seeds and, if runs hold the outcomes of single "
+    "tasks, a paired bootstrap interval over tasks; at each end the wider one counts. `holds`: the whole interval is above the "
+    "claim's margin. `fails`: it is below the margin, or below the smallest difference that counts as an advantage. `undecided`: "
+    "neither. `untestable`: a precondition of the claim is false here, so the runs neither support nor refute it. `(one seed)`: "
+    "only one seed was compared, so its interval is over tasks. `(2 of 6 planned seeds)`: more seeds may change the verdict."
 )
 EACH_NOTE = (
     "Each claim is judged at 95 % on its own, without a correction for the number of claims. An entry holds only if all claims "

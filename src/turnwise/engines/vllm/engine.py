@@ -158,7 +158,7 @@ class VllmEngine:
 
     @contextmanager
     def held(self) -> Iterator[VllmEngine]:
-        """Yields a view of this engine that has its own nodes and always uses the adapter that is loaded now. With
+        """Yields a view of this engine with nodes of its own. It keeps the adapter that is loaded when it is made. With
         ``in_flight``, each request uses the adapter that is the newest when the request is sent.
         """
         snapshot = self._snapshot
