@@ -23,7 +23,7 @@ from turnwise.rollouts.seeds import seed_of
 from turnwise.types import Message, RolloutTree, Task
 
 OnDone = Callable[[int], None] | None
-CHUNK = 64  # number of episodes that run together, which limits the engine's memory and allows progress to be shown
+TOGETHER = 64  # number of episodes that an engine in this process samples together, which limits its memory
 
 
 class Chat(Protocol):
@@ -113,17 +113,26 @@ def play_tasks(
         on_done: called with the number of episodes that have just ended.
     """
     episodes = []
-    step = max(1, CHUNK // attempts)
+    served = getattr(player.engine, "served", False)
+    step = max(1, at_once(served, len(tasks) * attempts) // attempts)
+    done = None if on_done is None else lambda tree: on_done(attempts)
     for start in range(0, len(tasks), step):
         part = tasks[start : start + step]
         prepare(player.environment, part)
         states = task_starts(part, lambda task: opening(task)[1])
-        for tree, task in zip(player.play(states, Uniform(attempts), Never(), key), part, strict=True):
+        for tree, task in zip(player.play(states, Uniform(attempts), Never(), key, on_tree=done), part, strict=True):
             episodes += _episodes(tree, task, mode, list(opening(task)[0]))
         player.forget()
-        if on_done is not None:
-            on_done(len(part) * attempts)
     return episodes
+
+
+def at_once(served: bool, episodes: int) -> int:
+    """Returns the largest number of episodes that an evaluation of ``episodes`` episodes plays at the same time.
+
+    If servers sample (``served``), the number is ``episodes``: servers decode many requests together, and an evaluation
+    in parts would wait for the longest episode of each part. With an engine in this process, it is ``TOGETHER``.
+    """
+    return episodes if served else TOGETHER
 
 
 def _outcomes(episodes: Iterable[Episode]) -> dict[str, list[float]]:

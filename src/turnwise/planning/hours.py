@@ -8,10 +8,9 @@ from math import ceil
 
 from omegaconf import DictConfig, OmegaConf
 
-from turnwise.evaluation.suites import CHUNK as EPISODES
 from turnwise.planning import flops
 from turnwise.planning.gpus import Gpu
-from turnwise.planning.memory import at_a_time, gpus_of
+from turnwise.planning.memory import at_a_time, evaluated_at_once, gpus_of
 from turnwise.planning.parameter_counts import Shape
 from turnwise.planning.tokens import Around, Tokens, collections
 from turnwise.training.profile_states import SHARD
@@ -69,7 +68,7 @@ def work(
     # decoding steps of the profile: sampled tokens divided by the number of replies decoded at a time
     rounds = around.profiled / min(SHARD, max(1.0, spines * k * around.demonstrated))
     sampling("profile", around.profiled, around.profiled_prefill, tokens.context, k, rounds)
-    together = at_a_time(cfg, shape, EPISODES, around.history)
+    together = at_a_time(cfg, shape, evaluated_at_once(cfg), around.history)
     rounds = around.evaluated / together
     sampling("evaluation", around.evaluated, around.evaluated_prefill, around.context, 1, rounds)
     hours = {part: value / 3600 for part, value in seconds.items()}

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turnwise.config.settings import LoraSettings
 from turnwise.engines.kv_store import GROW
-from turnwise.evaluation.suites import CHUNK as EPISODES
+from turnwise.evaluation.suites import at_once
 from turnwise.planning.activations import activation_bytes
 from turnwise.planning.architectures import Architecture
 from turnwise.planning.parameter_counts import Shape
@@ -93,6 +93,16 @@ def at_a_time(cfg: DictConfig, shape: Shape, histories: int, history: float) -> 
     return histories if budget is None else min(histories, max(1, int(budget * 1e9) // cached(shape, history)))
 
 
+def served(cfg: DictConfig) -> bool:
+    """Returns whether servers sample (``engine=vllm``), rather than an engine in the processes of the run."""
+    return "vllm" in str(cfg.engine.get("_target_"))
+
+
+def evaluated_at_once(cfg: DictConfig) -> int:
+    """Returns the largest number of episodes that an evaluation plays at the same time, but at least 1."""
+    return max(1, at_once(served(cfg), int(cfg.eval.tasks) * max(1, int(cfg.eval.attempts))))
+
+
 def gpus_of(cfg: DictConfig) -> int:
     """Returns the number of GPUs of a run: ``trainer.devices`` times ``trainer.num_nodes``. ``trainer.devices`` may be
     a list of devices; a text that is not a number, such as ``auto``, counts as 1.
@@ -125,7 +135,7 @@ def memory(
     training needs are 0.
     """
     trains = int(cfg.trainer.max_epochs) > 0
-    inside = "vllm" not in str(cfg.engine.get("_target_"))  # vLLM servers use GPUs of their own
+    inside = not served(cfg)  # servers use GPUs of their own
     shards, offload = sharding(cfg)
     beside = 0 if offload else 1  # 0 if the shards of the policy are in CPU memory
     layers, outside = shape.layers, shape.head * shape.item * (1 if source.config.tie_word_embeddings else 2)
@@ -134,7 +144,7 @@ def memory(
     lora = LoraSettings(int(cfg.policy.lora.r), float(cfg.policy.lora.alpha))
     rows, row, scored = micro_batch(cfg, tokens)
     held = at_a_time(cfg, shape, ceil(tokens.histories / gpus_of(cfg)), tokens.history)
-    played = at_a_time(cfg, shape, EPISODES, around.history)
+    played = at_a_time(cfg, shape, evaluated_at_once(cfg), around.history)
     drawn = max(held * tokens.samples, played)
     passes = ("mixed" in str(cfg.trainer.precision), bool(cfg["update"].recompute), bool(cfg["update"].offload))
     kept = activation_bytes(source, str(cfg.policy.dtype), lora, rows, row, scored, *passes) if trains else 0

@@ -18,7 +18,7 @@ from turnwise.planning.flops import decode
 from turnwise.planning.gpus import Gpu
 from turnwise.planning.hours import work
 from turnwise.planning.lengths import AT_MOST, Lengths
-from turnwise.planning.memory import at_a_time
+from turnwise.planning.memory import at_a_time, served
 from turnwise.planning.parameter_counts import Shape
 from turnwise.planning.plan import RunPlan
 from turnwise.planning.simulated_engine import Site
@@ -162,11 +162,11 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
     """Returns the simulated servers and trainers. ``lengths`` are the mean lengths of the simulated rollouts."""
     assert plan.shape is not None
     tokens = iteration(cfg, lengths)
-    served = "vllm" in str(cfg.engine.get("_target_"))
+    by_servers = served(cfg)
     shape = plan.shape
     training = int(tell("training_gpus", plan.gpus, "trainer.devices x trainer.num_nodes", True))
     shared = bool(
-        tell("shared", float(not served), "1 if engine and trainer use the same GPUs, as with engine=tree; else 0")
+        tell("shared", float(not by_servers), "1 if engine and trainer use the same GPUs, as with engine=tree; else 0")
     )
     named = OmegaConf.select(cfg, "engine.local.devices")
     devices = sum(len(str(one).split(",")) for one in named) if named else training

@@ -27,6 +27,9 @@ T = TypeVar("T")
 OnReply = Callable[[State, Sequence[int]], None]
 """A callback that gets a state and the token ids of the single action that was sampled there."""
 
+OnTree = Callable[[RolloutTree], None]
+"""A callback that gets a tree whose rollouts have all ended."""
+
 
 class Live:
     """Samples the rollouts of one call. The arguments are those of :meth:`turnwise.rollouts.player.Player.play`."""
@@ -39,9 +42,11 @@ class Live:
         key: object,
         on_turns: Callable[[int], None] | None,
         on_reply: OnReply | None,
+        on_tree: OnTree | None,
     ) -> None:
         self.player, self.engine, self.tally = player, player.engine, player.tally
-        self.allocator, self.gate, self.key, self.on_reply = allocator, gate, key, on_reply
+        self.allocator, self.gate, self.key = allocator, gate, key
+        self.on_reply, self.on_tree = on_reply, on_tree
         self.local = player.max_turns == 1
         waits = not self.local and getattr(player.environment, "waits", False)
         self.answers = Answers(player.environment_threads if waits else 0, player.environment_seconds)
@@ -60,7 +65,7 @@ class Live:
         ]
         for group in groups:
             self.schedule.enter(group)
-        tasks = [asyncio.create_task(group.run()) for group in groups]
+        tasks = [asyncio.create_task(self._sample(group)) for group in groups]
         sampling = asyncio.create_task(self.schedule.run())
         try:
             await _all(tasks, sampling)
@@ -69,6 +74,11 @@ class Live:
             self.tally.cancelled += self.schedule.cancelled
             self.tally.cancelled_tokens += self.schedule.cancelled_tokens
         self.engine.close(list(self._opened))
+
+    async def _sample(self, group: Group) -> None:
+        await group.run()
+        if self.on_tree is not None:
+            self.on_tree(group.tree)
 
     async def roll_out(self, branch: Branch, group: Group) -> None:
         """Runs one rollout until its episode ends, its greatest length is reached or its group is stopped."""

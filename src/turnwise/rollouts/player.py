@@ -19,7 +19,7 @@ from turnwise.engines.engine import Engine, Sampling
 from turnwise.envs.environment import Environment
 from turnwise.rollouts.demonstrated_reply import Anchored
 from turnwise.rollouts.episodes import Episodes
-from turnwise.rollouts.live_rollouts import Live, OnReply, run
+from turnwise.rollouts.live_rollouts import Live, OnReply, OnTree, run
 from turnwise.rollouts.local_verdicts import Verdicts, Verifier
 from turnwise.types import Message, RolloutTree, State
 
@@ -99,6 +99,7 @@ class Player:
         key: object,
         on_turns: Callable[[int], None] | None = None,
         on_reply: OnReply | None = None,
+        on_tree: OnTree | None = None,
     ) -> list[RolloutTree]:
         """Samples rollouts that start at ``states``, and returns one rollout tree for each state.
 
@@ -113,6 +114,7 @@ class Player:
             on_turns: is called with the number of actions that have just been sampled, to show progress.
             on_reply: is called with each action as soon as it is complete, if ``max_turns`` is 1. A judge can then
                 begin while other actions are still sampled. The draws do not depend on this callback.
+            on_tree: is called with each tree as soon as all its rollouts have ended.
         """
         if len({state.id for state in states}) != len(states):
             raise ValueError("two states of one collection have the same id, but an id names a group: make ids unique")
@@ -120,7 +122,7 @@ class Player:
         # The longest histories come first, so that shorter ones of the same trajectory can share the engine's row.
         order = sorted(range(len(trees)), key=lambda i: -len(states[i].ids))
         counts = allocator(states)
-        live = Live(self, allocator, gate, key, on_turns, on_reply)
+        live = Live(self, allocator, gate, key, on_turns, on_reply, on_tree)
         run(live.run([trees[i] for i in order], [counts[i] for i in order]))
         if max(len(self.episodes.kept), len(self.verdicts.kept)) > KEPT:
             self.forget()

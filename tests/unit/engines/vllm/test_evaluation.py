@@ -1,0 +1,63 @@
+"""An evaluation over servers: all its episodes are played at the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+from turnwise.data.chat_tokens import ChatTokens
+from turnwise.engines.engine import Sampling
+from turnwise.engines.tree_engine import TreeEngine
+from turnwise.envs.household import HouseholdEnv
+from turnwise.evaluation.suites import TOGETHER, openings, play_tasks
+from turnwise.models.policy import load_policy
+from turnwise.models.shipped import ASSETS
+from turnwise.rollouts.player import Player
+
+COUNT = TOGETHER + 8  # more episodes than an engine in this process plays at a time
+
+
+class FirstTogether:
+    """Once ``counts`` is set, delays each answer until the server has ``COUNT`` requests at the same time, at most 30 s."""
+
+    def __init__(self) -> None:
+        self.waiting = threading.Barrier(COUNT)
+        self.counts = self.met = False
+
+    def __call__(self, body: dict[str, Any]) -> float:
+        if self.counts and not self.met:
+            with suppress(threading.BrokenBarrierError):
+                self.waiting.wait(30)
+                self.met = True
+        return 0.0
+
+
+def test_a_server_gets_the_requests_of_all_episodes(
+    served: ModuleType, make_engine: Callable[..., Any], policy: Any
+) -> None:
+    delay, done = FirstTogether(), list[int]()
+    chat, world = ChatTokens(load_policy(ASSETS)[1]), HouseholdEnv(horizon=2)
+    with served.serve(delay=delay) as server:
+        engine = make_engine(server.url, max_length=4096)
+        engine.load_weights(policy, 0)
+        delay.counts = True  # loading asks the server too
+        player = Player(engine, world, chat, Sampling(max_tokens=4))
+        tasks = world.tasks("seen", COUNT)
+        episodes = play_tasks(player, openings(world, chat), tasks, 1, "sampled", "eval", done.append)
+    assert delay.met
+    assert [episode.task for episode in episodes] == [task.id for task in tasks]
+    assert done == [1] * COUNT
+
+
+def test_progress_counts_each_task_once_in_this_process() -> None:
+    model, tokenizer = load_policy(ASSETS)
+    chat, world = ChatTokens(tokenizer), HouseholdEnv(horizon=1)
+    engine = TreeEngine(chat.stop_ids)
+    engine.load_weights(model, version=0)
+    done = list[int]()
+    player = Player(engine, world, chat, Sampling(max_tokens=4))
+    play_tasks(player, openings(world, chat), world.tasks("seen", 40), 2, "sampled", "eval", done.append)
+    assert done == [2] * 40
