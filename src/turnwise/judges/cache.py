@@ -1,7 +1,4 @@
-"""Stores a model's answers on disk, so that the same question is asked only once.
-
-The answers are in an SQLite file, which several processes can share and which stays intact in crashes.
-"""
+"""Stores a model's answers in an SQLite file, so that each question is asked only once."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from typing import Any
 from turnwise.errors import InputError
 
 VERSION = 1
-BUSY = 30.0  # greatest time in seconds that a write waits for other processes
+BUSY = 30.0  # maximum time in seconds that a write waits for other processes
 _TABLE = """
 CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY,
@@ -29,31 +26,27 @@ CREATE TABLE IF NOT EXISTS answers (
 
 
 class CacheError(OSError):
-    """Raised if the cache cannot be read or written at the moment: the disk is full, or another process locks the file.
-
-    If an answer could not be stored, the answer itself is still valid.
-    """
+    """Raised if the cache cannot be read or written now: the disk is full, or another process locks the file."""
 
 
 def key_of(question: Mapping[str, Any]) -> str:
-    """Returns the cache key of a question: the SHA-256 hash of the question as canonical JSON."""
+    """Returns the SHA-256 hash of a question as canonical JSON."""
     text = json.dumps(question, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Cache:
-    """A persistent mapping from the keys of questions to answers (JSON objects).
+    """A persistent mapping from the keys of questions to answers (JSON objects), which several processes can share.
 
     Each entry is one transaction in write-ahead mode. So a killed process leaves no partial entry, and a power failure
-    loses at most the last entries. Only the first answer to a question is stored, and ``put`` returns the stored
-    answer. So processes that ask the same question at the same time use the same answer. The file must be on a local
-    disk, because write-ahead mode does not work on network file systems.
+    loses at most the last entries. The file must be on a local disk, because write-ahead mode does not work on network
+    file systems.
 
     Args:
         path: path of the SQLite file, which is created if it does not exist.
 
     Raises:
-        InputError: the file is not such a cache, or cannot be opened.
+        InputError: the file belongs to another program or version, or cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -78,12 +71,10 @@ class Cache:
         return json.loads(row[0]) if row else None
 
     def put(self, key: str, about: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Stores an answer unless the key already has one, and returns the stored answer.
+        """Stores the answer ``value`` unless the key already has an answer. Returns the stored answer.
 
-        Args:
-            key: the question's key, from :func:`key_of`.
-            about: the model's name and a version; this text is only for people who inspect the file.
-            value: the answer.
+        So processes that ask a question at the same time all use the first answer. ``about`` is a text for people who
+        inspect the file, such as the model's name.
 
         Raises:
             CacheError: the cache cannot be written at this moment.
@@ -104,11 +95,6 @@ class Cache:
         return int(self._row("SELECT COUNT(*) FROM answers")[0])
 
     def _row(self, statement: str, *values: str) -> Any:
-        """Returns the first row of an SQL query, or None.
-
-        Raises:
-            CacheError: the cache cannot be read at this moment.
-        """
         with self._lock:
             try:
                 return self._connection.execute(statement, values).fetchone()
@@ -133,7 +119,9 @@ class Cache:
         run("COMMIT")
 
     def _patiently(self, statement: str) -> None:
-        """Runs an SQL statement, with retries. SQLite may refuse it at once while another process creates the file."""
+        """Runs an SQL statement. Repeats it for at most 30 s, because SQLite refuses it at once while another process
+        creates the file.
+        """
         deadline = time.monotonic() + BUSY
         while True:
             try:

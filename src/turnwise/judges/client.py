@@ -21,17 +21,17 @@ from turnwise.text import said
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 4 * 2**20  # maximum size of an answer in bytes
-_SAID, _SHOWN = 4096, 300  # maximum number of bytes of an error response that are read, and of characters shown
+_SAID, _SHOWN = 4096, 300  # maximum number of bytes that are read from an error response, and of characters shown
 _REACH = 5.0  # time limit in seconds for a test whether the server responds
-_MOST_TOKENS = 2**24  # maximum plausible number of tokens per request; a larger number counts as no token count
+_MOST_TOKENS = 2**24  # a server that reports more tokens for a request counts as a server without token counts
 _FINAL = ("rejected", "skipped", "budget")  # faults for which a retry is useless
 
 
 class ChatFault(Exception):
-    """Raised if a question to a model gets no usable answer.
+    """Raised if a request gets no usable answer.
 
-    ``after`` is the pause in seconds that the server asks for, or None. ``said`` is the server's error message with
-    secrets masked.
+    ``after`` is the pause in seconds that the server asks for, or None. ``said`` is the beginning of the server's
+    answer, with secrets masked.
     """
 
     def __init__(self, kind: Fault, detail: str, after: float | None = None, said: str = "") -> None:
@@ -41,34 +41,34 @@ class ChatFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's answer: its text, and the reason why generation stopped (``finish_reason``)."""
+    """A model's answer."""
 
     text: str
-    finish: str
+    finish: str  # the reason why generation stopped (``finish_reason``)
 
 
 @dataclass(slots=True)
 class ChatClient:
     """Sends questions as requests to ``url``/chat/completions. A client must be used in only one event loop.
 
-    A question may need several requests, because failed requests are repeated after a pause. If the server sends a
-    Retry-After header, all questions wait for that time.
+    A failed request is repeated after a pause. If the server sends a Retry-After header, all questions wait for the
+    time in this header.
 
     Args:
         url: base address of the API, such as ``http://127.0.0.1:8000/v1``.
-        key_variable: environment variable with the API key. If it is not set, no key is sent. This object never stores
-            the key.
-        concurrency: maximum number of questions that are in progress at the same time.
-        attempts: maximum number of requests for one question.
+        key_variable: environment variable with the API key. If the variable is not set, no key is sent.
+        concurrency: maximum number of questions in progress.
+        attempts: maximum number of requests in one call of :meth:`ask`.
         attempt_limit: time limit of one request in seconds.
         time_limit: time limit of one question in seconds, including all its requests and pauses.
-        backoff: pause before the second request in seconds. It doubles for each further request, with random jitter.
-        give_up_after: number of consecutive failed questions after which no request is sent for ``cooldown`` seconds,
-            so that a dead endpoint does not block a run.
-        cooldown: length in seconds of the pause that ``give_up_after`` causes.
-        price_in: price per million prompt tokens, for the report and the budget.
+        backoff: pause before the second request in seconds. The pause doubles before each further request and is then
+            multiplied by a random factor from 0.5 to 1.
+        give_up_after: number of consecutive failed questions after which no question is started for ``cooldown``
+            seconds, so that a dead endpoint does not block a run.
+        cooldown: see ``give_up_after``.
+        price_in: price per million prompt tokens.
         price_out: price per million completion tokens.
-        budget: amount of money after which no request is sent. None means that there is no limit.
+        budget: amount of money. If so much is spent, no further question is started. None means no limit.
     """
 
     url: str
@@ -86,7 +86,7 @@ class ChatClient:
     tally: Tally = field(default_factory=Tally, init=False, repr=False)
     _session: aiohttp.ClientSession | None = field(default=None, init=False, repr=False)
     _places: asyncio.Semaphore | None = field(default=None, init=False, repr=False)
-    # a generator of its own, so that jitter does not change the run's seeded random numbers
+    # a separate generator, so that the random pauses do not change the run's seeded random numbers
     _random: random.Random = field(default_factory=random.Random, init=False, repr=False)
     _failed: int = field(default=0, init=False, repr=False)  # number of consecutive failed questions
     _shut_until: float = field(default=0.0, init=False, repr=False)
@@ -114,11 +114,9 @@ class ChatClient:
     async def place(self) -> AsyncIterator[float]:
         """Waits until a question may start, and yields the question's deadline (in the time of :func:`time.monotonic`).
 
-        At most ``concurrency`` questions run within this context manager at the same time.
-
         Raises:
-            ChatFault: no request may be sent, because the endpoint has failed too often, or because the budget is spent
-                or cannot be checked.
+            ChatFault: the question may not start, because the endpoint has failed too often, or because the budget is
+                spent or cannot be checked.
         """
         if self._places is None:
             self._places = asyncio.Semaphore(self.concurrency)
@@ -141,7 +139,7 @@ class ChatClient:
             deadline: time at which the question must end, from :meth:`place`.
 
         Raises:
-            ChatFault: the last attempt failed, and no further attempt is possible or no time is left.
+            ChatFault: a request failed, and repeating it is useless, not allowed (``attempts``) or too late.
         """
         attempt = 0
         while True:
@@ -164,9 +162,9 @@ class ChatClient:
                 return reply
 
     async def away(self) -> str | None:
-        """Tests whether the server responds, without asking the model anything.
+        """Returns None if the server responds in any way, otherwise the reason why it cannot be reached.
 
-        Returns None if the server responds in any way, otherwise the reason why it cannot be reached.
+        The model is not asked.
         """
         try:
             async with self._open().get(
@@ -258,7 +256,7 @@ class ChatClient:
             self._shut_until = time.monotonic() + self.cooldown
 
     def _fault(self, fault: ChatFault) -> ChatFault:
-        """Counts a fault and returns it. Only the first fault of each kind is logged, without the question's text."""
+        """Counts a fault and returns it. Logs the first fault of each kind, without the question's text."""
         self.tally.faults[fault.kind] += 1
         if fault.kind not in self._told:
             self._told.add(fault.kind)

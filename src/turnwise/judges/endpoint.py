@@ -31,18 +31,18 @@ class EndpointJudge:
     """Gets scores from a judging model (AWPO, arXiv:2512.19126, App. B.2) and caches them by the question's content.
 
     Questions run in a separate thread while the caller continues. If an answer contains no valid score, the model is
-    asked once more with a note about the error. If that fails too, the score is None. Failures are counted by their
-    reason. They are not cached, so a later run asks the question again.
+    asked once more with a note about the error. If the second answer contains no valid score either, the score is None.
+    Failures are counted by their reason and are not cached.
 
     Args:
         client: client that sends the requests.
-        model: name of the judging model at the endpoint. It is part of the cache key, so different models need
+        model: name of the judging model at the endpoint. The name is part of the cache key, so different models need
             different names.
         rubric: name of a rubric in ``judges/rubrics``.
         cache: path of the file that caches scores. None means that scores are not cached.
         structured: how the server is asked for JSON; use ``none`` for a server that refuses ``response_format``.
         temperature: sampling temperature of the judging model.
-        max_tokens: maximum length of an answer in tokens. A model that reasons first needs many tokens.
+        max_tokens: maximum length of an answer in tokens, including the model's reasoning.
         extra: further keys of the request, such as ``chat_template_kwargs`` or ``seed``.
     """
 
@@ -87,15 +87,13 @@ class EndpointJudge:
         return gather(self, candidates)
 
     def prove(self, candidate: Candidate) -> str | None:
-        """Tests the endpoint with one question before a run depends on it.
-
-        The cost of this question is counted, but the candidate is not counted as scored.
+        """Tests the endpoint with one question. The candidate is not counted as scored, but its cost is counted.
 
         Returns:
             A warning if the score came from the cache and the server does not respond, otherwise None.
 
         Raises:
-            InputError: the question got no score. The error message contains the server's message with secrets masked.
+            InputError: the question got no score. The error message contains the server's answer with secrets masked.
         """
         score = self.submit(candidate).result()
         known = self._counts["cached"]
@@ -121,7 +119,7 @@ class EndpointJudge:
         return {**counts, **reasons, **self.client.tally.report(), "cost": self.client.cost}
 
     def close(self) -> None:
-        """Cancels running questions; the results of their futures are None. The judge can be used again afterwards."""
+        """Cancels running questions, whose futures get the result None. The judge can be used again afterwards."""
         if self._background is not None:
             self._background.close(self.client.close())
             self._background = None
@@ -174,10 +172,6 @@ class EndpointJudge:
         return snap(self._keep(key, {"score": raw})["score"]), ""
 
     def _request(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Returns the body of a request with the chat messages ``messages``.
-
-        The cache key is computed from such a body too. Its messages then contain an empty code instead of a random one.
-        """
         return {
             "model": self.model,
             "messages": messages,

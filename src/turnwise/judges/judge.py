@@ -12,14 +12,9 @@ from turnwise.types import Message, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A reply of the policy that a judge is to score, with the conversation before the reply and the reference
-    (rationale and correct tool calls).
+    """A reply of the policy that a judge is to score, with the conversation before the reply and the reference."""
 
-    ``id`` is only a label. Scores depend only on the content, so candidates that differ only in ``id`` share one
-    request.
-    """
-
-    id: str
+    id: str  # only a label: candidates that differ only in ``id`` share one request
     prompt: tuple[Message, ...]  # the conversation up to the reply
     text: str  # the reply as the policy wrote it, including thinking and tool calls
     thinking: str  # the reply's text without its tool calls
@@ -30,18 +25,14 @@ class Candidate:
 
 
 class Judge(Protocol):
-    """Scores replies.
-
-    A score is one of the tiers of :mod:`turnwise.judges.rubric`, which are numbers in [0, 1]. If scoring fails, the
-    result is None and not 0.
-    """
+    """Scores replies. A score is one of the tiers of :mod:`turnwise.judges.rubric`, which are numbers in [0, 1]."""
 
     def submit(self, candidate: Candidate) -> Future[float | None]:
         """Starts to score a candidate and returns at once. The future's result is the score; None if scoring failed."""
         ...
 
     def __call__(self, candidates: Iterable[Candidate]) -> list[float | None]:
-        """Scores all candidates, and returns the scores in the order of ``candidates`` when all are complete."""
+        """Scores all candidates, and returns the scores in the order of ``candidates``."""
         ...
 
     def report(self) -> dict[str, float]:
@@ -49,10 +40,10 @@ class Judge(Protocol):
         ...
 
     def close(self) -> None:
-        """Cancels all scoring that is still running. The futures of the cancelled candidates get the result None."""
+        """Cancels all questions that are still running. Their futures get the result None."""
         ...
 
 
 def gather(judge: Judge, candidates: Iterable[Candidate]) -> list[float | None]:
-    """Submits all candidates to a judge, waits for all scores, and returns them in the same order."""
+    """Submits all candidates, waits for all scores, and returns the scores in the order of ``candidates``."""
     return [future.result() for future in [judge.submit(candidate) for candidate in candidates]]

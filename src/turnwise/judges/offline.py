@@ -1,4 +1,4 @@
-"""Implements a judge without a model: rules compute the scores. A bias and noise can be added to the scores."""
+"""Implements a judge without a model: rules compute the scores."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ class OfflineJudge:
     """Scores replies by rules that follow the rubric of AWPO (arXiv:2512.19126, App. B.2). This is the default judge.
 
     The score is snap(clip(s + ``bias`` + ``noise`` z)). Here s is the result of :func:`grade`, clip limits the sum to
-    [0, 1], and :func:`snap` rounds it to a tier. z is a standard normal random number, whose seed depends on ``seed``
-    and the candidate's content. So the same reply to the same prompt gets the same score in every run.
+    [0, 1], and :func:`snap` rounds to a tier. z is a standard normal random number, whose seed depends on ``seed`` and
+    the candidate's content. So a candidate gets the same score in every run with the same settings.
 
-    The rules only compare words. So reasoning that paraphrases the reference rationale is scored too low, and reasoning
-    that merely repeats the reference's words is scored too high.
+    The rules compare only words. So reasoning that paraphrases the reference rationale is scored too low, and reasoning
+    that only repeats the words of the reference rationale is scored too high.
 
     Args:
         bias: constant that is added to every score, in [-1, 1].
         noise: standard deviation of the noise that is added to every score.
-        seed: random seed of the noise.
     """
 
     bias: float = 0.0
@@ -67,7 +66,6 @@ class OfflineJudge:
         """Does nothing, because this judge holds no resources."""
 
     def score(self, candidate: Candidate) -> float:
-        """Returns a candidate's score, which is one of the rubric's tiers."""
         score = grade(candidate) + self.bias
         if self.noise:
             score += self.noise * random.Random(self._seed_of(candidate)).gauss()
@@ -86,24 +84,20 @@ class OfflineJudge:
 
 @dataclass(frozen=True, slots=True)
 class Grades:
-    """The offline judge's grades for a candidate in the rubric's four dimensions, each in [0, 1].
+    """The offline judge's grades for a candidate in the rubric's four dimensions, each in [0, 1]."""
 
-    ``reasoning`` is None if the candidate has no reference rationale.
-    """
-
-    reasoning: float | None
+    reasoning: float | None  # None if the candidate has no reference rationale
     tools: float
     parameters: float
     conduct: float
 
 
 def grade(candidate: Candidate) -> float:
-    """Returns the offline judge's grade for a candidate in [0, 1]: the weighted mean of its dimensions, limited by the
-    rubric's caps.
+    """Returns the weighted mean of a candidate's :func:`dimensions`, limited by the rubric's caps (:func:`cap`).
 
-    The grade is not yet rounded to a tier. Without a reference rationale, the weight of the reasoning is distributed
-    over the other dimensions. If a reply cannot be parsed, all dimensions except the reasoning are 0, and the caps are
-    those of a reply without calls.
+    The grade is in [0, 1] and not yet rounded to a tier. Without a reference rationale, the weight of the reasoning is
+    distributed over the other dimensions. If a reply cannot be parsed, all dimensions except the reasoning are 0, and
+    the caps are those of a reply without calls.
     """
     grades = {name: value for name, value in asdict(dimensions(candidate)).items() if value is not None}
     score = sum(WEIGHTS[name] * value for name, value in grades.items()) / sum(WEIGHTS[name] for name in grades)
@@ -114,10 +108,10 @@ def dimensions(candidate: Candidate) -> Grades:
     """Returns the offline judge's grades for a candidate in the rubric's four dimensions.
 
     - reasoning: 2 L / (m + n), where the thinking has m words, the reference rationale has n words, and L is the length
-      of their longest common subsequence;
-    - tools: the same formula, for the tool names of the reply's calls and of the true calls instead of words;
-    - parameters: 2 e / (a + b), where a is the number of parameters in the reply's calls, b that in the true calls, and
-      e the number of equal parameters under the best one-to-one match of calls of the same tool;
+      of the longest common subsequence of both;
+    - tools: 2 L / (m + n) for the tool names of the reply's calls and of the true calls instead of words;
+    - parameters: 2 e / (a + b), where the reply's calls have a parameters, the true calls have b parameters, and e is
+      the number of equal parameters under the best one-to-one match of calls of the same tool;
     - conduct: 1 - s / c, where the reply has c calls, and s is the greater of two numbers: by how many c exceeds the
       number of true calls, and how many of the reply's calls repeat an earlier call. Without calls in the reply,
       conduct is 1 if there are no true calls, otherwise 0.
@@ -137,7 +131,7 @@ def dimensions(candidate: Candidate) -> Grades:
 def cap(candidate: Candidate) -> float:
     """Returns the highest grade that the offline judge may give a candidate.
 
-    Missing tools, invented tools and parameters that differ from the true ones limit the grade.
+    Missing tools, invented tools, and parameters that differ from the true calls limit the grade.
     """
     calls, true = candidate.calls or (), candidate.reference_calls
     caps = [1.0]
@@ -157,9 +151,9 @@ def _words(text: str) -> list[str]:
 
 
 def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
-    """Returns 2 L / (m + n) for two sequences of lengths m and n, and 1 if both are empty.
+    """Returns 2 L / (m + n) for sequences of lengths m and n with a longest common subsequence of length L.
 
-    L is the length of their longest common subsequence.
+    Returns 1 if both sequences are empty.
     """
     return 2 * LCSseq.similarity(a, b) / (len(a) + len(b)) if a or b else 1.0
 
@@ -169,7 +163,6 @@ def _distinct(calls: Sequence[ToolCall]) -> int:
 
 
 def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
-    """Returns the offline judge's grade for the parameters of a reply's calls. See :func:`dimensions`."""
     total = sum(len(call.arguments) for call in (*calls, *true))
     if not total:
         return 1.0
@@ -186,7 +179,5 @@ def _parameters(calls: Sequence[ToolCall], true: Sequence[ToolCall]) -> float:
 
 
 def _same(a: object, b: object) -> bool:
-    """Returns whether two values have the same JSON text. True does not equal 1, and 1 does not equal 1.0, unlike in
-    Python.
-    """
+    """Returns whether two values have the same JSON text. Unlike in Python, 1 equals neither True nor 1.0."""
     return calls_text([ToolCall("", {"": a})]) == calls_text([ToolCall("", {"": b})])

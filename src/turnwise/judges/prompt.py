@@ -26,11 +26,11 @@ SCHEMA = {
 _CODE_BLOCK = re.compile(
     r"\A```(?:json)?(.*)```\Z", re.DOTALL
 )  # has only one repetition, because several would take cubic time on blank text
-_QUOTED = 500  # the second question quotes at most this many characters of the unusable first answer
+_QUOTED = 500  # maximum number of characters that the second question quotes from the unusable first answer
 
 
 class AnswerError(ValueError):
-    """Raised if the model's answer contains no valid score. ``kind`` is ``invalid`` or ``out_of_range``."""
+    """Raised if the judging model's answer contains no valid score."""
 
     def __init__(self, kind: Literal["invalid", "out_of_range"], what: str) -> None:
         super().__init__(what)
@@ -51,8 +51,8 @@ def question(
     The system message contains only the rubric, so that a server can cache it for all candidates.
 
     Args:
-        rubric: the scoring instructions for the model.
-        candidate: the policy's reply that is to be scored, with its reference.
+        rubric: the scoring instructions, which become the system message.
+        candidate: the policy's reply with its reference, which become the user message.
         code: random text in the markers around each untrusted text.
         section: function that puts markers around an untrusted text; its arguments are name, text and code.
     """
@@ -73,14 +73,14 @@ def question(
 
 
 def repair(messages: Sequence[dict[str, str]], answer: str, error: AnswerError) -> list[dict[str, str]]:
-    """Returns the messages with which the model is asked once more, after an answer without a valid score."""
+    """Returns the chat messages of the second question, which follows an answer without a valid score."""
     ask = f'That is not an answer: {error}. Reply with one JSON object and nothing else: {{"score": ...}}'
     shown = answer.strip()[:_QUOTED] or "(empty)"
     return [*messages, {"role": "assistant", "content": shown}, {"role": "user", "content": ask}]
 
 
 def response_format(structured: Structured) -> dict[str, Any]:
-    """Returns the keys of a request that make the server enforce JSON output. There are no such keys for ``none``."""
+    """Returns the keys of a request that make the server enforce JSON output. For ``none``, returns no keys."""
     if structured == "json_schema":
         schema = {"name": "verdict", "strict": True, "schema": SCHEMA}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -90,9 +90,8 @@ def response_format(structured: Structured) -> dict[str, Any]:
 def read_score(answer: str) -> float:
     """Returns the score in an answer of a judging model.
 
-    The answer must be one JSON object. It may be in a code block, or after reasoning that ends with ``</think>``. Other
-    text is not searched for a score, because the judging model may repeat there a score that the candidate's reply
-    demanded.
+    The answer must be one JSON object. It may be in a code block, or after reasoning that ends with ``</think>``. No
+    other text is searched for a score, because the model may quote a score that the candidate's reply demands.
 
     Raises:
         AnswerError: the answer has another form, or its score is not in [0, 1].

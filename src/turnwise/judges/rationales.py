@@ -1,7 +1,6 @@
-"""Asks a model at an endpoint to write reference rationales, which explain why each step of a demonstration is right.
+"""Asks a model at an endpoint for reference rationales, which explain why each turn of a demonstration is right.
 
-AWPO (arXiv:2512.19126, App. B.2) needs them: its judge compares the reasoning of a reply with the reference rationale,
-which a strong model wrote before training.
+The judge of AWPO (arXiv:2512.19126, App. B.2) compares the reasoning of a reply with the reference rationale.
 """
 
 from __future__ import annotations
@@ -45,19 +44,15 @@ class DemonstratedTurn:
 
 @dataclass(slots=True)
 class Written:
-    """The rationales that a model wrote. The keys of ``rationales`` are pairs (trajectory id, turn).
+    """The rationales that a model wrote."""
 
-    ``missing`` maps each reason for a missing rationale to the number of turns that have none for this reason.
-    ``cached`` counts the rationales that came from the cache.
-    """
-
-    rationales: dict[tuple[str, int], str] = field(default_factory=dict)
-    missing: Counter[str] = field(default_factory=Counter)
-    cached: int = 0
+    rationales: dict[tuple[str, int], str] = field(default_factory=dict)  # keys: (trajectory id, turn)
+    missing: Counter[str] = field(default_factory=Counter)  # reason -> number of turns that have no rationale
+    cached: int = 0  # number of rationales that came from the cache
 
 
 def steps(trajectories: Iterable[Trajectory]) -> Iterator[DemonstratedTurn]:
-    """Yields every assistant turn of the trajectories, with the whole conversation before the turn."""
+    """Yields every assistant turn of the trajectories."""
     for trajectory in trajectories:
         turn = 0
         for place, message in enumerate(trajectory.messages):
@@ -77,7 +72,7 @@ async def write_rationales(
 ) -> Written:
     """Asks a model for a rationale of each demonstrated turn, and returns all rationales.
 
-    Answers in the cache are not requested again, so an interrupted call can be continued by a new one.
+    Answers in the cache are not requested again, so a new call can continue an interrupted call.
 
     Args:
         client: client that sends the requests.
@@ -86,10 +81,10 @@ async def write_rationales(
         cache: cache of the answers.
         temperature: sampling temperature of the model.
         max_tokens: maximum length of an answer in tokens.
-        advance: function that is called once for each turn, even if it gets no rationale, for a progress bar.
+        advance: function that is called once for each turn, for a progress bar.
 
     Raises:
-        CacheError: an answer could not be stored.
+        CacheError: the cache could not be read or written.
     """
     written = Written()
 
@@ -132,10 +127,9 @@ async def write_rationales(
 
 
 def write_reasoned(path: Path, trajectories: Iterable[Trajectory], written: Written) -> None:
-    """Writes trajectories to a file, with their rationales as ``reasoning_content`` of the assistant messages.
+    """Writes trajectories to a file, with the rationales as ``reasoning_content`` of the assistant messages.
 
-    A message stays unchanged if it already has reasoning, or if no rationale was written for it. The file is replaced
-    atomically.
+    A message that already has reasoning stays unchanged. The file is replaced atomically.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,8 +1,6 @@
-"""Defines the tiers, weights and caps of the scores of all judges (AWPO, arXiv:2512.19126, App. B.2). Loads rubrics.
+"""Defines the tiers, weights and caps of all judges' scores (AWPO, arXiv:2512.19126, App. B.2). Loads rubrics.
 
-A score is a weighted mean of four dimensions, limited by caps and rounded to a tier. A rubric is the text that tells a
-judging model how to score; it is in ``rubrics/<name>.txt``. If the text is changed, the rubric has a new version, and
-cached scores of the old text are not reused.
+A score is a weighted mean of four dimensions, limited by caps and rounded to a tier.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from turnwise.errors import InputError
 TIERS = (1.00, 0.90, 0.75, 0.50, 0.25, 0.00)
 WEIGHTS = {"reasoning": 0.35, "tools": 0.30, "parameters": 0.25, "conduct": 0.10}
 
-# Caps: the highest score that a reply can get if it has the named flaw.
+# Caps: the highest score of a reply if a parameter differs, a tool is missing, or a tool is invented.
 PARAMETER_DIFFERS = 0.75
 TOOL_MISSING = 0.50
 TOOL_INVENTED = 0.25
@@ -26,19 +24,16 @@ TOOL_INVENTED = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """The scoring instructions for a judging model.
-
-    ``version`` consists of the rubric's name and the first eight hex digits of the SHA-256 hash of its text.
-    """
+    """The scoring instructions for a judging model."""
 
     name: str
     text: str
-    version: str
+    version: str  # the name and the first eight hex digits of the SHA-256 hash of the text
 
 
 @cache
 def load_rubric(name: str) -> Rubric:
-    """Loads a rubric that the package contains.
+    """Loads the rubric ``rubrics/<name>.txt``.
 
     Raises:
         InputError: there is no rubric with this name; the message lists the available rubrics.

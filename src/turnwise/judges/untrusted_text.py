@@ -1,9 +1,8 @@
-"""Marks untrusted text in a prompt, so that a model treats it as data and not as instructions.
+"""Marks untrusted text in a prompt, so that a model treats the text as data and not as instructions.
 
 There are three defences. First, markers before and after the text contain a random code, which is chosen after the text
-was written. Second, every line of the text gets a prefix, which instructions do not have. This is the idea of
-spotlighting (arXiv:2403.14720). Third, control tokens, invisible characters and unusual line ends are turned into plain
-text.
+was written. Second, every line of the text gets a prefix (spotlighting, arXiv:2403.14720). Third, control tokens,
+invisible characters and unusual line ends are turned into plain text.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs"}  # Unicode categories: control, format,
 
 
 def new_code() -> str:
-    """Returns a random code of 64 bits as hex digits. Text that was written earlier cannot contain this code."""
+    """Returns a random code of 64 bits as hex digits."""
     return secrets.token_hex(8)
 
 
 def neutral(text: str) -> str:
     """Returns ``text`` without characters that could hide or imitate instructions.
 
-    Unusual line ends become plain ones, control tokens are broken up by spaces, and invisible characters are replaced
-    by escape sequences. Applying the function twice has the same effect as applying it once.
+    Unusual line ends become newlines, control tokens are broken up by spaces, and invisible characters are replaced by
+    escape sequences. Applying the function twice has the same effect as applying it once.
     """
     shown = _CONTROL.sub(lambda found: " ".join(found[0]), _LINE_ENDS.sub("\n", text))
     return "".join(
@@ -40,7 +39,7 @@ def neutral(text: str) -> str:
 
 
 def fenced(name: str, text: str, code: str) -> str:
-    """Returns a section of a prompt: ``text`` with a prefix before each line, between markers that contain ``code``."""
+    """Returns ``text`` with a prefix before each line, between markers that contain ``name`` and ``code``."""
     lines = "\n".join(PREFIX + line for line in neutral(text).split("\n"))
     return f"<<<BEGIN {name} {code}>>>\n{lines}\n<<<END {name} {code}>>>"
 

@@ -1,4 +1,4 @@
-"""Counts requests to an endpoint, their tokens and their faults of each kind. Computes cost, latencies and rates."""
+"""Counts the requests to an endpoint, their tokens and their faults. Computes cost, latencies and rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Fault = Literal[
     "timeout",  # no complete answer arrived within the time limit, or the HTTP status is 408
     "rate_limited",  # HTTP status 429
     "server_error",  # HTTP status 5xx
-    "rejected",  # any other HTTP status than 200; a retry is useless
+    "rejected",  # another HTTP status that is not 200; a retry is useless
     "garbage",  # the answer is not a chat completion
     "skipped",  # the question was not sent, because the endpoint has just failed too often
     "budget",  # the question was not sent, because the budget is spent or the cost is unknown
@@ -37,7 +37,7 @@ class Tally:
     _since: float = 0.0
 
     def began(self) -> float:
-        """Records the start of a request and returns the current time, which must be passed to :meth:`ended`."""
+        """Records the start of a request and returns its time, which must be passed to :meth:`ended`."""
         now = time.monotonic()
         self.calls += 1
         if not self._open:
@@ -53,11 +53,11 @@ class Tally:
             self.busy += now - self._since
 
     def cost(self, price_in: float, price_out: float) -> float:
-        """Returns the money spent so far, computed from prices per million tokens."""
+        """Returns the cost of all requests so far; the prices are per million tokens."""
         return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
 
     def report(self) -> dict[str, float]:
-        """Returns all counts by name. Percentiles and rates are left out as long as there are no data for them."""
+        """Returns all counts by name, and percentiles and rates if at least one request has been made."""
         busy = self.busy + (time.monotonic() - self._since if self._open else 0.0)
         found: dict[str, float] = {
             "calls": self.calls,

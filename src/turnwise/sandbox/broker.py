@@ -1,13 +1,12 @@
-"""Runs as process 1 of its own sandbox, as the last part of the program of the Python server (``python_server.py``).
+"""Implements the broker: process 1 of the sandbox of the Python server (``python_server.py``).
 
-A state is a waiting process. A snippet runs in a copy of that process, and the copy then waits as the next state. The
-original process stays unchanged. To save time, copies of the state that the next snippet will probably use are made in
-advance. A snippet can do anything to its own process, so process 1 (the broker) trusts no state. The kernel tells which
-process sent a message (SCM_CREDENTIALS). After each snippet, the broker kills all processes but kept states and their
-copies, and stops these until their next request. States cannot exchange data, because no state can open /proc, and the
-broker kills a state that has forbidden open files after a snippet. Requests and replies pass through standard input and
-output: four bytes of length, then JSON. Request: {"run": state, "code": text, "free": [states]}. Reply: {"output",
-"status", "stopped", "state"} or {"lost": why}. This file imports only the standard library.
+A Python state is a waiting process. A snippet runs in a copy of this process, and the copy then waits as the next
+state. To save time, the broker copies the state that the next snippet will probably use in advance. A snippet can do
+anything to its own process, so the broker trusts no state: the kernel tells which process sent a message
+(SCM_CREDENTIALS), and the broker kills a state that has forbidden open files, by which states could exchange data.
+
+Requests and replies pass through standard input and output: four bytes of length, then JSON. Request: {"run": state,
+"code": text, "free": [states]}. Reply: {"output", "status", "stopped", "state"} or {"lost": why}.
 """
 
 # No pathlib, because its import would take longer than all other imports together.
@@ -33,18 +32,18 @@ if TYPE_CHECKING:  # in the sandbox there are no files to import
 
 TICK = 0.02  # seconds between two checks of the memory and processes that a snippet uses
 AHEAD = 0.5  # time limit in seconds for making a copy in advance, while no request waits
-BESIDE = 0.05  # after a snippet, seconds to wait for the copy that was begun while the snippet ran
+BESIDE = 0.05  # after a snippet, seconds to wait for the copy that the broker ordered while the snippet ran
 WARM = 0.002  # seconds that a new copy may run while there is no request
 PATIENCE = 5  # seconds within which killed processes must have ended
-SMALL = 16 << 20  # a state of at most this many bytes is kept, no matter how much memory the other states take
+SMALL = 16 << 20  # a state of at most this many bytes is kept, no matter how much memory all other states take
 
 
 class Broker:
     def __init__(self, settings):
         self.settings = settings
         self.states = {}  # number -> (process id, socket, bytes of memory beyond that of an empty state)
-        self.copies = {}  # number -> (process id or None while being made, socket); the latest copy is last
-        self.late = {}  # number -> inodes of unused sockets that the state may still hold open
+        self.copies = {}  # number -> (process id of the copy or None until the copy reports, socket); latest copy last
+        self.late = {}  # number -> inodes of unused sockets that the state with this number may still hold open
         self.asked = set()  # states on which a snippet ran
         self.killed = set()  # processes that the broker killed; some may not have ended yet
         self.count = 0
@@ -71,7 +70,7 @@ class Broker:
         self.end(process, channel)
 
     def drop(self, number):
-        """Ends the copy of state ``number`` that was made in advance, if there is one."""
+        """Ends the copy of the state ``number``, if the broker has made a copy in advance."""
         process, channel = self.copies.pop(number, (None, None))
         if channel and process is None:
             self.excuse(number, channel)
@@ -89,7 +88,7 @@ class Broker:
             self.killed.add(process)
 
     def known(self):
-        """Returns the process ids of kept states, of finished copies of them, and of this process (the broker)."""
+        """Returns the process ids of the broker, of the kept states, and of their finished copies."""
         return {process for process, *_ in (*self.states.values(), *self.copies.values())} | {os.getpid()}
 
     def strangers(self):
@@ -99,11 +98,10 @@ class Broker:
         return there - self.known()
 
     def sweep(self, speaker):
-        """Stops all processes, then kills all but ``speaker``, kept states and copies. Returns ``speaker`` if alive.
+        """Kills all processes except ``speaker``, kept states and copies. Returns ``speaker`` if alive, else None.
 
-        ``speaker`` is the process that reported the end of the snippet, or None. The processes are stopped first,
-        because killing them one by one would be too slow for a fork bomb. One stop signal to the whole namespace
-        reaches every process, even a child that is just being created, and stopped processes create no children.
+        ``speaker`` is the id of the process that reported the end of the snippet, or None. All processes are stopped by
+        one signal before the first is killed, because a fork bomb creates processes faster than they can be killed.
         """
         stop_all()
         strangers = self.strangers()
@@ -117,7 +115,7 @@ class Broker:
         return speaker if speaker in strangers else None
 
     def excess(self):
-        """Returns the name of the limit that the running snippet and its children exceed, or an empty string."""
+        """Returns the name of the limit that the running snippet and its children exceed, or an empty text."""
         unmet = self.meet(0)
         allowed = sum(resident(self.states[number][0]) for number in unmet)  # a copy is as large as its original
         running = self.strangers()
@@ -126,7 +124,7 @@ class Broker:
         return "memory" if sum(map(resident, running)) > self.settings["memory"] + allowed else ""
 
     def meet(self, seconds):
-        """Reads the reports of copies in progress. Returns the states whose copies do not report within ``seconds``."""
+        """Waits ``seconds`` for the reports of ordered copies. Returns the states whose copies have not reported."""
         unmet = {number: channel for number, (process, channel) in self.copies.items() if process is None}
         end = time.monotonic() + seconds
         while unmet:
@@ -143,7 +141,7 @@ class Broker:
         return list(unmet)
 
     def copy(self, number):
-        """Orders the Python state ``number`` to copy itself. Returns the socket on which the copy will report."""
+        """Orders a state to copy itself. Returns the socket on which the copy will report."""
         process, channel, _ = self.states[number]
         ours, theirs = pair()
         try:
@@ -166,7 +164,7 @@ class Broker:
         channel.sendall(text[first:])
 
     def ahead(self):
-        """Copies the state that the next snippet will probably use. Waits for the copy's report or for a request."""
+        """Copies the state that the next snippet will probably use, until the copy is ready or a request arrives."""
         number = self.likely
         if not self.begin(number):
             return
@@ -180,7 +178,7 @@ class Broker:
         stop_all()
 
     def begin(self, number):
-        """Orders a state to copy itself, unless it has a copy or is making one. Returns whether the order was given."""
+        """Orders a state to copy itself, unless it has a copy or is making a copy. Returns whether it got the order."""
         if number not in self.states or number in self.copies:
             return False
         if len(self.copies) >= self.settings["copies"]:
@@ -215,7 +213,7 @@ class Broker:
         making = [self.copies[number][1].peer] if number in self.copies else []
         maker, own, _ = self.states[number]
         if not bare(maker, own, {*making, *self.late.get(number, ())}):
-            self.free(number)  # the state has a forbidden open file: a snippet may have changed the code that copies it
+            self.free(number)  # the state has a forbidden open file: a snippet may have changed its code
         size = 0
         if heir is not None:
             self.empty = self.empty or resident(self.states[0][0])
@@ -227,12 +225,12 @@ class Broker:
             channel.close()
             status = None if stopped else 1
         state = number if heir is None else self.keep(heir, channel, size)
-        self.likely = number if number in self.asked else state  # a second snippet on a state: rollouts branch there
+        self.likely = number if number in self.asked else state  # rollouts branch at a state that gets a second snippet
         self.asked.add(number)
         return {"output": output.decode("utf-8", "replace"), "status": status, "stopped": stopped, "state": state}
 
     def attempt(self, number, text, read, write):
-        """Runs a snippet in a copy of a state. Returns the copy's socket, followed by the results of :meth:`follow`."""
+        """Runs a snippet in a copy of a state. Returns the copy's socket and the four results of :meth:`follow`."""
         copy, channel = self.copies.pop(number, (None, None))
         channel = channel or self.copy(number)
         if copy is None:
@@ -249,7 +247,7 @@ class Broker:
         return channel, *self.follow(channel, read)
 
     def follow(self, channel, read):
-        """Reads output until the snippet ends or exceeds a limit. Returns output, status, limit name and process id."""
+        """Waits until a snippet ends or exceeds a limit. Returns output, exit status, limit name and process id."""
         output, end = bytearray(), time.monotonic() + self.settings["seconds"]
         waiting = select.poll()
         for descriptor in (channel.fileno(), read, 0):

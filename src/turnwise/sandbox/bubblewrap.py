@@ -37,16 +37,16 @@ _START = 30.0  # time limit in seconds for bwrap to start its command
 class Bubblewrap:
     """Runs code in bubblewrap sandboxes (implements :class:`turnwise.sandbox.sandbox.Sandbox`).
 
-    A sandbox contains the host's /usr (read-only), a work folder in memory, and the folders ``reads``. It has no
-    network, no capabilities, and no sockets (except for a command with a :class:`Door`), and it sees only its own
-    processes. A seccomp filter applies to all of them. If root started the run, the sandbox runs as ``nobody``, because
-    the kernel does not limit the number of root's processes. The host accesses the work folder only while no process of
-    the command runs.
+    A sandbox contains the host's /usr (read-only), the folders ``reads`` (read-only), and a work folder in memory. It
+    has no capabilities and no network, and it sees only its own processes. A seccomp filter refuses system calls. Only
+    a command with a :class:`Door` can open sockets. If root started the run, the sandbox runs as ``nobody``, because
+    the kernel does not limit the number of root's processes. The host accesses the work folder only before the command
+    begins and after all of its processes have ended.
 
     Args:
-        limits: the limits of each call.
-        python: the Python interpreter for snippets, whose folder is also first on the PATH of commands. None: this
-            process's interpreter if the sandbox may read its files, otherwise /usr/bin/python3.
+        limits: the limits of each call; None: the defaults.
+        python: the Python interpreter for snippets. Its folder is also first on the PATH of commands. None: the
+            interpreter of this process if the sandbox may read its files, otherwise /usr/bin/python3.
         reads: additional folders of the host that code in the sandbox may read.
 
     Raises:
@@ -67,7 +67,6 @@ class Bubblewrap:
         self._lock = threading.Lock()
 
     def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
-        """Runs a command in a fresh work folder. See :meth:`turnwise.sandbox.sandbox.Sandbox.shell`."""
         if no := refused(command):
             return no, tree
         with ExitStack() as stack:
@@ -104,7 +103,7 @@ class Bubblewrap:
             return self._server.first()
 
     def close(self) -> None:
-        """Ends the Python server. Commands need no cleanup, because each call ends all processes of its command."""
+        """Ends the Python server. Each call of :meth:`shell` has already ended all processes of its command."""
         with self._lock:
             if self._cleanup is not None:
                 self._cleanup.stdin.close()  # type: ignore[union-attr]
@@ -115,7 +114,7 @@ class Bubblewrap:
                 self._server = None
 
     def _marked(self) -> str:
-        """Starts ``cleanup.py`` at the first call. Returns the word by which it finds this object's bwrap processes."""
+        """Starts ``cleanup.py`` at the first call. Returns the word by which ``cleanup.py`` finds bwrap processes."""
         with self._lock:
             if self._cleanup is None:
                 self._mark = f"turnwise-{secrets.token_hex(8)}"
@@ -124,12 +123,12 @@ class Bubblewrap:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # survives if the trainer's process group is killed
+                    start_new_session=True,  # so that cleanup.py survives if the trainer's process group is killed
                 )
             return self._mark
 
     def _start(self, command: str, stack: ExitStack, passage: Passage | None) -> tuple[subprocess.Popen[bytes], int]:
-        """Starts a bash that runs the command once bash's input is closed. Returns bwrap's process and report pipe."""
+        """Starts a bash that runs the command once bash's input is closed. Returns bwrap and its pipe for reports."""
         limits = self.limits
         bounds: dict[str, int | str] = {
             "c": 0,
@@ -139,7 +138,7 @@ class Bubblewrap:
             "u": limits.processes,
             "t": math.ceil(limits.seconds) + 1,
         }
-        if passage:  # a command that may reach the host may open only 64 files, but reserve any amount of address space
+        if passage:  # a command with a door may open only 64 files, but may reserve any amount of address space
             bounds |= {"n": 64, "v": "unlimited"}
         script = (
             "echo; read -r _; exec < /dev/null\n"
@@ -188,7 +187,7 @@ class Bubblewrap:
 
 
 class _Running:
-    """A command in bwrap. bwrap's only child is process 1 of the sandbox. When process 1 ends, all others end too."""
+    """A command in bwrap. The only child of bwrap is process 1 of the sandbox, whose end also ends the command."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -198,7 +197,7 @@ class _Running:
         return list(descendants(self.pid))
 
     def kill(self) -> None:
-        """Kills process 1 of the sandbox. The outer bwrap process ends when no process is left in the sandbox."""
+        """Kills process 1 of the sandbox. The outer bwrap then ends, because no process is left in the sandbox."""
         if self.process.poll() is not None:  # bwrap has ended, so its process id may belong to another process
             return
         for child in children(self.pid) or [self.pid]:
@@ -216,7 +215,7 @@ class _Running:
 
 
 def reason() -> str | None:
-    """Returns the reason why bubblewrap cannot be used on this machine, or None if it can run a command."""
+    """Returns the reason why bubblewrap cannot be used on this machine, or None if a test command ran."""
     if not sys.platform.startswith("linux"):
         return f"bubblewrap needs Linux, but this system is {sys.platform}"
     if shutil.which("bwrap") is None:
@@ -250,7 +249,6 @@ def _enter(process: subprocess.Popen[bytes], reports: int, stack: ExitStack) -> 
 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """Kills a command's bwrap process if it is still running, and closes its pipes."""
     if process.returncode is None:
         _Running(process).end()
     for stream in (process.stdin, process.stdout):
@@ -265,7 +263,7 @@ def _pipe_of(data: bytes) -> int:
 
 
 def _drain(descriptor: int) -> str:
-    """Returns the remaining content of a pipe, after all writers have closed the pipe."""
+    """Reads a pipe until all writers have closed it. Returns the text."""
     parts = []
     while chunk := os.read(descriptor, 4096):
         parts.append(chunk)

@@ -13,7 +13,7 @@ from turnwise.sandbox.sandbox import BOX, Limits
 PAGE = 4096  # size in bytes that the smallest file takes in memory
 SCRATCH = 16 << 20  # maximum size in bytes of a command's /tmp, and also of its /dev/shm
 DISKS = (BOX, "/tmp", "/dev/shm")
-"""The file systems that a command can write to, all in memory and limited in size. The first is the work folder."""
+"""The file systems to which a command can write, all in memory with a size limit. The first is the work folder."""
 _CLOSED = "/closed"  # a folder that only a process with the capability CAP_DAC_READ_SEARCH can enter
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
@@ -23,11 +23,11 @@ def command_walls(owner: int | None, python: str, folders: Sequence[str], limits
     """Returns the command line of a bwrap that runs one shell command in an empty work folder.
 
     Args:
-        owner: id of the user as whom bwrap runs if root started the run; None if another user started it.
+        owner: id of the user as whom bwrap runs if root started the run; None if another user started the run.
         python: the Python interpreter whose folder comes first on the PATH.
         folders: folders of the host, besides /usr, that code in the sandbox may read.
-        limits: the limits of the call. They determine the maximum size of the work folder.
-        mark: a word on the command line by which ``cleanup.py`` recognises the process.
+        limits: the limits of the call, which give the maximum size of the work folder.
+        mark: the word by which ``cleanup.py`` recognises the process.
     """
     size = (limits.folder_mib << 20) + limits.files * PAGE
     return [
@@ -42,7 +42,7 @@ def command_walls(owner: int | None, python: str, folders: Sequence[str], limits
 def server_walls(owner: int | None, python: str, folders: Sequence[str], mark: str) -> list[str]:
     """Returns the command line of a bwrap that runs the Python server.
 
-    No file in the server's sandbox can be written, and only the first process in it can open /proc.
+    No file in the server's sandbox can be written, and only process 1 of this sandbox can open /proc.
     """
     proc = f"{_CLOSED}/proc"
     return [
@@ -85,7 +85,7 @@ def _walls(owner: int | None, python: str, folders: Sequence[str], mark: str) ->
 
 @cache
 def _system() -> tuple[str, ...]:
-    """Returns bwrap arguments that make the host's /bin, /lib and similar folders visible in the sandbox.
+    """Returns bwrap arguments that make the host's folders ``_SYSTEM`` visible in the sandbox.
 
     On most systems these folders are links into /usr.
     """
@@ -102,7 +102,8 @@ def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
     """Returns the path of a Python interpreter that can run in the sandbox, and the folders that it needs besides /usr.
 
     Args:
-        python: the configured interpreter; None: choose one.
+        python: the configured interpreter. None: the interpreter of this process if the sandbox may read its files,
+            otherwise /usr/bin/python3.
         by_nobody: whether the sandbox runs as the user ``nobody``, who cannot read all folders.
     """
     own = [str(Path(p).resolve()) for p in (sys.prefix, sys.base_prefix)]
@@ -114,7 +115,7 @@ def interpreter(python: str | None, by_nobody: bool) -> tuple[str, list[str]]:
 
 
 def shown(folder: str) -> str:
-    """Returns the absolute path that bwrap gets for a folder of the host that code in the sandbox may read.
+    """Returns the absolute path of a folder of the host that code in the sandbox may read.
 
     Raises:
         InputError: there is no such folder.

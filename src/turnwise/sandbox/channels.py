@@ -1,7 +1,6 @@
-"""Reads and opens the sockets and pipes by which the broker talks to Python states and to the host.
+"""Opens and reads the sockets and pipes by which the broker talks to Python states and to the host.
 
 The Python server receives this file as text, before ``broker.py``. So this file imports no other file of Turnwise.
-``watch_command.py``, which runs on the host, imports it too.
 """
 
 import json
@@ -12,16 +11,16 @@ import sys
 
 
 class Channel(socket.socket):
-    """A socket by which the broker (process 1 of the sandbox) talks to a Python state.
+    """The broker's end of a socket pair by which the broker (process 1 of the sandbox) talks to a Python state.
 
-    ``peer`` is the inode number of the other end of the socket pair, which belongs to the state.
+    ``peer`` is the inode number of the state's end.
     """
 
     peer: int
 
 
 def pair():
-    """Creates a socket pair and returns its two ends: first the broker's end, then the end for a Python state."""
+    """Creates a socket pair. Returns first the broker's end, then the end for a Python state."""
     ours, theirs = socket.socketpair()
     ours = Channel(fileno=ours.detach())
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -30,9 +29,9 @@ def pair():
 
 
 def take(read, output, most):
-    """Reads what a process has written so far from the pipe ``read``, and appends it to ``output``.
+    """Appends the bytes that the pipe ``read`` holds now to ``output``, until ``output`` has more than ``most`` bytes.
 
-    It stops when ``output`` has more than ``most`` bytes. It returns False if the stream has ended, otherwise True.
+    Returns False if the pipe has ended, otherwise True.
     """
     while len(output) <= most:
         try:
@@ -46,7 +45,7 @@ def take(read, output, most):
 
 
 def report(channel):
-    """Reads a report of a Python state's process, which reports when its snippet has ended or when it starts as a copy.
+    """Reads a report from a Python state. A state reports when it starts as a copy, and when its snippet has ended.
 
     Returns the exit status and the id of the reporting process. Both are None if the process died without a report.
     """
@@ -62,7 +61,7 @@ def report(channel):
 
 
 def receive():
-    """Reads the next request from the host and returns it. If the host has ended, this process exits."""
+    """Returns the next request from the host. If the host has ended, this process exits."""
     header = sys.stdin.buffer.read(4)
     if len(header) < 4:
         os._exit(0)

@@ -1,10 +1,8 @@
 """Ends the sandboxes that a killed trainer leaves behind.
 
 ``python cleanup.py MARK`` waits until its standard input is closed, which happens when the trainer ends. It then kills
-every bwrap process that has the trainer's mark (a unique word) on its command line.
-
-This is needed because a bubblewrap that is still starting does not end together with its parent. If the parent dies
-during the start, bubblewrap's inner process waits forever for its outer process.
+every bwrap process that has the trainer's mark (a unique word) on its command line. Bubblewrap itself does not end with
+its parent as long as it is starting: its inner process then waits forever for its outer process.
 """
 
 from __future__ import annotations
@@ -17,13 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 LOOKS, TICK = 40, 0.05  # maximum number of searches for processes, and seconds between two searches
-# This process ends after so many consecutive searches that find no process. One search is not enough, because a process
-# may be about to become a bwrap.
+# Number of consecutive searches without a result after which this program ends. One search is not enough, because a
+# process may be about to become a bwrap.
 QUIET = 2
 
 
 def main() -> None:
-    """Waits until the trainer has ended, and then kills the sandboxes that it has left behind."""
     mark = sys.argv[1]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # ignored, because these signals are meant for the trainer, which this process must outlive
@@ -43,9 +40,9 @@ def main() -> None:
 
 
 def held(mark: str) -> list[int]:
-    """Returns the ids of all processes that have ``bwrap`` and the word ``mark`` on their command line.
+    """Returns the ids of all processes with ``bwrap`` and the word ``mark`` on the command line.
 
-    This includes processes that are about to become a bwrap.
+    Processes that are about to become a bwrap are included.
     """
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):

@@ -18,15 +18,11 @@ def open_sandbox(
 ) -> Sandbox:
     """Returns a bubblewrap sandbox. Bubblewrap is the only back end, so ``auto`` also means bubblewrap.
 
-    Args:
-        backend: ``auto`` or ``bubblewrap``.
-        limits: the limits of each call; None: the defaults.
-        python: the Python interpreter for snippets; None: choose one (see :class:`Bubblewrap`).
-        reads: additional folders of the host that code in the sandbox may read.
+    ``limits``, ``python`` and ``reads`` are the arguments of :class:`~turnwise.sandbox.bubblewrap.Bubblewrap`.
 
     Raises:
         NoSandboxError: bubblewrap does not work on this machine. Model-written code is then not run at all.
-        ValueError: ``backend`` is neither of these two names.
+        ValueError: ``backend`` is neither ``auto`` nor ``bubblewrap``.
         InputError: a folder of ``reads`` is missing.
     """
     if backend not in ("auto", "bubblewrap"):

@@ -1,7 +1,6 @@
-"""Reads and writes the content of a work folder. In memory, the content is a tree of files, links and folders.
+"""Reads and writes the content of a folder as a value: a tree of files, links and folders.
 
-Owners and dates of files are not kept. Folders are opened through descriptors, one path component at a time, and links
-are never followed.
+Owners and dates of files are not kept. The functions open folders through descriptors and never follow links.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from turnwise.errors import InputError
 
-_TIME = 1_735_689_600  # 2025-01-01; every file gets this date, so that listings do not depend on when an episode ran
+_TIME = 1_735_689_600  # 2025-01-01, the date of every file, so that listings are the same in every episode
 _DEPTH = 32  # maximum depth of nested folders
 _NOTHING = object()
 _LIBRARY = ctypes.CDLL(None)
@@ -27,7 +26,7 @@ _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The content of a regular file, and whether it is executable."""
+    """The content of a regular file."""
 
     content: bytes
     executable: bool = False
@@ -48,7 +47,7 @@ Paths are relative, with "/" between their parts. A folder comes before its cont
 
 
 def tree_of(files: Mapping[str, str]) -> Tree:
-    """Returns a tree that contains the given files (path -> text) and the folders around them."""
+    """Returns a tree with the given files (path -> text) and the folders that contain them."""
     tree: dict[str, File | Link | None] = {}
     for path in sorted(files):
         parts = path.split("/")
@@ -70,16 +69,16 @@ def laid_over(tree: Tree, over: Tree) -> Tree:
 
 
 def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: int = 5000) -> Tree:
-    """Returns the content of a folder of the host as a tree, the value that a sandbox can write.
+    """Returns the content of a folder of the host as a tree.
 
     Args:
         path: path of the folder.
-        key: the configuration option that contains the path; error messages name it.
+        key: the configuration key that contains the path, for error messages.
         most_bytes: maximum total size of the files in bytes.
         most_entries: maximum number of files, links and folders.
 
     Raises:
-        InputError: there is no such folder, or it exceeds ``most_bytes`` or ``most_entries``.
+        InputError: the folder cannot be read, or it exceeds ``most_bytes`` or ``most_entries``.
     """
     try:
         with opened(str(path.expanduser().resolve())) as folder:
@@ -95,7 +94,7 @@ def read_folder(path: Path, key: str, most_bytes: int = 64 << 20, most_entries: 
 
 @contextmanager
 def opened(name: str, place: int | None = None) -> Iterator[int]:
-    """Yields a descriptor of the folder ``name``, which may not be a link, in the folder with descriptor ``place``."""
+    """Yields a descriptor of the folder ``name``, which must not be a link, in the folder with descriptor ``place``."""
     descriptor = os.open(name, _FOLDER, dir_fd=place)
     try:
         yield descriptor
@@ -105,7 +104,7 @@ def opened(name: str, place: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def acting_as(owner: int | None) -> Iterator[None]:
-    """Gives this thread the permissions of the user ``owner`` for files and folders in a ``with`` block.
+    """Gives this thread the permissions of the user with the id ``owner`` for files and folders.
 
     If ``owner`` is None, the permissions stay as they are.
     """
@@ -122,12 +121,10 @@ def acting_as(owner: int | None) -> Iterator[None]:
 
 
 def write_tree(tree: Tree, folder: int) -> None:
-    """Writes the files, links and folders of a tree into an empty folder, which is given by its descriptor.
-
-    No other process may use the folder at the same time.
+    """Writes a tree into the empty folder with the descriptor ``folder``, which no other process may use meanwhile.
 
     Raises:
-        ValueError: a path leads out of the folder, or its parent is not a folder. In this case nothing is written.
+        ValueError: a path of the tree leads out of the folder, or its parent is not a folder. Then nothing is written.
     """
     inside: dict[str, list[str]] = {}
     for path in tree:
@@ -157,10 +154,7 @@ def _fill(tree: Tree, place: int, path: str, inside: Mapping[str, list[str]]) ->
 
 
 def _check_inside(path: str, tree: Tree) -> None:
-    """Raises a ValueError if a path leads out of the folder or if its parent is not a folder.
-
-    This check is needed because paths come from data files or a model, and the host writes to them.
-    """
+    """Raises a ValueError if a path, which may come from a model, leads out of the folder or into a file or link."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"files: {path!r} must be a relative path without empty parts, '.' or '..', such as a/b.txt")
@@ -170,13 +164,14 @@ def _check_inside(path: str, tree: Tree) -> None:
 
 
 def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bool]:
-    """Reads the content of a folder, which is given by its descriptor. No process may write to the folder any more.
+    """Reads the content of the folder with the descriptor ``folder``. No process may write to the folder any more.
 
-    Sockets, pipes, devices, names that are not UTF-8, and entries deeper than 32 folders are left out.
+    The tree never contains sockets, pipes, devices, names that are not UTF-8, and entries in more than 32 nested
+    folders.
 
     Returns:
-        Two values: the tree, and whether it is complete. It is incomplete if entries had to be left out because they
-        would exceed ``most_bytes`` or ``most_entries``.
+        Two values: the tree, and whether it is complete. The tree is incomplete if the files have more than
+        ``most_bytes`` bytes, or if there are more than ``most_entries`` entries.
     """
     tree: dict[str, File | Link | None] = {}
     whole, size = True, 0
@@ -204,7 +199,7 @@ def read_tree(folder: int, most_bytes: int, most_entries: int) -> tuple[Tree, bo
 def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
     """Yields all entries of a folder and its subfolders, sorted by name, with folders before their content.
 
-    Each entry is a triple: descriptor of the folder that contains it, its name, and its whole path.
+    Each result is a triple: the descriptor of the folder that contains the entry, the entry's name, and its whole path.
     """
     with os.scandir(place) as listed:
         found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed if _utf8(entry.name))
@@ -222,7 +217,7 @@ def _walk(place: int, path: str, depth: int) -> Iterator[tuple[int, str, str]]:
 def _open(name: str, place: int, how: int, mode: int) -> int:
     """Opens the entry ``name``, which must not be a link, and returns its descriptor.
 
-    If the entry's permissions do not allow this, they are first changed to ``mode``.
+    If the entry's permissions forbid this, they are first changed to ``mode``.
     """
     try:
         return os.open(name, how, dir_fd=place)

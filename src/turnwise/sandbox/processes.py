@@ -1,7 +1,6 @@
 """Reads information about processes from the kernel, for the Python server in a sandbox and for the host.
 
-The Python server receives this file as text, after ``python_state.py`` and before ``broker.py``. So this file imports
-no other file of Turnwise. ``watch_command.py``, which runs on the host, imports it.
+The Python server receives this file as text, before ``broker.py``. So this file imports no other file of Turnwise.
 """
 
 # ruff: noqa: PTH115, PTH123, PTH208
@@ -14,7 +13,7 @@ import signal
 import struct
 import time
 
-PROCESSES = "/proc"  # the Python server replaces it by its working folder, which its other processes cannot open
+PROCESSES = "/proc"  # in the broker, its working folder, which no other process of the sandbox can open
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +23,9 @@ PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, CAPABILITIES_V3 = 47, 4, 0x20080522
 
 
 def enter():
-    """Makes this module read information about processes through the current folder, which must be a /proc folder.
+    """Makes this module read information about processes from the current folder, which must be a /proc folder.
 
-    The process then gives up all capabilities permanently, so that no later process can open that folder.
+    The process then gives up all capabilities permanently, so that no process that it creates can open this folder.
     """
     global PROCESSES  # noqa: PLW0603 (the program is one text, so a global is simplest)
     PROCESSES = "."
@@ -40,7 +39,7 @@ def enter():
 def open_files(process):
     """Returns the open files of a process as a mapping from descriptor to name.
 
-    It returns None if the process has ended or does not allow access.
+    Returns None if the process has ended or does not allow access.
     """
     place = f"{PROCESSES}/{process}/fd"
     try:
@@ -65,10 +64,9 @@ def bare(process, channel, excused):
 
 
 def lets_go(process, channel, seconds):
-    """Waits until the process of a Python state has closed the socket that it passed to its copy: the other end of
-    ``channel``.
+    """Waits until a process has closed the other end of ``channel``, which a Python state passes to its copy.
 
-    Returns False if the state has not closed this socket after ``seconds``, otherwise True.
+    Returns False if the process still has this socket open after ``seconds``, otherwise True.
     """
     end = time.monotonic() + seconds
     while name_of(channel.peer) in (open_files(process) or {}).values():
@@ -87,7 +85,7 @@ def resident(process):
 
 
 def ended(process):
-    """Returns whether a process has ended. A zombie process counts as ended."""
+    """Returns whether a process has ended. A zombie counts as ended."""
     try:
         with open(f"{PROCESSES}/{process}/stat") as stream:
             return stream.read().rpartition(")")[2].split()[0] in "ZX"

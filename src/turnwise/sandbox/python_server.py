@@ -1,8 +1,4 @@
-"""Runs Python snippets in a server process in a sandbox. This file holds the part that runs on the host.
-
-On the host, a Python state is a value: running a snippet returns a new state and leaves the old state unchanged. The
-part in the sandbox is in ``python_state.py``, ``channels.py``, ``processes.py`` and ``broker.py``.
-"""
+"""Runs Python snippets in a server in a sandbox. This file runs on the host; the files in ``_PARTS`` are the server."""
 
 from __future__ import annotations
 
@@ -26,28 +22,25 @@ from turnwise.sandbox.seccomp import alone
 from turnwise.sandbox.watch_command import children, readable
 
 _PARTS = ("python_state.py", "channels.py", "processes.py", "broker.py")  # the files of the server's program
-STATES = 480  # maximum number of states that are kept at the same time; each state is a process and a socket
+STATES = 480  # maximum number of states that are kept at once; each state is a process and a socket
 COPIES = 32  # maximum number of copies of states that are made in advance
-KEPT_MIB = 4096  # memory limit in MiB of all states together; the memory of an empty state is subtracted from each
+KEPT_MIB = 4096  # memory limit in MiB of all states together, in addition to the memory that an empty state takes
 _GRACE = 10.0  # seconds after a snippet's time limit until a server that has not answered is killed
 
 Start = Callable[[str, str], "subprocess.Popen[bytes]"]
-"""A function that starts the server in a sandbox. It gets the server's source text and its settings as JSON."""
+"""A function that starts the server in a sandbox. Its arguments are the server's source text and settings as JSON."""
 
 
 def source() -> str:
-    """Returns the source text of the Python server, which runs in the sandbox: several files, one after the other."""
+    """Returns the source text of the Python server: the files ``_PARTS``, one after the other."""
     return "\n\n".join(Path(__file__).with_name(name).read_text() for name in _PARTS)
 
 
 class PythonServer:
-    """A Python server in a sandbox, which keeps Python states and runs snippets in copies of them.
+    """A Python server in a sandbox, which keeps Python states and runs snippets in copies of these states.
 
-    A lock allows only one call at a time. A server that has died or timed out is never used again.
-
-    Args:
-        start: function that starts the server's process.
-        limits: the limits of each snippet.
+    Several threads may call its methods. Snippets run one after the other. A server that has died or timed out is never
+    used again.
 
     Raises:
         SandboxFault: the server does not start.
@@ -108,13 +101,11 @@ class PythonServer:
         return CallResult(reply["output"], reply["status"], reply["stopped"]), reply["state"]
 
     def free(self, number: int) -> None:
-        """Marks a Python state as no longer needed. This method only appends to a list, which is safe in a finalizer.
-        The next call of :meth:`run` passes the list to the server.
-        """
+        """Marks a Python state as no longer needed. The next call of :meth:`run` passes the mark to the server."""
+        # only appends to a list, which is safe in a finalizer
         self._freed.append(number)
 
     def close(self) -> None:
-        """Ends the Python server and all its states."""
         self.fault = self.fault or "the Python server was closed"
         self._stop()
 
@@ -152,7 +143,7 @@ class PythonServer:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class _State:
-    """A Python state in a server (implements :class:`turnwise.sandbox.sandbox.PythonState`)."""
+    """The state ``number`` of a Python server (implements :class:`turnwise.sandbox.sandbox.PythonState`)."""
 
     server: PythonServer
     number: int
@@ -178,7 +169,7 @@ def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:  # bwrap has ended, so its process id may belong to another process
         return
-    for child in children(process.pid):  # process 1 of the sandbox would survive the outer bwrap
+    for child in children(process.pid):  # process 1 of the sandbox, which would survive the end of the outer bwrap
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
     process.kill()

@@ -1,11 +1,8 @@
-"""Implements a Python state of the Python server: a process that waits for orders, copies itself, or runs a snippet.
+"""Implements a Python state of the Python server: a process that waits for orders from the broker (``broker.py``).
 
-The server receives this file as text, so this file imports only the standard library. ``broker.py`` comes later in the
-same program and sends orders to states. An order is a message with a kind, the length of a text, the text, and one file
-descriptor. There are two kinds of orders. COPY: the process forks, and the copy uses the descriptor as its own socket
-and sends a report on it. RUN: the process runs the text as a snippet, writes the output to the descriptor, and reports
-the exit status. After a snippet, the process closes the files that the snippet left open. Otherwise all copies would
-share an open file and its position.
+An order has a kind, the length of a text, the text, and one file descriptor. COPY: the process forks, and the copy
+sends a report on the descriptor, which is its own socket. RUN: the process runs the text as a snippet, writes the
+output to the descriptor, and reports the exit status.
 """
 
 # The C module ``_signal`` is used, because the enumerations of the module ``signal`` take many pages of memory.
@@ -25,7 +22,7 @@ COPY, RUN = b"c", b"r"
 ORDER = struct.Struct("=cI")
 FIRST = 1 << 15  # maximum number of bytes in an order's first message, which a socket accepts while no process reads
 GIVEN = socket.CMSG_SPACE(4)  # size in bytes of the control data that passes one descriptor
-CHANNEL, NOWHERE, DESCRIPTORS = 3, 4, 64  # this state's socket, /dev/null, and the maximum number of descriptors
+CHANNEL, NOWHERE, DESCRIPTORS = 3, 4, 64  # descriptors of this state's socket and of /dev/null; number of descriptors
 PR_SET_DUMPABLE, PR_SET_SECCOMP, SECCOMP_FILTER = 4, 22, 2
 
 
@@ -34,7 +31,9 @@ class Filter(ctypes.Structure):
 
 
 def execute(code, names):
-    """Runs a snippet and returns its exit status. If the snippet ends with an expression, its value is printed."""
+    """Runs a snippet and returns its exit status. If the snippet ends with an expression, prints the ``repr`` of its
+    value unless this is None.
+    """
     try:
         try:  # first treats the snippet as one expression: this needs no syntax tree and takes half the time
             shown = compile(code, "<snippet>", "eval")
@@ -60,9 +59,7 @@ def execute(code, names):
 
 
 def fork():
-    """Calls os.fork. If there are already as many processes as the limit allows, this function waits and tries again,
-    because killed processes count toward the limit until they have ended.
-    """
+    """Calls os.fork, up to 401 times: killed processes count toward the limit on processes until they have ended."""
     for _ in range(400):
         try:
             return os.fork()
@@ -74,8 +71,7 @@ def fork():
 def serve(own):
     """Executes the orders that arrive on the socket ``own``, one after the other, forever.
 
-    After a fork, the kernel copies a memory page when a process first writes to it. So this loop writes to as few pages
-    as possible.
+    After a fork, the kernel copies each memory page to which a process writes. So this loop writes to few pages.
     """
     names = {"__name__": "__main__"}
     settled = False
@@ -96,7 +92,7 @@ def serve(own):
                 own.send(bytes(4))
             except OSError:  # the broker does not wait for this copy any more
                 os._exit(1)
-            # The copy writes now to the pages to which a snippet would write. A later snippet then need not wait until
+            # The copy already writes to the pages to which each snippet writes. So a later snippet need not wait until
             # the kernel has copied these pages.
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             execute("None", {})
@@ -118,14 +114,14 @@ def serve(own):
                 status = status or 1
         os.dup2(NOWHERE, 1)
         os.dup2(NOWHERE, 2)
-        os.closerange(NOWHERE + 1, DESCRIPTORS)
+        os.closerange(NOWHERE + 1, DESCRIPTORS)  # otherwise all copies would share the snippet's open files
         own.send(struct.pack("=i", status & 0xFF))
 
 
 def settle():
-    """Removes dead child processes of this Python state, and makes the kernel remove later ones automatically.
+    """Removes dead child processes, and makes the kernel remove later ones automatically.
 
-    The children are copies of this state, which the broker manages, and processes that a snippet left behind.
+    The children are copies of this Python state and processes that a snippet left behind.
     """
     _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
     try:
@@ -137,9 +133,9 @@ def settle():
 
 
 def first_state(own, settings):
-    """Applies the limits for snippets to this process, then executes the orders that the broker sends (:func:`serve`).
+    """Turns this process into the first Python state, of which all other states are copies.
 
-    From then on, the process is the first Python state. All other Python states are copies of it.
+    Applies the limits for snippets, then executes the orders that the broker sends (:func:`serve`).
     """
     os.chdir("/")  # leaves the server's working folder, which shows all processes
     channel = os.dup2(own.detach(), DESCRIPTORS - 1, inheritable=False)

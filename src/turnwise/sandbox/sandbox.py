@@ -1,10 +1,7 @@
 """Defines the interface of a sandbox, which runs shell commands and Python snippets with limits.
 
-The content of a folder and the state of an interpreter are values. A command maps a
-:class:`~turnwise.sandbox.folder_value.Tree` (the files of a work folder) to a new tree. A snippet maps a
-:class:`PythonState` to a new state. The old tree or state stays unchanged, so rollouts can branch by starting from the
-same value several times. Model-written code runs only in a sandbox. If no sandbox works on the machine,
-:class:`NoSandboxError` says what to install.
+A command maps a :class:`~turnwise.sandbox.folder_value.Tree` (the files of a work folder) to a new tree. A snippet maps
+a :class:`PythonState` to a new state. The old tree or state stays unchanged, so several rollouts can start from it.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ Stop = Literal["", "time", "memory", "processes", "output", "disk"]
 """The name of the limit that ended a command or snippet; empty if it ended by itself."""
 
 BOX = "/box"
-"""The path of a command's work folder in the sandbox. It is also the home folder."""
+"""The path of a command's work folder in the sandbox, which is also the home folder."""
 
 
 class NoSandboxError(InputError):
@@ -32,7 +29,7 @@ class NoSandboxError(InputError):
 class SandboxFault(RuntimeError):
     """Raised if the sandbox itself failed: it could not start, or its server died.
 
-    The cause is not necessarily the code that was run.
+    The cause is not necessarily the code that ran.
     """
 
 
@@ -41,9 +38,7 @@ _LEAST_MIB = 16
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one call of a sandbox (a command or a snippet).
-
-    Each limit applies to all processes of the call together, unless its comment says otherwise.
+    """The limits of one call of a sandbox (a command or a snippet), for all processes of the call together.
 
     Raises:
         ValueError: a limit is not above 0, or the memory is too small for a Python interpreter.
@@ -70,14 +65,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call of a sandbox (a command or a snippet).
+    """The result of a call of a sandbox (a command or a snippet)."""
 
-    ``output`` contains standard output and standard error in the order in which they were written. ``status`` is the
-    exit status, or None if a limit ended the call. ``stopped`` is the name of the limit that ended the call.
-    """
-
-    output: str
-    status: int | None
+    output: str  # standard output and standard error in the order in which they were written
+    status: int | None  # exit status; None if a limit ended the call
     stopped: Stop = ""
 
     @property
@@ -87,21 +78,20 @@ class CallResult:
 
 
 class PythonState(Protocol):
-    """A state of a Python interpreter: the variables and functions that earlier snippets have defined.
+    """A state of a Python interpreter: the names that earlier snippets have defined.
 
-    Each state is kept in a process, which ends when the state is no longer referenced.
+    A process holds the state. The process ends when the state is no longer referenced.
     """
 
     def run(self, code: str) -> tuple[CallResult, PythonState]:
-        """Runs a snippet in a copy of this state.
+        """Runs a snippet in a copy of this state. Returns the result and the state after the snippet.
 
-        Returns:
-            Two values: the result, and the state after the snippet. The result's output is what the snippet printed,
-            followed by the ``repr`` of its last expression or by the traceback of its exception (status 1). If the
-            snippet exceeded a limit, the returned state is the old state.
+        The output consists of the texts that the snippet printed, followed by the ``repr`` of its last expression or by
+        the traceback of its exception (status 1). If the snippet exceeded a limit or its process died, the returned
+        state is this state.
 
         Raises:
-            SandboxFault: the Python server died.
+            SandboxFault: the Python server or this state's process died, or too many states exist.
         """
         ...
 
@@ -113,14 +103,14 @@ class Sandbox(Protocol):
     limits: Limits
 
     def shell(self, command: str, tree: Tree, door: Door | None = None) -> tuple[CallResult, Tree]:
-        """Runs a bash command in a fresh folder that contains the files of ``tree``.
+        """Runs a bash command in a fresh folder that contains the files of ``tree``, until all of its processes have
+        ended.
 
-        Returns the result and the folder's content after the command. When this method returns, all processes that the
-        command started have ended. With a ``door``, the command can connect to a server of the host, on the door's port
-        of 127.0.0.1 (see ``socket_forward.py``).
+        Returns the result and the folder's content after the command. With a ``door``, the command can connect to one
+        server of the host, on the door's port of 127.0.0.1 (see ``socket_forward.py``).
 
         Raises:
-            SandboxFault: the sandbox did not start.
+            SandboxFault: the sandbox did not start, or it failed.
         """
         ...
 
@@ -132,6 +122,4 @@ class Sandbox(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Ends all processes of this sandbox."""
-        ...
+    def close(self) -> None: ...

@@ -1,9 +1,7 @@
 """Builds filters of system calls (seccomp), as byte code for the kernel and ``bwrap --seccomp``.
 
-The namespaces of a sandbox already hide the network, the host's files and its processes. In addition, the filters
-refuse three kinds of system calls. Calls of the first kind evade a limit, because they allocate memory that is counted
-for no process. The second kind uses parts of the kernel that ordinary commands do not need. The third kind would let
-two Python states exchange data.
+The filters refuse three kinds of system calls: calls that allocate memory that the kernel counts for no process, calls
+that ordinary commands do not need, and calls by which two Python states could exchange data.
 """
 
 from __future__ import annotations
@@ -36,12 +34,12 @@ _REFUSED_STATES = (
     "utime", "utimes", "futimesat", "utimensat", "socketpair", "sendmsg", "sendmmsg", "recvmmsg", "setsockopt",
     "getsockopt", "bind", "listen", "accept", "accept4", "connect", "shutdown", "getsockname", "getpeername",
 )  # fmt: skip
-"""System calls that Python states may not use, in addition to those in ``_REFUSED``.
+"""Further system calls that Python states may not use.
 
-They send signals to other processes, change limits, or have an effect that another state could observe.
+These calls send signals to processes, change limits, or have an effect that another state could observe.
 """
 
-_OF_ITSELF = {  # system call -> index of its process argument, which must have the value 0 (the caller itself)
+_OF_ITSELF = {  # system call -> index of its argument that names a process and must be 0 (the calling process)
     "sched_getaffinity": 0, "sched_getscheduler": 0, "sched_getparam": 0, "sched_getattr": 0, "getpgid": 0, "getsid": 0,
     "get_robust_list": 0, "getpriority": 1, "ioprio_get": 1, "prlimit64": 0,
 }  # fmt: skip
@@ -53,15 +51,15 @@ _IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)
 _INTERNET, _TCP = 2, 6  # AF_INET, IPPROTO_TCP
 _SOL_SOCKET, _BUFFERS = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and their FORCE variants
 
-_SPACES = 0x7E020000  # all CLONE_NEW* flags of clone, which create new namespaces
-# clone flags by which a new process shares its current folder, open files, signal handlers, semaphores or I/O context
+_SPACES = 0x7E020000  # all flags of clone that create namespaces (CLONE_NEW*)
+# flags of clone by which two processes share the current folder, open files, signal handlers, semaphores or I/O context
 _SHARING = 0x80040E00
 _MEMORY, _VFORK, _THREAD = 0x100, 0x4000, 0x10000
-_MAP_SHARED = 1  # MAP_SHARED_VALIDATE contains this bit too
+_MAP_SHARED = 1  # MAP_SHARED_VALIDATE (3) contains this bit too
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCHITECTURE = 0, 4  # byte offsets of these fields in the kernel's struct seccomp_data
+_NUMBER, _ARCHITECTURE = 0, 4  # byte offsets of the fields ``nr`` and ``arch`` in the kernel's struct seccomp_data
 
 _Rule = tuple[int, int, int, int]  # operation, operand, jump if true, jump if false
 
@@ -76,8 +74,7 @@ def confined() -> bytes:
 
 
 def broker() -> bytes:
-    """Returns the filter of system calls for the Python server. It allows socket pairs, by which the server's process 1
-    talks to the Python states.
+    """Returns the filter of system calls for the Python server, which allows socket pairs.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -88,11 +85,8 @@ def broker() -> bytes:
 def connected() -> bytes:
     """Returns the filter of system calls for a command that may reach one server on the host (``socket_forward.py``).
 
-    The filter allows socket pairs, and TCP sockets in the sandbox's own network.
-
-    Socket buffers do not count towards a memory limit of the sandbox, so the filter does not let a command enlarge
-    them. The limits on processes and open files then bound the total memory of socket pairs. The kernel itself bounds
-    the total memory of TCP sockets.
+    The filter allows socket pairs, and TCP sockets in the sandbox's own network. It does not let a command enlarge
+    socket buffers, because socket buffers do not count towards the memory limit.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -106,8 +100,7 @@ def connected() -> bytes:
 
 
 def alone() -> bytes:
-    """Returns an additional filter of system calls for Python states, so that no state can affect another state or pass
-    data to it.
+    """Returns an additional filter for Python states, so that no state can affect another state or pass data to it.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.
@@ -115,7 +108,7 @@ def alone() -> bytes:
     _, numbers = calls()
     rules = [
         *_refuse_all(_REFUSED_STATES, errno.EPERM),
-        *_on(  # a new thread may share everything; a new process may share only memory, if its parent waits (vfork)
+        *_on(  # a new thread may share everything; a new process may share only memory, and only if its parent waits
             numbers["clone"],
             [
                 _first(0),
@@ -153,12 +146,12 @@ def _walls(refused: Iterable[str]) -> list[_Rule]:
 
 
 def _first(argument: int) -> _Rule:
-    """Returns the instruction that loads the low 32 bits of the system call's argument with this index."""
+    """Returns the instruction that loads the low 32 bits of the argument with the index ``argument``."""
     return (_LOAD, 16 + 8 * argument, 0, 0)
 
 
 def _only(argument: int, values: Sequence[int]) -> list[_Rule]:
-    """Returns filter instructions that refuse a system call unless the argument has one of the given values."""
+    """Returns instructions that refuse a system call unless its argument has one of the given values."""
     allowed = [(_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
     return [_first(argument), *allowed, _error(errno.EPERM)]
 
@@ -174,18 +167,15 @@ def _refuse_all(names: Iterable[str], number: int) -> list[_Rule]:
 
 
 def _on(call: int, rules: Sequence[_Rule]) -> list[_Rule]:
-    """Returns filter instructions that apply ``rules`` only to the system call number ``call``.
-
-    The last instruction loads the number of the system call again, because the following instructions read it.
-    """
-    inner = [*rules, (_LOAD, _NUMBER, 0, 0)]
+    """Returns instructions that apply ``rules`` only to the system call number ``call``."""
+    inner = [*rules, (_LOAD, _NUMBER, 0, 0)]  # loads the number again, because the following instructions read it
     return [(_EQUAL, call, 0, len(inner)), *inner]
 
 
 def _program(rules: Sequence[_Rule]) -> bytes:
     architecture, _ = calls()
     start = [(_LOAD, _ARCHITECTURE, 0, 0), (_EQUAL, architecture, 1, 0), (_RETURN, _KILL, 0, 0), (_LOAD, _NUMBER, 0, 0)]
-    if architecture == X86_64:  # refuses the calls of the x32 ABI, which have other numbers
+    if architecture == X86_64:  # refuses the system calls of the x32 ABI, whose numbers begin at 0x40000000
         start += [(_AT_LEAST, 0x40000000, 0, 1), _error(errno.ENOSYS)]
     whole = [*start, *rules, (_RETURN, _ALLOW, 0, 0)]
     return b"".join(struct.pack("=HBBI", code, true, false, operand) for code, operand, true, false in whole)

@@ -1,9 +1,8 @@
 """Lets a command in a sandbox connect to one server on the host. The listening socket for this is called a *door*.
 
-A sandbox has a network of its own, which consists only of 127.0.0.1. A listening socket belongs to the network in which
-it was created, no matter which process holds it. So a small program in the sandbox creates the socket and passes it to
-the host before the command begins. The host then accepts the command's connections on this socket. A command in the
-sandbox can connect to nothing else outside the sandbox.
+A sandbox has its own network, which consists only of 127.0.0.1. A listening socket belongs to the network in which it
+was created, no matter which process holds it. So a small program in the sandbox creates the socket and passes it to the
+host before the command begins. The host then accepts the command's connections on this socket.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=64) as door:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The settings of a door: a socket through which a command in a sandbox reaches a server on the host.
+    """The settings of a door.
 
     Args:
         port: port of 127.0.0.1 in the sandbox, on which the command reaches the server.
-        opened: function that takes over the listening socket. Its second argument is a function that ends the command.
-            ``opened`` must return at once.
+        opened: function that takes over the listening socket and returns at once. Its second argument is a function
+            that ends the command.
     """
 
     port: int
@@ -42,13 +41,13 @@ class Door:
 
 
 class Passage:
-    """A socket pair through which the listening socket (the door) is passed from the sandbox to the host.
+    """A socket pair that passes a door (a listening socket) from the sandbox to the host.
 
-    The sandbox inherits the end ``inner``.
+    The sandbox inherits the descriptor ``inner``. The shell code ``prelude`` creates the door and passes it.
 
     Args:
         door: the settings of the door.
-        stack: exit stack that closes both ends of the pair when the call is over.
+        stack: exit stack that closes both ends of the pair.
         python: the Python interpreter in the sandbox.
     """
 
@@ -62,12 +61,10 @@ class Passage:
         self.prelude = f"{words} || exit 97\nexec {self.inner}>&-\n"
 
     def open(self, end: Callable[[], None]) -> None:
-        """Receives the listening socket from the sandbox and passes it to ``door.opened``.
-
-        ``end`` is a function that ends the command.
+        """Receives the listening socket from the sandbox. Passes this socket and ``end`` to ``door.opened``.
 
         Raises:
-            SandboxFault: the sandbox did not pass a socket in time.
+            SandboxFault: the sandbox passed no socket within 30 s.
         """
         self._inner.close()
         descriptors = socket.recv_fds(self._outer, 1, 1)[1] if readable(self._outer, _START) else []

@@ -1,4 +1,4 @@
-"""Lists the numbers of the system calls to which the filters in ``seccomp.py`` refer."""
+"""Lists the numbers of the system calls that the filters in ``seccomp.py`` use."""
 
 from __future__ import annotations
 
@@ -43,13 +43,11 @@ _EVERYWHERE = {  # newer calls (since Linux 5.1) have the same number on every a
     "quotactl_fd": 443, "process_mrelease": 448, "cachestat": 451, "fchmodat2": 452, "setxattrat": 463,
 }  # fmt: skip
 _MACHINES = {"x86_64": (X86_64, 0), "AMD64": (X86_64, 0), "aarch64": (_AARCH64, 1), "arm64": (_AARCH64, 1)}
-"""Maps the machine name of ``platform.machine()`` to the architecture's code and its index in ``_NUMBERS``."""
+"""Name of the machine (``platform.machine()``) -> code of the architecture, and its index in values of ``_NUMBERS``."""
 
 
 def calls() -> tuple[int, Mapping[str, int]]:
-    """Returns the code of this machine's architecture, and its system calls as a mapping from name to number.
-
-    System calls that do not exist on this architecture are left out.
+    """Returns the code of this machine's architecture, and the numbers of its system calls by name.
 
     Raises:
         InputError: the machine is neither x86_64 nor aarch64.

@@ -1,9 +1,7 @@
-"""Checks a command before it runs in a sandbox. Watches it from outside: its output, its time, and the resources of its
-processes together.
+"""Watches a command in a sandbox from outside: its output, its time, and the resources of all of its processes.
 
-The kernel itself limits each process and file (``ulimit``), the number of processes, and the size of each file system
-that a command can write to. But the kernel does not limit the total memory of several processes or the number of
-files. So the host checks these two numbers about forty times per second. The host reads no folder while a command runs.
+The kernel does not limit the total memory of several processes or the number of files in a file system. So the host
+checks these numbers about forty times per second.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ _LONGEST = 100_000  # maximum length of a command in bytes; the kernel refuses a
 
 
 class HasFileno(Protocol):
-    """An object with a file descriptor: a file, pipe or socket."""
-
     def fileno(self) -> int: ...
 
 
@@ -42,7 +38,7 @@ class Running(Protocol):
         ...
 
     def end(self) -> None:
-        """Ends the command, and returns when all of its processes have ended.
+        """Kills the command, and returns when all of its processes have ended.
 
         Raises:
             SandboxFault: a process of the command does not end.
@@ -52,10 +48,7 @@ class Running(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The output of a command, cut to the largest allowed size, and the name of the limit that ended the command.
-
-    The name is empty if the command ended by itself.
-    """
+    """The output of a command, cut to the largest allowed size, and the name of the limit that ended the command."""
 
     output: bytes
     stopped: Stop
@@ -75,10 +68,7 @@ def refused(command: str) -> CallResult | None:
 def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watched:
     """Reads a command's output until the command has ended. A command that exceeds a limit is killed.
 
-    Args:
-        process: the command.
-        limits: the limits of the call.
-        disks: descriptors of the file systems that the command can write to.
+    ``disks`` are the descriptors of the file systems to which the command can write.
 
     Raises:
         SandboxFault: a killed process does not end.
@@ -122,7 +112,7 @@ def watch(process: Running, limits: Limits, disks: Sequence[int] = ()) -> Watche
 
 
 def readable(stream: int | HasFileno, seconds: float) -> bool:
-    """Waits until a stream or descriptor can be read or has ended. Returns False if ``seconds`` pass before that."""
+    """Waits until a stream can be read or has ended. Returns False if this does not happen within ``seconds``."""
     waiting = select.poll()  # select.select does not accept descriptors above 1023
     waiting.register(stream, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
@@ -137,7 +127,7 @@ def _excess(members: list[int], limits: Limits, disks: Sequence[int]) -> Stop:
 
 
 def files(disk: int) -> int:
-    """Returns the number of files, links and folders in an in-memory file system, including deleted but open files."""
+    """Returns the number of files, links and folders in a file system in memory. Deleted files count while open."""
     found = os.fstatvfs(disk)
     return found.f_files - found.f_ffree - 1  # minus 1 for the root folder
 

@@ -1,7 +1,4 @@
-"""The environment ``env=math``: the policy solves mathematical problems with a Python tool that runs in the sandbox.
-
-The problems are generated or come from public data sets.
-"""
+"""The environment ``env=math``: the policy solves mathematical problems with a Python tool that runs in the sandbox."""
 
 from turnwise.envs.math.environment import MathEnv
 from turnwise.envs.math.equality import Equality

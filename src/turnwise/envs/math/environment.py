@@ -1,7 +1,4 @@
-"""``env=math``: the policy solves mathematical problems with a Python tool.
-
-The library math-verify decides whether the policy's answer is right.
-"""
+"""``env=math``: the policy solves mathematical problems with a Python tool."""
 
 from __future__ import annotations
 
@@ -24,24 +21,25 @@ from turnwise.types import Task
 
 
 class MathEnv(ToolEnv[MathSession]):
-    """An environment in which the policy solves mathematical problems, which are generated or come from public data
-    sets. It implements ``turnwise.envs.environment.Environment``.
+    """An environment with mathematical problems, which are generated or come from files of public data sets.
+
+    It implements ``turnwise.envs.environment.Environment``.
 
     Args:
         level: ``tiny`` (arithmetic with one or two operations, short calls) or ``full``.
         horizon: maximum number of turns of an episode.
         calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
             level.
-        python: whether the policy has a Python tool, which always runs in the sandbox.
-        shown: maximum number of characters of the tool's output that the policy sees.
-        files: split (train, seen, unseen) -> the file with its problems. None means that problems are generated.
+        python: whether the policy has a Python tool, which runs in the sandbox.
+        shown: maximum number of characters of the Python tool's output that the policy sees.
+        files: split (train, seen, unseen) -> file of problems. None means that problems are generated.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        interpreter: the sandbox of the Python tool. It starts in :meth:`ready`, or else when the tool first runs code.
+        interpreter: runs the code of the Python tool.
         equality: decides whether an answer is right.
 
     Raises:
-        ValueError: a value is out of its range.
-        InputError: a file cannot be used.
+        ValueError: an argument is out of its range.
+        InputError: a file of ``files`` cannot be used.
     """
 
     name = "math"
@@ -86,7 +84,7 @@ class MathEnv(ToolEnv[MathSession]):
         return problems[:count]
 
     def ready(self) -> None:
-        """Raises ``NoSandboxError`` if the Python tool is used and this machine has no sandbox for it."""
+        """Starts the sandbox of the Python tool. Raises ``NoSandboxError`` if no sandbox works on this machine."""
         if self.python:
             self._interpreter.open()
 

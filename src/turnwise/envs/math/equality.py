@@ -1,8 +1,7 @@
-"""Decides whether two answers are the same number, set, interval or expression. The library math-verify compares the
-answers in a worker process.
+"""Decides whether two answers are the same number, set, interval or expression, with the library math-verify.
 
-A policy can write an answer that makes a computer-algebra system run for ever or fill the memory. So the library never
-runs in this process. The worker has limits on time and memory, and an answer that exceeds a limit counts as wrong.
+A policy can write an answer with which math-verify runs for ever or fills the memory. So math-verify runs in a worker
+process with limits on time and memory.
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ from typing import Any
 from turnwise.envs.environment import EnvironmentFault
 from turnwise.sandbox.watch_command import readable
 
-LONGEST = 400  # maximum length of an answer in characters; the longest right answers have about 100
+LONGEST = 400  # maximum length of an answer in characters; right answers have at most about 100
 _START = 60.0  # time limit in seconds for the worker to import its libraries
 _NUMBER = re.compile(r"[-+]?(\d{1,18}|\d{1,3}(,\d{3}){1,5})(\.\d{1,18})?(/[1-9]\d{0,17})?")
 
 
 class Equality:
-    """A callable that returns whether two answers are equal. The worker process, which runs math-verify, starts at the
-    first comparison that needs it.
+    """Compares answers. The worker process, which runs math-verify, starts at the first comparison that needs it.
 
     Args:
         seconds: time limit of one comparison.
@@ -55,8 +53,8 @@ class Equality:
         self._known = lru_cache(maxsize=65_536)(self._compare)
 
     def __call__(self, answer: str, reference: str) -> bool:
-        """Returns whether ``answer`` equals ``reference``, the right answer. An answer that makes the worker die or
-        time out counts as wrong.
+        """Returns whether ``answer`` equals ``reference``, the right answer. If the worker dies or exceeds the time
+        limit, the answer counts as wrong.
 
         Raises:
             EnvironmentFault: the worker cannot start.
@@ -64,7 +62,6 @@ class Equality:
         return self._known(answer.strip(), reference.strip())
 
     def close(self) -> None:
-        """Ends the worker process that compares answers, if it is running."""
         with self._lock:
             if self._worker is not None:
                 self._worker.close()
@@ -90,9 +87,7 @@ class Equality:
 
 
 def _number(text: str) -> Fraction | None:
-    """Returns the value of a text that is a plain number, or None for other texts. Most answers are plain numbers, and
-    these are compared without the worker.
-    """
+    """Returns the value of a plain number, such as 1,024 or 7/6; None for other texts."""
     text = text.removesuffix(".")
     if not _NUMBER.fullmatch(text):
         return None
@@ -123,7 +118,7 @@ class _Worker:
             )
 
     def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:
-        """Sends a request to the worker and returns its reply, or None if the worker died or timed out."""
+        """Sends a request to the worker. Returns its reply, or None if the worker died or exceeded ``seconds``."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")

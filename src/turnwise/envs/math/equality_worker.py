@@ -1,7 +1,6 @@
-"""The worker process that compares answers with math-verify. It reads requests from standard input and writes replies
-to standard output. Each request and each reply is one line of JSON.
+"""The worker process that compares answers with math-verify. Requests and replies are lines of JSON (stdin, stdout).
 
-Any Python interpreter that has math-verify can run this file as a script, because it imports nothing from turnwise.
+Any Python interpreter that has math-verify can run this file as a script, because this file does not import turnwise.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ MEMORY = 2 << 30
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     out = sys.stdout
-    sys.stdout = sys.stderr  # text that a library prints must not be taken for a reply
+    sys.stdout = sys.stderr  # text that a library prints is no reply
     logging.disable(logging.CRITICAL)
     try:
         from math_verify import LatexExtractionConfig, parse, verify
     except ImportError as error:
         print(json.dumps({"error": str(error)}), file=out, flush=True)
         return
-    how = [LatexExtractionConfig()]  # the only extractor: the others call sympy's parse_expr, which evaluates Python
+    how = [LatexExtractionConfig()]  # all other extractors call sympy's parse_expr, which evaluates Python
 
     def value(text: str) -> object:
         marked = "$" in text or "\\boxed" in text or "\\(" in text or "\\[" in text
@@ -36,7 +35,7 @@ def main() -> None:
         try:
             # No time-out here: signals cannot interrupt every computation, so the parent kills this process instead.
             equal = verify(value(request["reference"]), value(request["answer"]), timeout_seconds=None)
-        except Exception:  # catches all exceptions: an answer that breaks the parser is wrong
+        except Exception:  # an answer with which the parser fails is wrong
             equal = False
         print(json.dumps({"equal": bool(equal)}), file=out, flush=True)
 

@@ -1,4 +1,4 @@
-"""Scripted experts of ``env=math``. They run the code that belongs to the problem, and then give the right answer."""
+"""Scripted experts of ``env=math``, which run the code of the problem and then give the right answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mistakes(Chances):
 class GoodExpert(Expert[MathSession]):
     """An expert that runs the problem's code once and then answers.
 
-    If the problem has no code, or the policy has no Python tool, the expert answers at once.
+    If the problem has no code or there is no Python tool, the expert answers at once.
     """
 
     def __init__(self, session: MathSession, seed: int | str) -> None:

@@ -1,6 +1,4 @@
-"""The Python tool of ``env=math``. It runs code snippets in the sandbox. A snippet can use the names that earlier
-snippets of the same episode defined.
-"""
+"""The Python tool of ``env=math``, which runs code snippets in the sandbox."""
 
 from __future__ import annotations
 
@@ -13,21 +11,19 @@ from turnwise.envs.environment import EnvironmentFault
 from turnwise.sandbox.detect import Backend, open_sandbox
 from turnwise.sandbox.sandbox import CallResult, Limits, NoSandboxError, PythonState, Sandbox, SandboxFault
 
-# maximum number of Python processes that one Interpreter keeps. The sandbox can hold a few hundred processes, and
-# several environments may use it.
+# maximum number of Python states that one Interpreter keeps; a sandbox can hold 480 Python states
 _STATES = 96
 
 
 @dataclass
 class Interpreter:
-    """Runs snippets of Python code in the sandbox. If no sandbox works on this machine, the first snippet raises an
-    error that says what to install.
+    """Runs snippets of Python code in the sandbox.
 
-    An episode does not hold a Python process. It holds only the text of its snippets so far, because this text
-    determines the state of the process.
+    An episode holds only the text of its snippets so far, because this text determines the Python state. If a Python
+    state is no longer kept, the snippets run again.
 
     Args:
-        backend: ``bubblewrap``, or ``auto``, which means the same.
+        backend: ``bubblewrap`` or ``auto``, which both mean bubblewrap.
         limits: time, memory and other limits of each snippet.
         python: the Python interpreter in the sandbox. None means the interpreter of this process if the sandbox may
             read its files, otherwise /usr/bin/python3.
@@ -45,12 +41,13 @@ class Interpreter:
     )
 
     def run(self, before: tuple[str, ...], code: str) -> CallResult:
-        """Runs the snippet ``code`` in the Python state after the snippets in ``before``, and returns its result.
+        """Runs the snippet ``code`` in the Python state after the snippets in ``before``.
+
+        If the snippet raises an exception or exceeds a limit, the result says so.
 
         Raises:
-            NoSandboxError: this machine has no program that can run a sandbox.
-            EnvironmentFault: the sandbox failed. If a snippet raises an exception or exceeds a limit, this method
-                raises nothing; the result says what happened.
+            NoSandboxError: no sandbox works on this machine.
+            EnvironmentFault: the sandbox failed.
         """
         key = (*before, code)
         outcome = self._outcomes.get(key)
@@ -65,16 +62,13 @@ class Interpreter:
         return outcome
 
     def close(self) -> None:
-        """Ends the sandbox and the Python processes that are kept in it."""
         self._states.clear()
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
 
     def _state(self, snippets: tuple[str, ...]) -> PythonState:
-        """Returns the Python state after the given snippets. If the state after the first few snippets is still kept,
-        only the later snippets run again.
-        """
+        """Returns the Python state after the given snippets. Runs only the snippets whose state is not kept."""
         if snippets in self._states:
             self._states.move_to_end(snippets)
             return self._states[snippets]
@@ -94,7 +88,7 @@ class Interpreter:
         """Returns the sandbox of the Python tool. The first call starts and tests the sandbox.
 
         Raises:
-            NoSandboxError: this machine has no program that can run a sandbox; the message says what to install.
+            NoSandboxError: no sandbox works on this machine; the message says what to install.
         """
         if self._sandbox is None:
             try:
@@ -104,7 +98,5 @@ class Interpreter:
         return self._sandbox
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the attributes for pickling, without the sandbox: a copy of this object in another process starts its
-        own sandbox.
-        """
+        """Returns the attributes without the sandbox, because a copy in another process starts its own sandbox."""
         return self.__dict__ | {"_sandbox": None, "_states": OrderedDict(), "_outcomes": Remembered()}

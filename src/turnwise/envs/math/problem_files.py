@@ -1,11 +1,9 @@
-r"""Reads problem files of DeepScaleR, AIME, AMC, MATH500, Minerva and OlympiadBench, in the form in which they are
-published.
+r"""Reads the published problem files of DeepScaleR, AIME, AMC, MATH500, Minerva and OlympiadBench.
 
-The keys of a record decide how the record is read. Upper and lower case of keys do not matter. The problem's text is
-under ``problem`` or ``question``. The answer is under ``answer``, ``final_answer`` (OlympiadBench, a list with one
-element), ``expected_answer`` or ``target``. If a record has none of these keys, its answer is the content of the last
-``\boxed{}`` in ``solution`` (Minerva, MATH). Two kinds of OlympiadBench's problems are left out: proofs, which have no
-final answer, and problems with pictures.
+Upper and lower case of keys do not matter. The problem's text is under ``problem`` or ``question``. The answer is under
+``answer``, ``final_answer`` (OlympiadBench, a list), ``expected_answer`` or ``target``. If all of these are missing or
+empty, the answer is the content of the last ``\boxed{}`` in ``solution`` (Minerva, MATH). Proofs and problems with
+pictures of OlympiadBench are left out.
 """
 
 from __future__ import annotations
@@ -52,9 +50,7 @@ def read_problems(path: str | Path, key: str) -> list[MathProblem]:
 
 
 def boxed_answer(solution: str) -> str | None:
-    r"""Returns the final answer in a solution: the content of its last ``\boxed{}``. Returns None if there is no such
-    text, if its braces do not match, or if the content is empty.
-    """
+    r"""Returns the content of the last ``\boxed{}``; None if there is none, it is empty, or its braces do not match."""
     start = solution.rfind("\\boxed{")
     if start < 0:
         return None
@@ -68,7 +64,7 @@ def boxed_answer(solution: str) -> str | None:
 
 
 def _left_out(record: Mapping[str, Any]) -> bool:
-    """Returns whether a record is one of OlympiadBench's proofs or a problem with pictures."""
+    """Returns whether a record is a proof or a problem with pictures of OlympiadBench."""
     if "olympiadbench" in str(record.get("source", "")).lower() or "final_answer" in record:
         pictures = any(record.get(name) not in (None, "", [], "[]") for name in record if str(name).startswith("image"))
         return pictures or record.get("modality") == "Multimodal" or record.get("final_answer", "") in (None, [], "[]")

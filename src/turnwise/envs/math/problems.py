@@ -1,7 +1,6 @@
 """Generates mathematical problems with their answers and with the code that the good expert runs.
 
-Each kind of problem has a function that draws numbers and returns the problem's text, the code, and the answer. The
-function computes the answer itself and does not run the code.
+For each kind of problem, a function draws numbers and returns the problem's text, its code and its answer.
 """
 
 from __future__ import annotations
@@ -17,20 +16,17 @@ from typing import Any
 from turnwise.envs.environment import Level
 from turnwise.errors import InputError
 
-_SEEN = 5  # one in five problems belongs to the split unseen, and one in five of the others to the split seen
+_SEEN = 5  # one in five problems belongs to the split unseen, and one in five of the remaining problems to seen
 
 
 @dataclass(frozen=True, slots=True)
 class MathProblem:
-    """A mathematical problem with its right answer.
-
-    ``code`` is Python code that computes the answer; None if no such code is known.
-    """
+    """A mathematical problem with its right answer."""
 
     kind: str
     text: str
     answer: str
-    code: str | None = None
+    code: str | None = None  # Python code that computes the answer; None if no code is known
 
     @property
     def key(self) -> str:
@@ -152,8 +148,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 
 
 def make_problems(level: Level, split: str, count: int, seed: int) -> list[MathProblem]:
-    """Returns ``count`` different problems of a split. The kinds of problems alternate in the list. A larger ``count``
-    only adds problems at the end of the list.
+    """Returns ``count`` different problems of a split. A larger ``count`` only adds problems at the end of the list.
 
     A hash of a problem's text decides its split, so no two splits share a problem.
 

@@ -26,10 +26,10 @@ SILENT = "(no output)"
 
 
 class MathSession(TextSession):
-    """A running episode of ``env=math``. Its base class is :class:`~turnwise.envs.tool_session.TextSession`.
+    """A running episode of ``env=math``.
 
     ``snippets`` holds the code snippets that ran so far. ``values`` holds the last printed line of each snippet that
-    succeeded and printed something.
+    succeeded and printed a text.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class MathSession(TextSession):
         self.values: tuple[str, ...] = ()
 
     def computed(self) -> bool:
-        """Returns whether one of the snippets so far has printed the problem's answer as its last line."""
+        """Returns whether a snippet has printed the problem's answer as its last line."""
         return any(self.equal(value, self.problem.answer) for value in self.values)
 
     def value(self, code: str) -> str | None:
-        """Returns the last line that the snippet ``code`` would print now; None if it would fail or print nothing."""
+        """Returns the last line that the snippet ``code`` would print now; None if it would fail or print no text."""
         outcome = self.interpreter.run(self.snippets, code)
         lines = outcome.output.strip().splitlines()
         return lines[-1].strip() if outcome.ok and lines else None

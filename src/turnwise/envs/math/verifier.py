@@ -1,12 +1,11 @@
-"""The functional verifier of ``env=math``. It accepts code and answers that are as good as the expert's action.
+"""The functional verifier of ``env=math``.
 
-- An answer is accepted if math-verify finds that it equals the right answer. The notation does not matter, and the
-  policy need not have used the Python tool.
-- Code is accepted if the last line that it prints is the problem's answer and no earlier snippet has printed this
-  answer. Problems from files come without code. For them, code is also accepted if its last line is new and equals the
-  last line that the expert's code prints.
-- All other code is refused, for example code that fails. Once a snippet has printed the answer, all further code is
-  refused.
+- An answer is accepted if it equals the right answer. The policy need not have used the Python tool.
+- Code is accepted if the last line that it prints is the problem's answer, and no earlier snippet of the episode has
+  printed this answer as its last line.
+- Problems from files come without code. For these problems, code is also accepted if its last line equals the last line
+  that the expert's code prints, and no earlier snippet has printed this line.
+- All other code is refused.
 """
 
 from __future__ import annotations

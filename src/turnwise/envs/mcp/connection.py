@@ -19,35 +19,32 @@ from typing import Any
 from turnwise.envs import event_loop
 from turnwise.envs.environment import EnvironmentFault
 
-_SLACK = 10.0  # this module stops waiting for a call this many seconds after the MCP client's own time limit
+_SLACK = 10.0  # seconds after the MCP client's own time limit until this module no longer waits for a call
 _PAGES = 100  # maximum number of pages in which a server may send the list of its tools
-# Time limit in s for ending the servers when this process ends. The package mcp waits 2 s for a server, then ends it,
-# and kills it 2 s later.
+# Time limit in s for ending the servers when this process ends. The package mcp waits 2 s for a server, then ends the
+# server, and kills it 2 s later.
 _END = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of an MCP server's tool to one call."""
+    """The answer of a tool to one call."""
 
     text: str
     failed: bool = False  # whether the tool reports an error
 
 
 class Connection:
-    """An open connection to one MCP server. Several threads may make calls over it at once.
-
-    The command that starts the server comes from the user's configuration and runs without a sandbox. The server
-    inherits only the few environment variables that the MCP client passes on (such as PATH and HOME), and the variables
-    that ``variables`` names.
+    """An open connection to one MCP server. Several threads may make calls over the connection at once.
 
     Args:
         name: the name of the server, for error messages.
-        command: the command that starts the server; the first word ``python`` means the interpreter of this process.
-            Empty if there is a ``url``.
+        command: the command that starts the server, without a sandbox. The first word ``python`` means the interpreter
+            of this process. Empty if there is a ``url``.
         url: the address of a server over streamable HTTP.
         folder: the working folder of the command.
-        variables: names of further environment variables that the server inherits.
+        variables: names of environment variables that the server inherits, in addition to the few variables that the
+            MCP client always passes on, such as PATH and HOME.
         seconds: time limit of the server's start and of each of its answers.
 
     Raises:
@@ -82,8 +79,7 @@ class Connection:
             raise self._failed(f"cannot list its tools ({_told(error)})") from None
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
-        """Calls a tool of the server and returns its answer. If the server refuses the call, its error message is the
-        answer.
+        """Calls a tool of the server. If the server refuses the call, the answer is the server's error message.
 
         Raises:
             EnvironmentFault: the server died, timed out, or broke the protocol.
@@ -108,7 +104,7 @@ class Connection:
         return Answer(text_of(result), bool(result.is_error))
 
     def close(self) -> None:
-        """Ends the connection to the MCP server. If this object has started the server, the server ends too."""
+        """Ends the connection, and also the server if this object has started the server."""
         self.fault = self.fault or f"server {self.name}: the connection was closed"
         self._close()
 
@@ -125,10 +121,9 @@ class Connection:
 
 
 class _Held:
-    """The part of a connection that the coroutine :func:`_hold` uses.
+    """The part of a :class:`Connection` that the coroutine :func:`_hold` uses.
 
-    It has no reference to its :class:`Connection`, so that the latter can be garbage-collected while the coroutine
-    runs.
+    It does not refer to the connection, so that the connection can be garbage-collected while the coroutine runs.
     """
 
     def __init__(self) -> None:
@@ -148,9 +143,9 @@ async def _hold(
     seconds: float,
     log: int,
 ) -> None:
-    """Opens a connection and keeps it open until ``held.stop`` is set.
+    """Opens a connection, and closes it when ``held.stop`` is set.
 
-    Opening and closing happen in one coroutine, because the client must be closed in the asyncio task that opened it.
+    One coroutine does both, because the client must be closed in the asyncio task that opened the client.
     """
     from mcp import Client, StdioServerParameters, stdio_client
 
@@ -183,9 +178,9 @@ _open: set[_Held] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends every open connection of this process and its server, and waits until the servers have ended.
+    """Ends every open connection of this process, and waits until the servers that this process started have ended.
 
-    A server that ignores the end of its input would otherwise continue to run after this process has ended.
+    Otherwise a server that ignores the end of its input would continue to run.
     """
     ending = [held for held in list(_open) if held.owner == os.getpid()]
     for held in ending:
@@ -215,19 +210,16 @@ def _stop(held: _Held, owner: int) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """Returns a description of an error.
-
-    Asynchronous libraries may raise an exception group; then the first error in the group is described.
-    """
+    """Returns a description of an error. For an exception group, the description is that of the group's first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def text_of(result: Any) -> str:
-    """Returns a tool's result as text: each text part, and a short note for each part that is not text.
+    """Returns a tool's result as text: one line for each part, with a short note for each part that is not text.
 
-    The parts are joined by line breaks. If the result has no parts, its structured content is returned as JSON.
+    If the result has no parts, returns its structured content as JSON.
     """
     parts = [_part(block) for block in result.content]
     if not parts and result.structured_content is not None:

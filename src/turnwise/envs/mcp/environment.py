@@ -1,7 +1,4 @@
-"""``env=mcp``: tasks that the policy solves with tools of Model Context Protocol (MCP) servers.
-
-The tasks come from a file or are generated for the shipped example server.
-"""
+"""``env=mcp``: tasks that the policy solves with tools of Model Context Protocol (MCP) servers."""
 
 from __future__ import annotations
 
@@ -35,20 +32,16 @@ class Mistakes(Chances):
     """For each kind of mistake, the probability that the clumsy scripted expert makes it before a correct call.
 
     A mistake does not change the state of a server, because the wrong call is refused before a server sees it.
-
-    Attributes:
-        unknown: probability that the expert makes the call with a tool name that does not exist.
-        missing: probability that the expert makes the call without one of its required arguments.
     """
 
-    unknown: float = 0.1
-    missing: float = 0.1
+    unknown: float = 0.1  # makes the call with a tool name that does not exist
+    missing: float = 0.1  # makes the call without one of the required arguments
 
 
 class McpEnv(ReplayedEnv):
     """An environment in which the policy solves tasks with the tools of MCP servers.
 
-    See ``turnwise.envs.environment.Environment``.
+    It implements ``turnwise.envs.environment.Environment``.
 
     Args:
         file: a file of tasks as JSON lines (``mcp/problem.py``). None means generated tasks for the shipped example
@@ -57,7 +50,6 @@ class McpEnv(ReplayedEnv):
             settings are None is not used.
         horizon: maximum number of turns of an episode.
         format: the format in which the policy writes tool calls.
-        system: the system message to the policy.
         closing: the expert's last reply in tasks that name no right answer.
         shown: maximum number of characters of a tool's answer that the policy sees.
         timeout: time limit in seconds of a server's start and of each of its answers.
@@ -105,7 +97,7 @@ class McpEnv(ReplayedEnv):
         self._problems = LastTasks(lambda task: problem_of(task.data, f"task {task.id}"), _KEPT)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks of a split: the first tasks of the split in the file, or generated tasks.
+        """Returns the first ``count`` tasks of a split in the file. Without a file, returns generated tasks.
 
         Raises:
             ValueError: there is no split of this name, or the count is negative.
@@ -135,8 +127,7 @@ class McpEnv(ReplayedEnv):
     def trial(self, session: ReplayedSession, rng: random.Random) -> str:
         """Returns a reply with the next tool call of the task's solution, or the closing reply after the last call.
 
-        :meth:`unforkable` makes the calls of a solution twice, to find out whether the servers answer differently the
-        second time.
+        :meth:`unforkable` uses these replies to test whether the servers answer the same calls differently.
         """
         calls = self._problems(session.task).calls or ()
         turn = len(session.taken)
@@ -145,8 +136,8 @@ class McpEnv(ReplayedEnv):
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """Runs a scripted expert on the task and returns its episode as a trajectory.
 
-        The expert makes the calls that the task lists as its solution, one by one, and then answers. The clumsy expert
-        makes mistakes before some of these calls.
+        The expert makes the calls that the task lists as its solution, and then answers. The clumsy expert makes
+        mistakes before some of these calls.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -167,10 +158,9 @@ class McpEnv(ReplayedEnv):
         return trajectory_of(session, played(session, replies, self.format), quality, seed)
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether the reply ``action`` makes the same tool calls as the expert's reply ``expert``.
+        """Returns whether ``action`` makes the tool calls of the expert's reply (PivotRL, arXiv:2603.21383, App. A.2).
 
-        If neither reply makes a call, ``action`` is accepted if it gives the right answer of the task. Source: PivotRL,
-        arXiv:2603.21383, App. A.2.
+        If neither reply makes a call, ``action`` is accepted if it gives the right answer of the task.
         """
         try:
             made, shown = (read_reply(text, self.format, self._servers.shown()) for text in (action, expert))
@@ -184,7 +174,7 @@ class McpEnv(ReplayedEnv):
         return same_text(action, expert)
 
     def close(self) -> None:
-        """Ends the MCP servers that no episode is using, and the MCP servers that episodes share."""
+        """Ends the servers that no episode is using, and the servers that episodes share."""
         self._servers.close()
 
     def _replies(

@@ -1,7 +1,4 @@
-"""A running episode of ``env=mcp``.
-
-The tool calls in a reply of the policy go to the MCP servers. A reply without a call ends the episode.
-"""
+"""A running episode of ``env=mcp``, in which the policy calls tools of MCP servers."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> R
     """Parses a reply of the policy in an episode of ``env=mcp`` and checks that its calls fit the tools.
 
     Raises:
-        ToolCallError: the reply cannot be parsed, is empty, or has a call that does not fit its tool. The policy sees
-            the error message.
+        ToolCallError: the reply cannot be parsed, is empty, or has a call that does not fit its tool.
     """
     reply = PARSERS[form](text, tools)
     if not (reply.calls or reply.content):
@@ -43,12 +39,11 @@ def read_reply(text: str, form: Format, tools: Sequence[Mapping[str, Any]]) -> R
 class McpEpisode:
     """A running episode of ``env=mcp``. It implements ``turnwise.envs.shared_episode.Episode``.
 
-    The episode takes a server only when it calls one of the server's tools for the first time. So opening an episode is
-    cheap.
+    The episode connects to a server when it calls one of the server's tools for the first time.
 
     Args:
         problem: the content of the task.
-        servers: the servers of the run; this episode takes some of them for itself.
+        servers: the servers of the run.
         tools: the tools that the policy may call.
         form: the format in which the policy writes calls.
         system: the system message to the policy; it may be empty.
@@ -69,13 +64,12 @@ class McpEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if the system message lists the tools instead."""
+        """Returns the tools that the chat template shows; empty if the system message lists the tools."""
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the system message, if there is one, and the user's request.
-
-        If the chat template does not show the tools, the system message lists the tools.
+        """Returns the user's request. A system message before it has the text ``system`` and, if the chat template does
+        not show the tools, a list of the tools.
         """
         system = [self.system]
         if not templated(self.form):
@@ -85,10 +79,10 @@ class McpEpisode:
         return [{"role": "system", "content": told}, user] if told else [user]
 
     def act(self, text: str) -> Step:
-        """Makes the tool calls in a reply of the policy, one after the other, and returns their answers.
+        """Makes the tool calls in a reply of the policy, one after the other, and returns the answers.
 
-        A reply without calls ends the episode. Then the answer in this reply and the final state of the servers are
-        judged.
+        A reply without calls ends the episode. The episode is won if this reply gives a right answer and the final
+        state of the servers passes the task's check.
 
         Raises:
             EnvironmentFault: a server failed, or the episode was closed.
@@ -103,11 +97,7 @@ class McpEpisode:
             self._acting = False
 
     def close(self) -> None:
-        """Closes this episode and gives its MCP servers back. A server with a running call is ended, unless other
-        episodes share it.
-
-        A closed episode cannot act any more.
-        """
+        """Gives the episode's connections back. If a call is running, the episode's own servers are ended."""
         with self._lock:
             self._closed = True
             connections, self._connections = self._connections, {}

@@ -1,7 +1,4 @@
-"""Generates tasks for the example server of ``env=mcp``, which manages boxes that hold one thing each.
-
-In each task, the policy has to say what is in a box, put a thing into a box, or move a thing to another box.
-"""
+"""Generates tasks for the example server of ``env=mcp``, which manages boxes that hold one thing each."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ _FILLED = 3  # number of boxes that hold something at the start
 
 
 def tasks(env: str, split: str, count: int, seed: int) -> list[Task]:
-    """Returns ``count`` different tasks of a split. ``unseen`` uses things that occur in no other split.
-
-    A hash of a task's content decides whether it belongs to ``train`` or to ``seen``.
-    """
+    """Returns ``count`` different tasks of a split. The split ``unseen`` uses things that occur in no other split."""
     rng = random.Random(f"mcp boxes {split} {seed}")
     found: dict[str, Task] = {}
     while len(found) < count:

@@ -1,9 +1,7 @@
 """A small MCP server with a state: boxes that hold one thing each.
 
-``python -m turnwise.envs.mcp.example_server`` runs the server over stdio.
-
-The server has tools for the policy. It also has examples of two other tools that a server for ``env=mcp`` may offer:
-``empty`` resets the server, and ``contents`` lets a task check the final state.
+``python -m turnwise.envs.mcp.example_server`` runs the server over stdio. The tool ``empty`` is an example of a tool
+that resets a server, and ``contents`` is an example of a tool by which a task checks the final state.
 """
 
 from __future__ import annotations

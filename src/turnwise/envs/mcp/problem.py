@@ -1,8 +1,4 @@
-"""Reads the task files of ``env=mcp``.
-
-A record of such a file holds the user's request, the rule by which the end of an episode is judged, and the tool calls
-that solve the task.
-"""
+"""Reads the task files of ``env=mcp``."""
 
 from __future__ import annotations
 
@@ -44,8 +40,7 @@ class Check(Call):
     def holds(self, text: str) -> bool:
         """Returns whether ``text``, the tool's answer to this call, is the expected result.
 
-        If both texts are JSON, they must be the same JSON value. Otherwise they must consist of the same words in the
-        same order.
+        If both texts are JSON, their JSON values must be equal. Otherwise their words must be equal, in order.
         """
         try:
             return _alike(json.loads(text), json.loads(self.result))
@@ -59,7 +54,7 @@ class Problem(BaseModel):
     Attributes:
         prompt: the user's request.
         setup: calls that are made before the policy's first call.
-        answer: the right answer, or a list of right answers. The policy's last reply must give one of them. None means
+        answer: the right answer, or a list of right answers, one of which the policy's last reply must give. None means
             that any reply is right.
         check: a call that is made at the end of the episode, and the text that it must return; None means no check.
         calls: the tool calls that solve the task and that the expert makes; None if they are not known.
@@ -80,8 +75,8 @@ class Problem(BaseModel):
     def answered(self, text: str) -> bool:
         """Returns whether a reply of the policy gives one of the right answers.
 
-        If the right answer is a number, the reply must consist of this number, with the same sign and percent sign.
-        Other texts are compared after case, punctuation, articles and whitespace are normalised as in SQuAD.
+        If the right answer is a number, the reply must consist of this number, with its sign and percent sign. Other
+        texts are compared after case, punctuation, articles and whitespace are normalised as in SQuAD.
         """
         return not self.answers or any(_says(text, answer) for answer in self.answers)
 
@@ -92,7 +87,7 @@ def _says(text: str, answer: str) -> bool:
 
 
 def _number(text: str) -> tuple[Decimal, str] | None:
-    """Returns the number and the percent sign of a text that consists only of a number; None for other texts."""
+    """Returns the value and the percent sign of a text that consists only of a number; None for other texts."""
     found = _NUMBER.fullmatch(text.strip(_AROUND).removesuffix(".").strip(_AROUND))
     if found is None:
         return None
@@ -136,10 +131,7 @@ def problem_of(data: Mapping[str, Any], where: str) -> Problem:
 def read_tasks(path: str | Path, env: str) -> dict[str, list[Task]]:
     """Returns the tasks in a file: split -> its tasks, in the order of the file.
 
-    Args:
-        path: a file of JSON lines. Each line has ``id``, ``split``, optionally ``subset``, and the fields of
-            :class:`Problem`.
-        env: the name of the environment.
+    Each record has ``id``, ``split``, optionally ``subset``, and the fields of :class:`Problem`.
 
     Raises:
         InputError: the file cannot be read, a record does not describe a task, or an id occurs twice.

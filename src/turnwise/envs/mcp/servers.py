@@ -1,4 +1,4 @@
-"""Manages the MCP servers of a run: checks their settings, starts them, and keeps connections for later episodes."""
+"""Manages the MCP servers of a run: checks settings, starts servers, and keeps connections for later episodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Server:
 
 
 def server_of(name: str, given: Mapping[str, Any]) -> Server:
-    """Checks the settings of a server that the configuration gives, and returns them as a ``Server``.
+    """Checks and returns the settings of the server ``name``.
 
     Raises:
         ValueError: a key is unknown or its value has the wrong type, or both or neither of command and url are given.
@@ -75,12 +75,7 @@ def _words(where: str, given: Any) -> tuple[str, ...] | None:
 
 
 class Servers:
-    """All MCP servers of a run.
-
-    Args:
-        servers: name -> settings of the server.
-        seconds: time limit of a server's start and of each of its answers.
-    """
+    """All MCP servers of a run. ``seconds`` is the time limit of a server's start and of each of its answers."""
 
     def __init__(self, servers: Mapping[str, Server], seconds: float) -> None:
         self.servers, self.seconds = dict(servers), seconds
@@ -105,7 +100,7 @@ class Servers:
                 )
 
     def tools(self) -> dict[str, Tools]:
-        """Returns the tools of each server as definitions for the chat template. Each server is asked only once.
+        """Returns the tools of each server as definitions for the chat template. Only the first call asks the servers.
 
         Raises:
             InputError: the package is missing, a server cannot be reached, or one of its tools cannot be used.
@@ -119,8 +114,8 @@ class Servers:
     def shown(self) -> Tools:
         """Returns the tools that the policy may call.
 
-        For each server, these are all its tools, or only those that its setting ``tools`` names. The tool that its
-        setting ``reset`` names is never among them.
+        These are the tools that a server's setting ``tools`` names. If ``tools`` is None, these are all tools of the
+        server. The tool that the setting ``reset`` names is always left out.
 
         Raises:
             InputError: ``tools`` or ``reset`` names a tool that its server lacks, or two servers show tools of the same
@@ -146,13 +141,10 @@ class Servers:
         return tuple(tool for _, tool in found.values())
 
     def holder(self, tool: str) -> str:
-        """Returns the name of the server that runs the calls of a tool.
-
-        This is the server that shows the tool to the policy. If no server shows the tool, it is the only server that
-        has the tool.
+        """Returns the name of the server that shows a tool to the policy, or else of the only server that has the tool.
 
         Raises:
-            InputError: no server has the tool, or several have it.
+            InputError: no server has the tool, or several servers have the tool.
         """
         holders = [n for n, tools in self.tools().items() if any(t["function"]["name"] == tool for t in tools)]
         showing = [n for n in holders if (named := self.servers[n].tools) is None or tool in named]
@@ -166,8 +158,8 @@ class Servers:
     def take(self, name: str) -> Connection:
         """Returns a connection to the server ``name`` for one episode.
 
-        The server was just started or just reset, unless it is shared or has a ``url``. A server that is shared or has
-        a ``url`` may be used by other episodes at the same time.
+        The server was just started or just reset, unless it is shared or has a ``url``. Several episodes may use a
+        server that is shared or has a ``url`` at the same time.
 
         Raises:
             EnvironmentFault: the server cannot be reached, or its reset fails.
@@ -182,7 +174,7 @@ class Servers:
         while server.reset and self._idle[name]:
             try:
                 connection = self._idle[name].pop()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # another thread took the last connection
                 break
             if not connection.fault:
                 answer = connection.call(server.reset, {})
@@ -193,16 +185,16 @@ class Servers:
         return self._open(name)
 
     def give(self, name: str, connection: Connection, busy: bool = False) -> None:
-        """Takes a connection back after an episode.
+        """Takes a connection from :meth:`take` back after an episode.
 
         If the server has the setting ``reset``, the connection is kept for a later episode. If the server is shared,
-        its connection stays open. Any other connection is closed, and this ends the server if this run has started it.
+        the connection stays open. Any other connection is closed, which ends a server that this run has started.
 
         Args:
             name: the name of the server.
-            connection: the connection, as :meth:`take` returned it.
-            busy: whether a call may still be running. If so, a server with the setting ``reset`` is ended, because the
-                running call would affect the next episode.
+            connection: the connection.
+            busy: whether a call may still be running, which could affect the next episode. If so, the connection is
+                closed unless the server is shared.
         """
         server = self.servers[name]
         if server.reset and not connection.fault and not busy:
@@ -211,10 +203,7 @@ class Servers:
             connection.close()
 
     def close(self) -> None:
-        """Ends the shared MCP servers and the MCP servers that no episode is using.
-
-        Without a call of this method, they end with this process.
-        """
+        """Ends the shared servers and the servers that no episode is using. Otherwise they end with this process."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()

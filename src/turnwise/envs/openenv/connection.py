@@ -19,14 +19,14 @@ from turnwise.errors import InputError
 
 INSTALL = "`make openenv` installs it (pip install --no-deps -r requirements-openenv.txt after requirements-mcp.txt)"
 _LARGEST = 4  # maximum size of an answer in mebibytes
-_WAIT = 5.0  # time in seconds during which a server that has no free session is asked again
+_WAIT = 5.0  # time in seconds during which a session is requested again if the server has no free session
 _AGAIN = 0.1
 _REFUSED = "(code: VALIDATION_ERROR)"
 _FULL = "(code: CAPACITY_REACHED)"
 
 
 class RefusedActionError(ValueError):
-    """The OpenEnv server refused an action, because the action does not fit the schema of the server's actions."""
+    """The OpenEnv server refused an action that does not fit the schema of its actions."""
 
 
 def check_package() -> None:
@@ -36,8 +36,7 @@ def check_package() -> None:
 
 
 def headers(variable: str | None) -> dict[str, str] | None:
-    """Returns the HTTP headers with the token that the environment variable ``variable`` holds. Returns None if
-    ``variable`` is None.
+    """Returns HTTP headers with the token in the environment variable ``variable``; None if ``variable`` is None.
 
     Raises:
         InputError: the variable is not set.
@@ -52,8 +51,7 @@ def headers(variable: str | None) -> dict[str, str] | None:
 
 
 def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, Any]:
-    """Returns the JSON schema of the server's actions, without the field ``metadata`` that the package openenv
-    adds.
+    """Returns the JSON schema of the server's actions, without openenv's own field ``metadata``.
 
     Raises:
         InputError: the server cannot be reached, or does not provide the schema.
@@ -83,7 +81,7 @@ def action_schema(url: str, seconds: float, variable: str | None) -> dict[str, A
 
 
 class Connection:
-    """One session on an OpenEnv server. Creating a connection opens the session and resets the server's environment.
+    """One session on an OpenEnv server. The constructor opens the session and resets the server's environment.
 
     Args:
         url: the server's address, beginning with http or ws.
@@ -102,7 +100,7 @@ class Connection:
         self._socket = getattr(self._client, "_ws", None)
 
     def step(self, action: Mapping[str, Any]) -> Any:
-        """Sends an action to the server and returns the result that the client of the package openenv gives.
+        """Sends an action to the server and returns the result as an object of the package openenv.
 
         Raises:
             RefusedActionError: the action does not fit the server's schema.
@@ -114,15 +112,12 @@ class Connection:
         return result
 
     def close(self) -> None:
-        """Ends the session on the server.
-
-        In a forked process this method does nothing, because the session belongs to the parent process.
-        """
+        """Ends the session on the server. In a forked process this method does nothing."""
         if os.getpid() == self._owner:
             event_loop.start(_closed(self._client))
 
     def _check_session(self) -> None:
-        """Raises ``EnvironmentFault`` if the client has reconnected, because the new session was never reset."""
+        """Raises ``EnvironmentFault`` if the client has opened a new session, which was never reset."""
         if getattr(self._client, "_ws", None) is not self._socket:
             raise EnvironmentFault(f"{self.url}: the connection to the server was lost, and the episode with it")
 

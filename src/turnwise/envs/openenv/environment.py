@@ -1,4 +1,4 @@
-"""``env=openenv``: an environment that an OpenEnv server provides. Each episode is one session of the server."""
+"""``env=openenv``: an environment that an OpenEnv server provides. Each episode is one session on the server."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ class OpenenvEnv(ReplayedEnv):
         url: the server's address, beginning with http or ws.
         reset: arguments of each reset, in addition to the seed.
         field: the field of the server's actions that gets the text of the policy's reply. None means that the policy
-            replies with a call of the tool ``act``. The parameters of this tool are the fields of the server's actions.
+            replies with a call of the tool ``act``, whose parameters are the fields of the server's actions.
         shows: fields of the observation that the policy sees; None means all.
         horizon: maximum number of turns of an episode.
-        threshold: an episode is won if the sum of its rewards is at least this.
+        threshold: an episode is won if the sum of its rewards is at least ``threshold``.
         format: the format of calls.
-        system: the system message to the policy.
         timeout: time limit in seconds of each answer of the server.
-        together: maximum number of rollouts that run at once, each in its own session of the server; None means no
-            limit.
+        together: maximum number of rollouts that run at once, each in its own session; None means no limit.
         key_variable: name of the environment variable that holds the server's token; None means that no token is sent.
 
     Raises:
@@ -74,19 +72,18 @@ class OpenenvEnv(ReplayedEnv):
         self._tools: Tools | None = () if field is not None else None
 
     def ready(self) -> None:
-        """Checks that the package is installed and that the server answers. Opens a few tasks twice and compares the
-        beginnings of both episodes.
+        """Checks the package and the server. Opens a few tasks twice and compares the beginnings of both episodes.
 
         Raises:
-            InputError: the package is missing, or the server does not describe its actions.
-            ReplayDiffersError: a task begins differently the second time, because the environment ignores the seed.
+            InputError: the package openenv is missing, or the server does not describe its actions.
+            ReplayDiffersError: the two episodes of a task begin differently, because the environment ignores the seed.
         """
         check_package()
         self._action_tools()
         super().ready()
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks. A task is a seed for the server's reset; different splits have different seeds.
+        """Returns ``count`` tasks. A task is a seed for the server's reset. No two splits share a seed.
 
         Raises:
             ValueError: there is no split of this name, or the count is negative or above the number of seeds.
@@ -120,11 +117,10 @@ class OpenenvEnv(ReplayedEnv):
         )
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Always raises an error, because there is no expert for an environment on a server.
+        """Always raises ``InputError``, because there is no expert for an environment on a server.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
-            InputError: there is no expert.
         """
         check_quality(quality)
         raise InputError(
@@ -133,10 +129,7 @@ class OpenenvEnv(ReplayedEnv):
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether the policy's reply equals the expert's reply.
-
-        For an environment on a server, it is not known which other replies would be as good as the expert's.
-        """
+        """Returns whether the policy's reply equals the expert's reply, because equally good replies are not known."""
         return same_text(action, expert)
 
     def same(self, action: str, expert: str) -> bool:

@@ -18,7 +18,7 @@ from turnwise.types import Message
 
 ACT = "act"
 HOW = "Write the action as act(parameter=value)."
-_OWN = ("done", "reward", "metadata")  # fields that the package openenv itself adds to an observation
+_OWN = ("done", "reward", "metadata")  # fields that the package openenv adds to every observation
 _SHOWN = 160  # maximum length of an error message in characters
 
 
@@ -26,16 +26,15 @@ class OpenenvEpisode:
     """A running episode on an OpenEnv server. It implements ``turnwise.envs.shared_episode.Episode``.
 
     Args:
-        connection: a session of the server that was just reset.
+        connection: a session on the server that was just reset.
         tools: the definition of the tool with which the policy acts; empty if ``field`` is given.
         field: the field of the server's actions that gets the text of the policy's reply. None means that the policy
             replies with calls.
         shows: fields of the observation that the policy sees; empty means all.
         form: the format of calls.
-        system: the system message to the policy.
-        horizon: maximum number of turns. After these, the episode ends and is judged even if the environment would
-            continue.
-        threshold: an episode is won if the sum of its rewards is at least this.
+        system: the system message to the policy; it may be empty.
+        horizon: number of turns after which the episode ends even if the environment would continue.
+        threshold: the episode is won if the sum of its rewards is at least ``threshold``.
     """
 
     def __init__(
@@ -56,13 +55,11 @@ class OpenenvEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows to the policy. There are none if ``field`` is given, or if the
-        system message describes the tool instead.
-        """
+        """Returns the tools that the chat template shows; empty if ``field`` is given or the system message shows them."""
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
-        """Returns the system message, if there is one, and the observation after the reset."""
+        """Returns the observation after the reset, with a system message before it unless that would be empty."""
         system = [self.system]
         if self._tools and not templated(self.form):
             system += ["\n".join(map(signature, self._tools)), HOW]
@@ -71,8 +68,9 @@ class OpenenvEpisode:
         return [{"role": "system", "content": told}, user] if told else [user]
 
     def act(self, text: str) -> Step:
-        """Sends the action in the policy's reply to the server and returns the server's answer. A reply that cannot be
-        parsed, or whose action the server refuses, counts as a turn.
+        """Sends the action in the policy's reply to the server and returns the server's answer.
+
+        A reply that cannot be parsed, or whose action the server refuses, also counts as a turn.
 
         Raises:
             EnvironmentFault: the server failed.
@@ -90,7 +88,6 @@ class OpenenvEpisode:
         return self._step(self._text(result.observation), reward, bool(result.done), {"admissible": True})
 
     def close(self) -> None:
-        """Ends this episode's session on the OpenEnv server."""
         self._connection.close()
 
     def _step(self, text: str, reward: float, done: bool, info: dict[str, Any]) -> Step:
@@ -113,10 +110,8 @@ class OpenenvEpisode:
         return dict(calls[0].arguments)
 
     def _text(self, observation: Any) -> str:
-        """Returns the server's observation as text.
-
-        The text has the values of the fields that ``shows`` names. If ``shows`` is empty, the text has all fields as
-        JSON, or only the value if the observation has a single field.
+        """Returns the values of the observation's fields in ``shows``. If ``shows`` is empty, returns all fields as
+        JSON, or only the value of a single field.
         """
         if not isinstance(observation, dict):
             return str(observation)

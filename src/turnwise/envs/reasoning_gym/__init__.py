@@ -1,6 +1,4 @@
-"""The environment ``env=reasoning_gym``: generated reasoning tasks of the package reasoning-gym, with the package's own
-answers and scores.
-"""
+"""The environment ``env=reasoning_gym``: generated reasoning tasks of the package reasoning-gym."""
 
 from turnwise.envs.reasoning_gym.environment import ReasoningGymEnv
 from turnwise.envs.reasoning_gym.experts import Mistakes

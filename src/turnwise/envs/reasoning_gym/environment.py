@@ -1,6 +1,4 @@
-"""``env=reasoning_gym``: generated tasks of the package reasoning-gym (arXiv:2505.24760), which also scores the
-answers.
-"""
+"""``env=reasoning_gym``: generated tasks of the package reasoning-gym (arXiv:2505.24760)."""
 
 from __future__ import annotations
 
@@ -23,22 +21,22 @@ NAME = "reasoning_gym"
 EASY: Mapping[str, Mapping[str, Any]] = {
     "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
 }
-_MISSES = 2000  # after this many items in a row that gave no new question of the split, a data set counts as used up
+_MISSES = 2000  # number of consecutive items without a new question of the split after which a data set is used up
 _SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of all questions to each entry
 
 
 class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
-    """An environment that asks questions from several data sets in turn. It implements
-    ``turnwise.envs.environment.Environment``.
+    """An environment that asks questions from several data sets in turn.
 
-    A hash of a question's text decides its split, so no question occurs in two splits, whatever the seeds are.
+    It implements ``turnwise.envs.environment.Environment``. A hash of a question's text decides its split, so no
+    question occurs in two splits.
 
     Args:
         tasks: name of a data set -> its settings. The setting ``level`` selects a level of the data set's curriculum.
             None means ``EASY``.
-        unseen: the data sets and settings of the split ``unseen``, in the same form; None means those of ``tasks``.
+        unseen: name of a data set of the split ``unseen`` -> its settings; None means ``tasks``.
         horizon: maximum number of answers to a question.
-        threshold: an answer wins the episode if its score is at least this.
+        threshold: an answer wins the episode if its score is at least ``threshold``.
         reply: how a reply contains the answer, ``bare`` or ``tags``
             (:class:`~turnwise.envs.reasoning_gym.session.ReasoningSession`).
         kept: number of questions that are kept in memory.
@@ -86,7 +84,7 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return [next(streams[place % len(streams)]) for place in range(count)]
 
     def _new(self, dataset: Dataset, split: str, seed: int) -> Iterator[Task]:
-        """Yields tasks of a split. Each task asks a different question of the data set.
+        """Yields tasks of a split with different questions of the data set.
 
         Raises:
             InputError: no further question of the split was found in the data set.
@@ -113,17 +111,17 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         """Opens an episode of the task.
 
         Raises:
-            ValueError: the number of the task's item is invalid, or the installed version of the package has another
+            ValueError: the number in the task is invalid, or the installed version of reasoning-gym has another
                 question under this number.
         """
         item = self._items(task)
         return ReasoningSession(task, self._of(task), item, self.horizon, self.threshold, self.form)
 
     def _of(self, task: Task) -> Dataset:
-        """Returns the data set of a task, which must be one of this environment's data sets.
+        """Returns the data set of a task, which may come from a file.
 
         Raises:
-            InputError: the task, which may come from a file, names another data set or other settings.
+            InputError: this environment has no data set with the name and settings that the task names.
         """
         name, settings = task.data.get("dataset"), task.data.get("settings") or {}
         if (place := _place(name, settings)) not in self._own:
@@ -158,14 +156,12 @@ class ReasoningGymEnv(ScriptedEnv[ReasoningSession]):
         return "" if score >= self.threshold else f"reasoning-gym gives an answer that scores {score:.2f}"
 
     def accepts(self, session: ReasoningSession, action: str, expert: str) -> bool:
-        """Returns whether the score of the policy's answer is at least the threshold. The expert's action has no
-        influence.
-        """
+        """Returns whether the score of the policy's answer is at least the threshold. ``expert`` is not used."""
         return session.score(action) >= self.threshold
 
 
 def _place(name: Any, settings: Any) -> str:
-    """Returns a data set's name and settings as one text. Equal texts mean the same data set with the same settings."""
+    """Returns a text that identifies a data set with given settings."""
     return json.dumps([name, settings], sort_keys=True, default=str)
 
 

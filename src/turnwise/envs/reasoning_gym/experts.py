@@ -13,7 +13,7 @@ from turnwise.envs.reasoning_gym.session import ReasoningSession
 class Mistakes(Chances):
     """For each kind of mistake, the probability that the clumsy scripted expert makes it in a turn.
 
-    The expert makes no mistake in the last turn. So with a horizon of one turn it never makes any mistake.
+    The expert makes no mistake in the last turn, and so none at all if the horizon is one turn.
     """
 
     slip: float = 0.25  # gives the answer with one letter or digit changed

@@ -1,7 +1,4 @@
-"""Replaces some scorers of reasoning-gym that would evaluate the policy's answer as Python code.
-
-The policy writes the answer, so running it would be unsafe. The scorers in this module only parse the answer.
-"""
+"""Replaces some scorers of reasoning-gym that would evaluate the policy's answer as Python code, which is unsafe."""
 
 from __future__ import annotations
 
@@ -22,9 +19,8 @@ _SIGNS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = 
 
 
 def countdown(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns the score of an answer to a question of ``countdown``: 1 if the answer is a right expression, else 0.
-
-    The expression must use each of the question's numbers once, and its value must be the question's target number.
+    """Returns 1 if the answer is an expression that uses each number of the question once and has the target value, else
+    0.
     """
     try:
         value, used = calculated(answer)
@@ -35,21 +31,21 @@ def countdown(answer: str, entry: Mapping[str, Any]) -> float:
 
 
 def same(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 if the answer equals the answer of reasoning-gym, else 0. Whitespace at both ends is ignored."""
+    """Returns 1 if the answer equals reasoning-gym's answer, else 0. Whitespace at both ends is ignored."""
     return float(answer.strip() == entry["answer"].strip())
 
 
 def n_queens(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 if the answer is one of the boards that solve the question of the data set ``n_queens``, else 0."""
+    """Returns 1 if the answer is one of the boards that solve the question, else 0."""
     return float(answer.strip() in {board.strip() for board in entry["metadata"]["valid_answers"]})
 
 
 def calculated(text: str) -> tuple[Fraction, list[int]]:
-    """Returns the value of an expression of whole numbers with + - * /, and a list of the numbers in the expression.
+    """Returns the value of an expression of whole numbers with + - * /, and the numbers in the expression.
 
     Raises:
-        ValueError: the text is not such an expression (powers are also refused), has more than ``LONGEST`` characters,
-            or contains a number that is too large.
+        ValueError: the text is no expression of this kind, has more than ``LONGEST`` characters, or contains a number
+            of at least 10**9.
         ZeroDivisionError: the expression divides by zero.
     """
     if len(text) > LONGEST or "#" in text:
@@ -81,7 +77,4 @@ OWN_SCORES: Mapping[str, Callable[[str, Mapping[str, Any]], float]] = {
     "spiral_matrix": same,
     "string_insertion": same,
 }
-"""Name of a data set -> the function that scores an answer to one of its questions.
-
-The arguments of the function are the answer and the question's entry in the data set.
-"""
+"""Name of a data set -> function that scores an answer. Its arguments are the answer and the entry of the question."""

@@ -1,9 +1,8 @@
 """Uses the installed package reasoning-gym: opens its data sets, generates their items, and scores answers.
 
-Some scorers of the package evaluate the answer as Python (``eval``, sympy's ``parse_expr``). This would be unsafe,
-because the policy writes the answer, so these scorers are never called. ``OWN_SCORES`` replaces some of them. A data
-set that has another scorer of this kind is refused. Other data sets are refused because their scorer accepts almost
-anything or works without a limit, or because their items cannot be generated again (as of reasoning-gym 0.1.25).
+Some scorers of the package evaluate the policy's answer as Python (``eval``, sympy's ``parse_expr``), which is unsafe.
+``OWN_SCORES`` replaces some of these scorers. All other data sets with a scorer of this kind are refused. Further data
+sets are refused for the reasons in ``REFUSED`` (as of reasoning-gym 0.1.25).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from turnwise.errors import InputError
 
 INSTALL = "`make reasoning_gym` installs it (pip install -r requirements-reasoning-gym.txt)"
 NUMBERS = 2**31 - 1  # number of items of a data set; the items are numbered from 0
-LONGEST = 10_000  # maximum length of an answer in characters; a longer one scores 0
+LONGEST = 10_000  # maximum length of an answer in characters; a longer answer scores 0
 _EVALUATES = "its scorer evaluates the answer as Python"
 _UNBOUNDED = "its scorer repeats a move as often as the answer states, without a limit"
 _AGAIN = "its items cannot be generated again one by one"
@@ -45,12 +44,11 @@ REFUSED: Mapping[str, str] = {
     "list_functions": _AGAIN,
     "composite": "it is a mixture; name its data sets in env.tasks",
 }
-"""Name of a data set of reasoning-gym that cannot be used -> the reason."""
+"""Name of a data set of reasoning-gym that cannot be used -> reason."""
 LETTERS = ("spell_backward", "figlet_font")
-"""Data sets whose scorer compares the answer with the right answer letter by letter.
+"""Data sets whose scorer ignores letters of the answer after the length of the right answer.
 
-The package's scorer ignores letters after the end of the right answer. In this environment, an answer with such letters
-scores 0.
+In this environment, an answer with more letters than the right answer scores 0.
 """
 OWN_TEXT = ("basic_arithmetic", "bitwise_arithmetic", "number_sorting")
 """Data sets whose modules evaluate text as Python, but only text that the package itself wrote."""
@@ -63,13 +61,11 @@ class MissingReasoningGymError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A question of a data set. ``answer`` is the package's answer, or None if the package gives none. ``entry`` is the
-    item as the package returns it.
-    """
+    """A question of a data set."""
 
     question: str
-    answer: str | None
-    entry: Mapping[str, Any] = field(repr=False)
+    answer: str | None  # the package's answer; None if the package gives no answer
+    entry: Mapping[str, Any] = field(repr=False)  # the item as the package returns it
 
 
 def package() -> Any:
@@ -95,8 +91,8 @@ class Dataset:
     Args:
         name: the data set's name in the package.
         settings: settings of the data set's configuration. The setting ``level`` selects a level of the data set's
-            curriculum, which gives the values of the settings that are not named here.
-        key: the configuration key that error messages name.
+            curriculum. The curriculum gives the values of all settings that ``settings`` does not name.
+        key: the configuration key, for error messages.
 
     Raises:
         InputError: there is no such data set or setting, a setting has an invalid value, or the data set is in
@@ -140,8 +136,7 @@ class Dataset:
     def _at(self, level: Any, key: str) -> Any:
         """Returns the data set's configuration at a level of its curriculum.
 
-        A curriculum has several attributes, each with its own levels. If an attribute has too few levels, its last
-        level is used.
+        If an attribute of the curriculum has too few levels, the attribute's last level is used.
         """
         if self.name not in package().CURRICULA:
             raise InputError(
@@ -156,7 +151,7 @@ class Dataset:
         return curriculum.generate_configuration()
 
     def item(self, number: int) -> Item:
-        """Returns the item with the given number, from 0 to ``NUMBERS`` - 1. A number always gives the same item."""
+        """Returns the item with the given number, from 0 to ``NUMBERS`` - 1. Equal numbers give equal items."""
         entry = self._made[number]
         answer = entry["answer"]
         return Item(str(entry["question"]), None if answer is None else str(answer), entry)
@@ -164,8 +159,8 @@ class Dataset:
     def score(self, item: Item, answer: str) -> float:
         """Returns the score of an answer in [0, 1], from the package's scorer or from ``OWN_SCORES``.
 
-        An answer scores 0 if the scorer raises an error. It also scores 0 if the scorer returns more than 1, because
-        some scorers add up points by mistake. An answer of more than ``LONGEST`` characters scores 0 too.
+        An answer of more than ``LONGEST`` characters scores 0. An answer also scores 0 if the scorer raises an error,
+        or returns more than 1, because some scorers add up points by mistake.
         """
         if len(answer) > LONGEST or (self.name in LETTERS and len("".join(answer.split())) > len(item.answer or "")):
             return 0.0
@@ -182,10 +177,7 @@ class Dataset:
 
 
 def _evaluates(name: str, made_by: type) -> str:
-    """Returns the reason to refuse a data set whose module evaluates text as Python; empty if the data set can be used.
-
-    Modules in ``OWN_TEXT`` were inspected by hand and evaluate only the package's own text.
-    """
+    """Returns the reason to refuse a data set whose module evaluates text as Python; empty if it can be used."""
     if name in OWN_SCORES or name in OWN_TEXT:
         return ""
     source = inspect.getsource(inspect.getmodule(made_by) or made_by)

@@ -18,12 +18,13 @@ _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ReasoningSession:
-    """A running episode, in which each reply is an answer and its score is the reward. It implements
-    ``turnwise.envs.environment.Session``.
+    """A running episode, in which each reply is an answer and the answer's score is the reward.
+
+    It implements ``turnwise.envs.environment.Session``.
 
     Args:
-        horizon: maximum number of answers. The first answer that reaches ``threshold`` ends the episode.
-        threshold: an answer wins the episode if its score is at least this.
+        horizon: maximum number of answers.
+        threshold: an answer wins and ends the episode if its score is at least ``threshold``.
         form: ``bare`` means that the whole reply is the answer; ``tags`` means that the answer is the text between the
             last <answer> and </answer>.
     """
@@ -35,12 +36,12 @@ class ReasoningSession:
         self.done = self.won = False
 
     def opening(self) -> list[Message]:
-        """Returns the question. If the form is ``tags``, a system message before it explains how to answer."""
+        """Returns the question. For the form ``tags``, a system message before the question explains how to answer."""
         system: list[Message] = [{"role": "system", "content": HOW}] if self.form == "tags" else []
         return [*system, {"role": "user", "content": self.item.question}]
 
     def answer(self, action: str) -> str:
-        """Returns the answer in the policy's reply, without thinking and outer whitespace; empty if there is none."""
+        """Returns the answer in the policy's reply, without thinking and outer whitespace; empty if it has no answer."""
         try:
             text = split_thinking(action)[1]
         except ToolCallError:
@@ -60,7 +61,7 @@ class ReasoningSession:
         return self.dataset.score(self.item, answer) if answer else 0.0
 
     def step(self, action: str) -> Step:
-        """Scores the policy's reply and returns a step with the score as the reward.
+        """Scores the policy's reply. The score is the reward of the step.
 
         Raises:
             RuntimeError: the episode is over.
@@ -74,9 +75,9 @@ class ReasoningSession:
         return Step(text, score, self.done, self.won, {"score": score})
 
     def fork(self) -> ReasoningSession:
-        """Returns an independent copy of the session. The two share the question, which never changes."""
+        """Returns an independent copy of the session."""
         return copy.copy(self)
 
     def admissible(self) -> list[str]:
-        """Returns an empty list, because answers are free text and the admissible ones cannot be listed."""
+        """Returns an empty list, because answers are free text."""
         return []
