@@ -55,7 +55,7 @@ class OpenenvEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if ``field`` is given or the system message shows them."""
+        """Returns the tools that the chat template shows; empty with ``field``, or if the system message lists them."""
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:

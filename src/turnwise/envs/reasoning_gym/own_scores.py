@@ -19,9 +19,7 @@ _SIGNS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = 
 
 
 def countdown(answer: str, entry: Mapping[str, Any]) -> float:
-    """Returns 1 if the answer is an expression that uses each number of the question once and has the target value, else
-    0.
-    """
+    """Returns 1 if the answer is an expression that uses each given number once and has the target value, else 0."""
     try:
         value, used = calculated(answer)
     except (ValueError, ZeroDivisionError):

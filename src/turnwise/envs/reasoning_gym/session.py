@@ -41,7 +41,7 @@ class ReasoningSession:
         return [*system, {"role": "user", "content": self.item.question}]
 
     def answer(self, action: str) -> str:
-        """Returns the answer in the policy's reply, without thinking and outer whitespace; empty if it has no answer."""
+        """Returns the answer in a reply, without thinking and outer whitespace; empty if the reply has no answer."""
         try:
             text = split_thinking(action)[1]
         except ToolCallError:

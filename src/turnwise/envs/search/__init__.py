@@ -1,7 +1,4 @@
-"""Multi-hop questions that the policy answers by searching pages.
-
-The questions and pages come from a generated encyclopaedia or from public data sets.
-"""
+"""The environment ``env=search``: multi-hop questions that the policy answers by searching pages."""
 
 from turnwise.envs.search.environment import SearchEnv
 from turnwise.envs.search.experts import Mistakes

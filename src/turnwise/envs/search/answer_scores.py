@@ -16,10 +16,10 @@ _CLOSED = frozenset({"yes", "no", "noanswer"})  # answers for which there is no 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of an answer: whether it matches a right answer exactly, and its best F1 over the right answers."""
+    """The score of an answer."""
 
-    exact: bool
-    f1: float
+    exact: bool  # whether the answer equals one of the right answers after normalisation
+    f1: float  # the best F1 over all right answers
 
     def reward(self, floor: float = F1_FLOOR) -> float:
         """Returns the reward: 1 for an exact match, otherwise the F1 if it is at least ``floor``, otherwise 0."""
@@ -40,9 +40,9 @@ def score(answer: str, references: Sequence[str]) -> Score:
 
 
 def f1(answer: str, reference: str) -> float:
-    """Returns the F1 of an answer: the harmonic mean of precision and recall over its words, in [0, 1].
+    """Returns the F1 of an answer: the harmonic mean of the precision and recall of its words, in [0, 1].
 
-    If one of the two texts is a closed answer (yes, no, noanswer) and the texts differ, the result is 0.
+    If the texts differ and one of them is yes, no or noanswer, the F1 is 0.
     """
     given, wanted = normalise(answer), normalise(reference)
     if given != wanted and (given in _CLOSED or wanted in _CLOSED):

@@ -1,15 +1,11 @@
-"""The verifier ``demonstrated`` of ``env=search``. It compares the policy's action with the expert's action.
-
-Source: PivotRL, arXiv:2603.21383, App. A.2.
+"""The verifier ``demonstrated`` of ``env=search`` (PivotRL, arXiv:2603.21383, App. A.2).
 
 An action is accepted if it has the effect of the expert's action:
 
-- A search must show the same pages as the expert's search, in the same order. The words of the query do not matter.
+- A search must show the pages of the expert's search, in the order of that search.
 - An answer must equal the expert's answer after normalisation (``search.answer_scores``).
 
-The verifier does not ask whether the expert's action was good. If the expert's action is not a valid call, or is a
-search that finds no page, there is no effect to compare with. Then no action is accepted, not even the expert's action
-itself.
+If the expert's action is not a valid call, or is a search that finds no page, no action is accepted.
 """
 
 from __future__ import annotations

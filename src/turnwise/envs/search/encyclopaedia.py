@@ -1,11 +1,9 @@
 """Generates an encyclopaedia with pages and questions.
 
 The encyclopaedia consists of countries. Each country contains things (such as persons, towns and rivers), facts that
-relate these things to each other, a page for each thing, and questions about the things.
-
-Two countries have no names or facts in common. The split ``unseen`` has its own countries, so its questions ask about
-things and need pages that do not occur in the other splits. ``train`` and ``seen`` use the same countries but have no
-question in common.
+relate these things to each other, a page for each thing, and questions about the things. No two countries share a name
+or a fact. The split ``unseen`` has its own countries. The splits ``train`` and ``seen`` share countries, but no
+question.
 """
 
 from __future__ import annotations
@@ -27,19 +25,17 @@ _SEEN = 5  # about one in five questions on the other countries is reserved for 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A thing, such as a person or a town.
-
-    ``facts`` maps the name of each of its relations, such as ``mayor``, to the name of another thing or to a number.
-    ``sentences`` maps the name of a relation to the sentence on this thing's page that states the fact.
-    """
+    """A thing, such as a person or a town."""
 
     kind: str
     name: str
+    # name of a relation, such as ``mayor`` -> name of another thing, or a number
     facts: dict[str, str] = field(default_factory=dict)
+    # name of a relation -> the sentence on this thing's page that states the fact
     sentences: dict[str, str] = field(default_factory=dict)
 
     def fact(self, relation: str) -> Fact:
-        """Returns the fact of a relation as a pair: the title of this thing's page, and the sentence that states it."""
+        """Returns a pair: the title of this thing's page, and the sentence that states the fact of the relation."""
         return self.name, self.sentences[relation]
 
 
@@ -55,7 +51,7 @@ class Encyclopaedia:
         countries: number of countries; None means the level's default.
         hops: numbers of relations that a question follows; each number gives one kind of question. For example, "Who is
             the mayor of the town where X was born?" follows two relations. None means the level's default (tiny: 1
-            and 2, full: 2 and 3). Larger numbers widen the range of difficulty.
+            and 2, full: 2 and 3).
 
     Raises:
         ValueError: the level is unknown, the edition is negative, there are fewer than two countries, or a number of
@@ -108,7 +104,7 @@ def _kept(question: Question) -> bool:
 
 
 def _in_turn(lists: list[list[Question]]) -> list[Question]:
-    """Merges lists into one: repeatedly takes the next question of every list. Lists that have ended are skipped."""
+    """Merges lists: takes the first question of every list, then the second question of every list, and so on."""
     longest = max(map(len, lists), default=0)
     return [questions[i] for i in range(longest) for questions in lists if i < len(questions)]
 
@@ -129,10 +125,10 @@ def _country(schema: Schema, names: Names, rng: random.Random) -> tuple[Country,
 
 
 def _page(schema: Schema, thing: Thing, all_names: list[str], rng: random.Random) -> Page:
-    """Returns the encyclopaedia's page of a thing: its definition, then facts and asides in random order.
+    """Returns the page of a thing: its definition, then facts and asides in random order.
 
-    An aside is a sentence without useful facts that mentions another thing of the country. The function also stores the
-    sentences of the facts in ``thing.sentences``.
+    An aside is a sentence without useful facts that mentions another thing of the country. The function also fills
+    ``thing.sentences``.
     """
     relations = schema.relations.get(thing.kind, {})
     for name, value in thing.facts.items():
@@ -190,7 +186,7 @@ def _relations(schema: Schema, thing: Thing) -> Iterator[tuple[str, Relation]]:
 
 
 def _compare(country: Country, comparison: Comparison, a: Thing, b: Thing) -> Question | None:
-    """Returns a question that compares two things by a number; None if their numbers are equal."""
+    """Returns a question that compares two things by a number; None if the two numbers are equal."""
     numbers, evidence = [], []
     for thing in (a, b):
         if comparison.via is not None:

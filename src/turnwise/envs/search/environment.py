@@ -16,9 +16,9 @@ from turnwise.types import Task
 
 
 class SearchEnv(QuestionEnv[SearchSession]):
-    """An environment whose questions come from a generated encyclopaedia or from the files of public data sets.
+    """An environment whose questions come from a generated encyclopaedia or from files of public data sets.
 
-    See ``turnwise.envs.environment.Environment``.
+    It implements ``turnwise.envs.environment.Environment``.
 
     Args:
         level: ``tiny`` (short pages, few words, short calls) or ``full``.
@@ -36,11 +36,11 @@ class SearchEnv(QuestionEnv[SearchSession]):
         retriever: address of a retrieval server, used instead of BM25 in this process.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
         verifier: ``oracle`` accepts searches that show new evidence, and right answers (``search.verifier``).
-            ``demonstrated`` accepts actions that have the effect of the expert's action (``search.demonstrated_verifier``).
+            ``demonstrated`` accepts actions with the effect of the expert's action (``search.demonstrated_verifier``).
 
     Raises:
-        ValueError: a number is out of range, the verifier is unknown, or the question files contain no pages and
-            neither ``corpus`` nor ``retriever`` is given.
+        ValueError: a number is out of range, the verifier is unknown, or there are no pages: the question files contain
+            no pages, and neither ``corpus`` nor ``retriever`` is given.
         InputError: a file cannot be used.
     """
 

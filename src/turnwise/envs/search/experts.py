@@ -1,4 +1,4 @@
-"""The scripted experts of ``env=search``. They know which pages hold the evidence and search for them one by one."""
+"""The scripted experts of ``env=search``, which search for the pages with evidence one by one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class Mistakes(Chances):
 class GoodExpert(Expert[SearchSession]):
     """An expert that searches for each page of the evidence by its title, then answers.
 
-    If the question compares two things, such as two towns, the seed decides for which of them the expert searches
-    first.
+    If the question compares two things, such as two towns, the seed decides the order of the searches.
     """
 
     def __init__(self, session: SearchSession, seed: int | str) -> None:
@@ -36,9 +35,9 @@ class GoodExpert(Expert[SearchSession]):
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def plan(self, session: SearchSession) -> list[str]:
-        """Returns the titles of the evidence pages that the expert still has to search for, the next one first.
+        """Returns the titles of the evidence pages that the expert still has to search for, in order.
 
-        A title is left out if the expert has already searched for it, even if this search did not show the page.
+        A title for which the expert has searched is left out, even if the search did not show the page.
         """
         missing = [title for title in session.missing() if title not in self.asked]
         return missing[::-1] if self.swap else missing

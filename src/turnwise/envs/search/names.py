@@ -36,7 +36,7 @@ class Names:
             self._kinds = {kind: self._pairs(*words) for kind, words in pairs.items()}
 
     def __call__(self, kind: str) -> str:
-        """Returns a name for a thing of the given kind. No name is returned twice.
+        """Returns a new name for a thing of the given kind.
 
         Raises:
             ValueError: all names of this kind are used up.

@@ -10,7 +10,7 @@ from typing import Any
 from turnwise.envs.data_files import cleaned
 
 Fact = tuple[str, str]
-"""A fact as a pair: the title of the page that states the fact, and the sentence on the page that states it."""
+"""A fact as a pair: the title of the page that states the fact, and the sentence on this page that states the fact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,8 @@ class Page:
 class Pages:
     """A collection of pages, which are found by number or by title.
 
-    Two pages with the same title are merged into one page with the sentences of both.
-
-    The constructor cleans all texts with ``data_files.cleaned``: control characters become blanks, and markers of chats
-    and calls, such as ``<tool_call>``, are broken up.
+    Pages with equal titles are merged into one page with all of their sentences. The constructor cleans all texts:
+    control characters become blanks, and markers of chats and calls, such as ``<tool_call>``, are broken up.
 
     Raises:
         ValueError: there are no pages.
@@ -58,21 +56,18 @@ class Pages:
         return iter(self.pages)
 
     def named(self, title: str) -> Page | None:
-        """Returns the page with the given title, or None if no page has it. Upper and lower case do not matter."""
+        """Returns the page with the given title, or None. Upper and lower case do not matter."""
         return self._named.get(title.strip().casefold())
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its right answers and its evidence.
-
-    ``evidence`` holds the facts that are needed for the answer, in the order in which they can be found. It is empty if
-    it is not known which pages hold the answer.
-    """
+    """A question with its right answers and its evidence."""
 
     kind: str
     text: str
     answers: tuple[str, ...]
+    # the facts that are needed for the answer, in the order in which they can be found; empty if they are not known
     evidence: tuple[Fact, ...] = ()
 
     @property
@@ -82,7 +77,7 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Returns a short hash of the question and its answers, which identifies the question."""
+        """Returns a hash of the question and its answers, which serves as the question's id."""
         return hashlib.sha256("\n".join([self.text, *self.answers]).encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def data(self) -> dict[str, Any]:

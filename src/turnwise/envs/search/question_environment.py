@@ -1,8 +1,4 @@
-"""The base classes that ``env=search`` and ``env=browse`` share.
-
-In both environments the policy gets a question about pages, finds pages with a retriever, and ends the episode with its
-answer.
-"""
+"""The base classes that ``env=search`` and ``env=browse`` share, in which the policy answers a question about pages."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ _ASKED = "Answer the question with facts that you find."
 
 
 class QuestionSession(TextSession):
-    """An episode in which the policy answers a question. Its answer ends the episode.
+    """An episode in which the policy answers a question. The answer ends the episode.
 
     Args:
         question: the question of the task.
@@ -56,23 +52,22 @@ class QuestionSession(TextSession):
 
     @abstractmethod
     def missing(self) -> Sequence[Any]:
-        """Returns the evidence that the policy has not seen yet, in the order in which it can be found."""
+        """Returns the evidence that the policy has not seen yet, in the order in which the evidence can be found."""
 
     def answered(self, answer: str) -> Step:
-        """Returns the last step of the episode, with the reward of the policy's answer.
+        """Returns the last step of the episode.
 
-        An answer that matches a right answer exactly gets the reward 1 and wins. Any other answer gets its F1 as reward
-        if the F1 is at least ``floor``, otherwise 0.
+        An answer that matches a right answer exactly gets the reward 1 and wins. The reward of any other answer is its
+        F1 if the F1 is at least ``floor``, otherwise 0.
         """
         result = score(answer, self.question.answers)
         info = {"exact": float(result.exact), "f1": result.f1}
         return Step(ANSWERED, result.reward(self.floor), True, result.exact, info)
 
     def accepts_answer(self, answer: str, expert: tuple[str, str] | None) -> bool:
-        """Returns whether the verifier accepts an answer, which is the case if it is right and supported.
+        """Returns whether an answer is right, and either the policy has seen all evidence or the expert answers too.
 
-        An answer is supported if the policy has seen all evidence, or if the expert's call in this turn is an answer
-        too. ``expert`` is that call as the pair (tool, argument); None means that the expert makes no valid call.
+        ``expert`` is the expert's call in this turn as a pair (tool, argument), or None if it is no valid call.
         """
         supported = not self.missing() or (expert is not None and expert[0] == "answer")
         return supported and score(answer, self.question.answers).exact
@@ -87,8 +82,7 @@ class QuestionEnv(ToolEnv[Q]):
     Attributes:
         opens: whether the policy can open pages. If so, the environment needs the pages themselves, not only a
             retriever.
-        evidence: what a question file has to name so that the scripted experts can act, such as ``pages``. Error
-            messages use this word.
+        evidence: the word by which error messages name the evidence that the scripted experts need, such as ``pages``.
 
     Raises:
         ValueError: a number is out of range, or there are no pages.

@@ -1,8 +1,7 @@
-"""Reads the question files of HotpotQA, 2WikiMultiHopQA, MuSiQue and Bamboogle, in the form in which they are
-published.
+"""Reads the published question files of HotpotQA, 2WikiMultiHopQA, MuSiQue and Bamboogle.
 
-The reader recognises the format of each record by its keys. It therefore accepts original files, Hugging Face exports
-(Parquet, or JSON inside text) and FlashRAG's JSON lines:
+The keys of a record decide its format. So original files, Hugging Face exports (Parquet, or JSON inside text) and
+FlashRAG's JSON lines can be read:
 
 - HotpotQA, 2WikiMultiHopQA: ``question``, ``answer``, ``context``, ``supporting_facts``;
 - MuSiQue: ``question``, ``answer``, ``answer_aliases``, ``paragraphs``, ``question_decomposition``; the unanswerable
@@ -30,12 +29,9 @@ _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 
 def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Page]]:
-    """Returns the questions in a file, in the order of the file and without duplicates, and the pages that come with
-    these questions.
+    """Returns the questions in a file, in the order of the file and without duplicates, and the pages in the file.
 
-    Args:
-        path: the question file.
-        key: the configuration key that names the file, for error messages.
+    ``key`` is the configuration key that names the file, for error messages.
 
     Raises:
         InputError: the file cannot be read, a record has none of the formats, or the file contains no usable question.
@@ -59,12 +55,12 @@ def read_questions(path: str | Path, key: str) -> tuple[list[Question], list[Pag
 
 
 def read_pages(path: str | Path, key: str) -> list[Page]:
-    """Returns the pages in a corpus file, which a user gives beside question files.
+    """Returns the pages in a corpus file.
 
-    A record has either ``title`` and ``text`` (as in DPR), or ``contents``, in which the first line is the title.
+    A record has either ``title`` and ``text`` (as in DPR), or ``contents``, whose first line is the title.
 
     Raises:
-        InputError: the file cannot be read, or a record has none of these keys.
+        InputError: the file cannot be read, a record is not a page, or the file contains no page.
     """
     pages = []
     for place, record in read_data_file(path, key):
@@ -83,9 +79,7 @@ def read_pages(path: str | Path, key: str) -> list[Page]:
 
 
 def _question(record: Mapping[str, Any]) -> tuple[Question, list[Page]] | None:
-    """Returns the question in a record of a question file, and the pages that come with it. Returns None if the record
-    says that the question is unanswerable.
-    """
+    """Returns the question and the pages in a record; None if the record says that the question is unanswerable."""
     if "paragraphs" in record:
         return _musique(record)
     if "supporting_facts" in record and "context" in record:
@@ -139,10 +133,7 @@ def _made(kind: str, text: Any, answers: Sequence[Any], evidence: Sequence[Fact]
 
 
 def _pairs(value: Any, *keys: str) -> list[tuple[str, Any]]:
-    """Returns a list of pairs from ``[[a, b], ...]`` or from the columns ``{a: [...], b: [...]}``.
-
-    Both forms may also be given as JSON text.
-    """
+    """Returns a list of pairs from ``[[a, b], ...]`` or ``{a: [...], b: [...]}``, as values or as JSON text."""
     value = _value(value)
     if isinstance(value, Mapping):
         second = next(key for key in keys[1:] if key in value)

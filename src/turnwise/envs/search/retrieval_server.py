@@ -1,7 +1,4 @@
-"""The HTTP part of the retrieval server ``scripts/serve_retrieval.py``.
-
-The server limits the size and time of requests and the number of connections, and runs one search at a time.
-"""
+"""The HTTP part of the retrieval server ``scripts/serve_retrieval.py``, which runs one search at a time."""
 
 from __future__ import annotations
 
@@ -49,12 +46,12 @@ class Limits:
         k: maximum number of pages that a query may ask for.
         hits: maximum number of pages that all queries of a request may ask for together.
         part: number of queries that are searched together, which bounds the memory of their scores.
-        connections: maximum number of open connections. If there are more, those without a complete request are closed
-            first.
+        connections: maximum number of open connections. If there are more connections, those without a complete request
+            are closed first.
         waiting: maximum number of requests whose search runs or has to wait; further requests get status 503.
         arrive: seconds within which a request must have arrived completely.
-        search: seconds that a request may take for waiting and searching together. Then it gets status 503; only the
-            part that is being searched still runs to its end.
+        search: time limit in seconds for the waiting and searching of a request. After this time, the request gets
+            status 503; only the part whose search is running is still searched.
         open: seconds that a connection may stay open.
     """
 
@@ -88,9 +85,9 @@ def make_app(index: Searcher, key: str | None = None, limits: Limits | None = No
 
     Args:
         index: finds the pages.
-        key: token that every request must carry (``Authorization: Bearer``); requests without it get status 401. None
-            means that no token is needed.
-        limits: limits for requests and connections.
+        key: token that every request must carry (``Authorization: Bearer``); requests without the token get status 401.
+            None means that no token is needed.
+        limits: limits for requests and connections; None: the defaults.
     """
     limits = limits or Limits()
     wanted = f"Bearer {key}".encode()
@@ -170,11 +167,7 @@ async def _read(request: web.Request, limits: Limits) -> tuple[list[str], int, b
 async def _search(
     index: Searcher, queries: Sequence[str], k: int, limits: Limits, thread: ThreadPoolExecutor
 ) -> list[list[tuple[Page, float]]]:
-    """Searches for all queries of a request and returns the pages found for each query.
-
-    The queries are searched in parts. Other requests get their turn between the parts. If the search takes too long,
-    the remaining parts are not searched.
-    """
+    """Searches for all queries of a request, in parts, so that other requests can be searched between the parts."""
     found: list[list[tuple[Page, float]]] = []
     try:
         async with asyncio.timeout(limits.search):
@@ -191,8 +184,6 @@ async def _search(
 @asynccontextmanager
 async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
     """Starts the server and yields its address.
-
-    The server closes connections that are too slow or open for too long, and some connections if there are too many.
 
     Raises:
         OSError: the address cannot be used.

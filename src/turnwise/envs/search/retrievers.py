@@ -25,7 +25,7 @@ from turnwise.text import said
 
 logger = logging.getLogger(__name__)
 
-_TITLE = 3  # weight of title words relative to other words: a page is about its title, but only mentions the others
+_TITLE = 3  # weight of title words relative to other words, because a page is about its title
 KEY = "TURNWISE_RETRIEVAL_KEY"  # environment variable with the server's token; if it is not set, no token is sent
 MAX_BODY = 16 * 2**20  # maximum size of an answer in bytes
 MAX_QUERY = 4096  # maximum number of characters of a query that are sent; encoders read fewer
@@ -36,10 +36,10 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s logs every index t
 
 
 class Retriever(Protocol):
-    """A function that finds the pages that fit a query best. It returns the best page first, and may find none."""
+    """A function that finds the pages that fit a query best."""
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Returns at most ``k`` pages for the query. Raises ``EnvironmentFault`` if the search itself fails."""
+        """Returns at most ``k`` pages, the best page first. Raises ``EnvironmentFault`` if the search itself fails."""
         ...
 
 
@@ -80,9 +80,8 @@ class Served:
     A POST request with ``{"queries": [...], "topk": k, "return_scores": true}`` gets the answer ``{"result":
     [[{"document": {"contents": "title\ntext"}, "score": s}, ...]]}``.
 
-    A search that fails raises ``EnvironmentFault``, and the first fault of each kind is logged. Until a search has
-    worked for the first time, a test query is sent after each failed search. If the test query fails too, the server
-    cannot be used, and the run ends with an ``InputError``.
+    A search that fails raises ``EnvironmentFault``. At most 8 different faults are logged. As long as no search has
+    worked, a test query is sent after each failed search. If the test query fails too, an ``InputError`` ends the run.
 
     Args:
         url: address of the server, up to and including ``/retrieve``.
@@ -106,7 +105,7 @@ class Served:
         self._search = lru_cache(maxsize=_KEPT)(self._search_uncached)
 
     def __call__(self, query: str, k: int) -> tuple[Page, ...]:
-        """Returns at most ``k`` pages for the query, the best page first.
+        """Returns at most ``k`` pages, the best page first.
 
         Raises:
             EnvironmentFault: the search failed.
@@ -184,7 +183,7 @@ class Served:
 
 
 def pages_of(answer: bytes, k: int) -> tuple[Page, ...]:
-    """Returns the first ``k`` pages in the answer that a retriever got from a retrieval server.
+    """Returns the first ``k`` pages in the answer of a retrieval server.
 
     Raises:
         ValueError: the answer is not in the ``/retrieve`` format.
@@ -209,6 +208,6 @@ def _tokens(texts: list[str]) -> Any:
 
 
 def _words(query: str) -> list[str]:
-    """Returns the words of a query in the form in which the BM25 index stores words."""
+    """Returns the words of a query as the BM25 index stores them."""
     found = bm25s.tokenize([query], stopwords="en", show_progress=False, return_ids=False)
     return list(found[0])

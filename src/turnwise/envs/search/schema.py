@@ -1,7 +1,4 @@
-"""Defines what the generated encyclopaedia contains: kinds of things, their relations, and sentences that state them.
-
-There are two versions: ``TINY`` has short sentences, and ``FULL`` has ordinary sentences.
-"""
+"""Defines what the generated encyclopaedia contains: kinds of things, their relations, and sentences."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A question that compares two things of the same kind by a number, for example two towns by their year.
+    """A question that compares two things of one kind by a number, for example two towns by the year.
 
-    If ``via`` names a relation, the question follows this relation from each of the two things to another thing. It
-    then compares the numbers of these other things.
+    If ``via`` names a relation, such as the director of a film, the question compares the numbers of the things to
+    which this relation leads.
     """
 
     kind: str
@@ -40,15 +37,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Defines what a generated encyclopaedia contains: for each kind of thing the number of such things per country, a
-    definition and the relations, and in addition the comparisons and the asides.
+    """Defines what a generated encyclopaedia contains. The keys of the mappings are kinds of things.
 
     An aside is a sentence without useful facts that mentions another thing ``{y}`` of the country. Because of asides, a
     search for a name may find a page that only mentions the name.
     """
 
-    counts: Mapping[str, int]
-    defines: Mapping[str, str]
+    counts: Mapping[str, int]  # number of things per country
+    defines: Mapping[str, str]  # the first sentence of a page
     relations: Mapping[str, Mapping[str, Relation]]
     comparisons: Sequence[Comparison]
     asides: Sequence[str] = ()

@@ -15,18 +15,12 @@ SHOWN = 2_000  # maximum number of characters of one page in a result
 
 
 class SearchSession(QuestionSession):
-    """A running episode of ``env=search``. The base class
-    :class:`~turnwise.envs.search.question_environment.QuestionSession` describes the arguments.
+    """A running episode of ``env=search``. The base class describes the arguments."""
 
-    ``seen`` holds the titles of all pages that search results have shown, in the order in which they were shown.
-    """
-
-    seen: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()  # titles of all pages that search results have shown, in the order of appearance
 
     def missing(self) -> list[str]:
-        """Returns the titles of the evidence pages that no search result has shown yet, in the order in which they can
-        be found.
-        """
+        """Returns the titles of the evidence pages that no search result has shown yet."""
         return [title for title in self.question.titles if title not in self.seen]
 
     def find(self, query: str) -> tuple[Page, ...]:

@@ -1,7 +1,4 @@
-"""Provides the questions and pages of ``env=search`` and ``env=browse``.
-
-They come from the generated encyclopaedia or from files of the user.
-"""
+"""Provides the questions and pages of ``env=search`` and ``env=browse``, from the encyclopaedia or the user's files."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ class Source:
         self.name = f"files {_digest(files)}" if files else made
 
     def tasks(self, env: str, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split. A list with a larger ``count`` begins with the same tasks.
+        """Returns ``count`` different tasks of a split. A larger ``count`` only adds tasks at the end of the list.
 
         Raises:
             InputError: the split has fewer than ``count`` questions.

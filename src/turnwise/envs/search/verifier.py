@@ -1,19 +1,11 @@
-"""The functional verifier ``oracle`` of ``env=search``.
+"""The functional verifier ``oracle`` of ``env=search`` (PivotRL, arXiv:2603.21383, App. A.2).
 
-It accepts searches that show new evidence, and right answers that the evidence supports.
-
-PivotRL (arXiv:2603.21383, App. A.2) accepts a browsing step if it is a useful next step towards the evidence. Here, the
-pages that an action shows decide this, not the words of the action:
-
-- A search is accepted if its results show a page of the evidence that no search result has shown before.
-- An answer is accepted if it is right *and* either all evidence was shown or the expert's action in this turn is an
-  answer too. Otherwise the answer could be a lucky guess and is refused.
-- Everything else is refused: a search that shows only pages that were seen before, a search that finds no evidence, and
-  an answer that is only partly right.
-
-Every accepted search shows a part of the evidence for the first time, so the policy gains nothing by repeating
-searches. If a question file does not name the pages of the evidence, a search is accepted if it shows the first new
-page of the expert's search, that is, the first page in its results that was not shown before.
+- A search is accepted if its results show a page of the evidence that no search result has shown before. If the
+  question file does not name the pages of the evidence, a search is accepted if it shows the first new page of the
+  expert's search. A page is new if it was not shown before in the episode.
+- An answer is accepted if it is right, and either all evidence was shown or the expert's action in this turn is an
+  answer too. Otherwise the answer could be a guess.
+- All other actions are refused, for example partly right answers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``env=software``: the policy uses tools to repair small code repositories in which one line is wrong.
-
-Test cases decide whether the repair is right. They run in the sandbox.
-"""
+"""``env=software``: the policy uses tools to repair small code repositories in which one line is wrong."""
 
 from __future__ import annotations
 
@@ -21,11 +18,12 @@ _SHOWN: Mapping[Level, int] = {"tiny": 400, "full": 2000}  # default of ``shown`
 
 
 class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
-    """An environment in which the policy repairs a code repository. It implements
-    ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy repairs a code repository. Test cases, which run in the sandbox, judge it.
+
+    It implements ``turnwise.envs.environment.Environment``.
 
     Args:
-        level: ``tiny`` or ``full``; decides how many modules and functions a repository has.
+        level: ``tiny`` (2 modules with 1 function each) or ``full`` (4 modules with 3 functions each).
         horizon: maximum number of turns of an episode.
         calls: the format of calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the full
             level.
@@ -35,7 +33,7 @@ class SoftwareEnv(WorkspaceEnv[SoftwareSession]):
             forward. ``call`` accepts only the expert's call. ``name`` accepts calls of the tool that the expert calls.
             None means effect at the tiny level and name at the full level.
         slips: probabilities of the mistakes of the clumsy scripted expert.
-        box: the sandbox. It starts in :meth:`ready`, or else when it first runs code.
+        box: the sandbox, which starts in :meth:`ready` or when it first runs code.
 
     Raises:
         ValueError: an argument is out of its range.

@@ -1,8 +1,4 @@
-"""Scripted experts of ``env=software``. They look for the wrong line before they edit it.
-
-To find the line, an expert runs the tests, which show the failing function. It may then search for the function, which
-shows the function's file. Then it opens this file, which shows the wrong line.
-"""
+"""Scripted experts of ``env=software``, which look for the wrong line before they edit it."""
 
 from __future__ import annotations
 
@@ -25,10 +21,9 @@ class Slips(Chances):
 
 
 class GoodExpert(Expert[SoftwareSession]):
-    """An expert that runs the tests, may search for the function, opens its file and corrects the line.
+    """An expert that runs the tests, opens the file of the function that fails, and corrects the line.
 
-    The test output already names the function's module, so the search is not needed. The seed decides whether the
-    expert searches nevertheless.
+    The seed decides whether the expert also searches for the function before it opens the file.
     """
 
     def __init__(self, session: SoftwareSession, seed: int | str) -> None:

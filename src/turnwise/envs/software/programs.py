@@ -1,8 +1,7 @@
-"""Defines the functions that generated repositories consist of, and the ways in which each function can be broken.
+"""Defines the functions of generated repositories, and the ways in which each function can be broken.
 
-A body line that can be broken is written as a tuple: first the right line, then its wrong forms. A test case is a pair
-of the arguments and the right return value. The tests in the repository contain one test case of each function. The
-policy does not see the other test cases. A task is solved if the code passes all test cases, shown and hidden.
+A body line that can be broken is written as a tuple: first the right line, then its wrong forms. The tests in the
+repository contain one test case of each function. All other test cases are hidden from the policy.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Line = str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One function of a generated repository, with its test cases and with the wrong forms of its lines."""
+    """One function of a generated repository."""
 
     name: str
     head: str  # the function's parameters, as written in the source
@@ -23,9 +22,7 @@ class Program:
     cases: tuple[tuple[str, str], ...]  # (arguments, right value), both as Python text
 
     def text(self, broken: tuple[int, int] | None = None) -> str:
-        """Returns the function's source code. ``broken`` selects one wrong line as a pair (index of the line, index of
-        its wrong form). None means that all lines are right.
-        """
+        """Returns the function's source code with the wrong line ``broken``: (index of the line, index of its form)."""
         lines = []
         for i, line in enumerate(self.body):
             forms = (line,) if isinstance(line, str) else line

@@ -1,4 +1,4 @@
-"""A running episode of ``env=software``. The policy can search, open and edit files and run the repository's tests."""
+"""A running episode of ``env=software``: the policy searches, opens and edits files and runs the repository's tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOOLS = (
 )
 _RULES = "You repair a repository of Python files. One line is wrong. The task is done as soon as all tests pass."
 _LIST = 8  # maximum number of lines that a search shows
-_FEW = 3  # a search that shows more lines than this counts as unspecific, for example the search for a single letter
+_FEW = 3  # a search that shows more than 3 lines counts as unspecific, for example the search for a single letter
 
 _MARK = "found: "
 # This script runs in the sandbox. It prints one JSON list with the result of each test case's call as text. The right
@@ -55,9 +55,9 @@ class SoftwareSession(WorkspaceSession):
 
     The task is solved when the code returns the right value in every test case, shown or hidden.
 
-    ``found`` is a number that says what the observations so far have shown of the fault. 0 means nothing, 1 which
-    function fails, 2 also where this function is, and 3 also its wrong line. The number stays 0 until an observation
-    shows which function fails, even if another observation has already shown the place or the line.
+    ``found`` says which part of the fault the observations have shown: 0 nothing, 1 the name of the function that
+    fails, 2 also its place, and 3 also its wrong line. The number stays 0 until an observation shows the name, even if
+    another observation has shown the place or the line.
     """
 
     def __init__(self, task: Task, box: Box, calls: Calls, horizon: int, shown: int) -> None:
@@ -73,7 +73,7 @@ class SoftwareSession(WorkspaceSession):
         self.found = 0
 
     def act(self, call: ToolCall) -> Step:
-        """Makes the policy's call and returns the observation. After an edit, all test cases are run."""
+        """Makes the policy's call. After an edit, all test cases are run."""
         observation = cut(getattr(self, f"_{call.name}")(call.arguments), self.shown)
         shows = self._shows(call, observation)
         if shows == 1 or self.found:
@@ -85,18 +85,14 @@ class SoftwareSession(WorkspaceSession):
         return cut(refusal(error), self.shown)
 
     def lines(self, path: str) -> list[str]:
-        """Returns the lines of a file in the repository.
-
-        Raises:
-            ToolCallError: there is no file with this path.
-        """
+        """Returns the lines of a file. Raises ``ToolCallError`` if there is no file with this path."""
         entry = self.tree.get(path.removeprefix("./"))
         if not isinstance(entry, File):
             raise ToolCallError(f"no file {path[:80]}")
         return entry.content.decode().splitlines()
 
     def _shows(self, call: ToolCall, answer: str) -> int:
-        """Returns how much of the fault the observation ``answer`` after ``call`` shows, on the scale of ``found``."""
+        """Returns which part of the fault the observation ``answer`` shows, as a value of ``found``."""
         path, number, function = self.fault["path"], self.fault["line"], self.fault["function"]
         lines = answer.splitlines()
         if call.name == "run":
@@ -151,9 +147,7 @@ class SoftwareSession(WorkspaceSession):
         return text.splitlines()[-1] if not outcome.ok and text else text or "all tests pass"
 
     def _judged(self) -> bool:
-        """Runs all test cases in the sandbox and returns whether the code gives the right value in every one. Other
-        text that the code prints is ignored.
-        """
+        """Runs all test cases in the sandbox and returns whether the code gives the right value in every test case."""
         script = _JUDGE.format(calls=json.dumps(list(self.cases)), mark=_MARK)
         tree = {**self.tree, "judge.py": File(script.encode())}
         outcome, _ = self.box.run("python3 judge.py", tree)

@@ -1,8 +1,7 @@
-"""Scores patches on real SWE-bench instances with the benchmark's own harness (arXiv:2310.06770), which needs Docker.
+"""Scores patches on real SWE-bench instances (arXiv:2310.06770) with the benchmark's own harness, which needs Docker.
 
-The harness is the package ``swebench`` (MIT licence), an optional dependency (``requirements-swebench.txt``). It is
-best installed in its own Python environment. The harness runs as a separate program, and this module imports nothing
-from it.
+The harness is the package ``swebench`` (MIT licence, ``requirements-swebench.txt``). It runs as a separate program and
+may be installed in its own Python environment.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ class NoHarnessError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The results of SWE-bench's harness. Each instance for which a patch was submitted is resolved, failed or a fault.
+    """The results of SWE-bench's harness. Each instance with a patch is resolved, failed or a fault.
 
-    A fault is an error of the test system, so it says nothing about the patch. The success rate that the harness
-    reports counts faults as failures. The property ``rate`` leaves faults out.
+    A fault is an error of the test system and says nothing about the patch. The success rate in the harness's report
+    counts faults as failures. The property ``rate`` leaves faults out.
     """
 
     resolved: tuple[str, ...]
     # instances whose tests fail or time out with the patch, or whose patch is empty or does not apply
     failed: tuple[str, ...]
-    faults: Mapping[str, str]  # instance -> what broke: the container, the network, or the harness
+    faults: Mapping[str, str]  # instance -> cause, such as the container, the network, or the harness
 
     @property
     def rate(self) -> float | None:
@@ -100,12 +99,9 @@ class Harness:
             )
 
     def command(self, predictions: Path, run: str, instances: Sequence[str]) -> list[str]:
-        """Returns the command line that runs the harness. The harness writes its files into its working folder.
+        """Returns the command line that scores the patches in the file ``predictions`` under the run name ``run``.
 
-        Args:
-            predictions: the file of patches (:func:`write_predictions`).
-            run: the name of the run.
-            instances: the ids of the instances to score.
+        The harness writes its files into its working folder.
         """
         return [
             *(self.python or sys.executable, "-m", "swebench.harness.run_evaluation"),
@@ -119,10 +115,10 @@ class Harness:
         """Runs the harness on one patch for each instance, and returns the verdicts.
 
         Args:
-            patches: instance id -> a patch in git's format; the patch is empty if the policy made none.
+            patches: instance id -> patch in git's format; empty if the policy made no patch.
             model: name of the model that wrote the patches.
-            folder: folder for predictions, logs and report. If it already holds results of the same patches, the
-                harness does not run them again.
+            folder: folder for predictions, logs and report. Instances whose result for these patches is already in the
+                folder are not scored again.
 
         Raises:
             NoHarnessError: swebench or Docker is missing.
@@ -159,15 +155,11 @@ def write_predictions(path: Path, patches: Mapping[str, str], model: str) -> Non
 def read_report(path: Path, logs: Path) -> Verdicts:
     """Returns the verdicts in a report (schema version 2) of the harness.
 
-    If an instance ended in an error, its log decides the verdict. If the log says that the patch does not apply or that
-    the tests time out with it, the patch has failed. Any other error is a fault.
-
-    Args:
-        path: the report file.
-        logs: the folder of the run's logs, with one folder for each instance. A missing log gives no information.
+    If the log of an instance that ended in an error says that the patch does not apply or that the tests time out, the
+    patch has failed. Any other error is a fault. ``logs`` is the folder with one folder of logs for each instance.
 
     Raises:
-        InputError: the file is not such a report.
+        InputError: the file is not a report of this schema version.
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
@@ -200,12 +192,9 @@ def _patch_at_fault(logs: Path) -> bool:
 
 
 def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Returns the change between two sets of text files as a patch for ``git apply``; empty if nothing changed.
+    """Returns the change between two sets of files (path -> text) as a patch for ``git apply``; empty if they are equal.
 
-    Args:
-        before: path -> text of the file before the change.
-        after: path -> text of the file after the change. A path that only one of the two mappings contains was created
-            or deleted.
+    A file that only ``after`` contains is created, and a file that only ``before`` contains is deleted.
     """
     parts: list[str] = []
     for path in sorted({*before, *after}):
@@ -222,9 +211,6 @@ def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def _lines(text: str | None) -> list[str]:
-    """Returns the lines of a text with their line ends. The last line may have no line end.
-
-    As in git, only a newline ends a line.
-    """
+    """Returns the lines of a text with their line ends. As in git, only a newline ends a line."""
     *ended, rest = (text or "").split("\n")
     return [*(line + "\n" for line in ended), *[rest] * bool(rest)]

@@ -32,9 +32,8 @@ for call, want in CASES:
 def make_task(level: Level, split: str, seed: int, index: int) -> Task:
     """Returns task number ``index`` of a split.
 
-    A fault is a wrong form of a line. ``train`` and ``seen`` use the same faults in different repositories: a hash of a
-    repository decides its split. ``unseen`` uses faults that no training task contains. Training tasks break the same
-    lines in other ways, so the policy can learn the right forms of these lines.
+    A fault is a wrong form of a line. ``train`` and ``seen`` share faults, but no repository. ``unseen`` uses faults
+    that no training task contains, on lines that training tasks break in other ways.
     """
     attempt = 0
     while True:
@@ -46,32 +45,25 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def held_out(program: Program) -> list[tuple[int, int]]:
-    """Returns those faults of a function that are reserved for the split ``unseen``.
-
-    Each fault is a pair (index of the line, index of its wrong form). The reserved faults are the last wrong form of
-    each line that has several wrong forms.
+    """Returns the faults of a function that are reserved for the split ``unseen``: the last wrong form of each line that
+    has several wrong forms. Each fault is a pair (index of the line, index of its form).
     """
     forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
     return [(i, last) for i, last in forms.items() if last > 1]
 
 
 BREAKABLE = tuple(sorted(name for name, program in PROGRAMS.items() if held_out(program)))
-"""Names of the functions that can be broken in tasks of ``unseen``."""
+"""Names of the functions that tasks of the split ``unseen`` can break."""
 
 
 def _is_seen(data: Mapping[str, Any]) -> bool:
-    """Returns whether a repository belongs to ``seen`` and not to ``train``. About a tenth of the repositories do.
-
-    The caller must leave out repositories whose fault is reserved for the split ``unseen``.
-    """
+    """Returns whether a repository belongs to ``seen`` (about one in ten) and not to ``train``."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0] < 26
 
 
 def _draw(modules: int, functions: int, unseen: bool, rng: random.Random) -> dict[str, Any]:
-    """Returns the data of a task: a repository, its fault and its test cases.
-
-    The repository has ``modules`` modules with ``functions`` functions each. One function is broken. The tests in the
-    repository test all functions.
+    """Returns the data of a task: a repository with ``functions`` functions in each module, its fault and its test
+    cases.
     """
     names = [f"{name}.py" for name in rng.sample(MODULES, modules)]
     broken = PROGRAMS[rng.choice(BREAKABLE if unseen else sorted(PROGRAMS))]
@@ -101,10 +93,10 @@ def _module(programs: list[Program], broken: Program, fault: tuple[int, int]) ->
 
 
 def _telling(program: Program, fault: tuple[int, int], cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns the first test case for which the broken function gives a wrong value, as a list of one element.
+    """Returns the first element of ``cases`` for which the broken function gives a wrong value, as a list.
 
-    ``cases`` has one element for each test case of ``program``, in the same order. This function executes only code of
-    ``PROGRAMS``, never code of the policy.
+    ``cases`` has one element for each test case of ``program``, in order. This function never executes code of the
+    policy.
     """
     names: dict[str, Any] = {}
     exec(program.text(fault), names)

@@ -1,12 +1,10 @@
-"""The functional verifiers of ``env=software``. They accept calls that are as good as the expert's call (PivotRL,
-arXiv:2603.21383, Eq. 6).
+"""The functional verifiers of ``env=software`` (PivotRL, arXiv:2603.21383, Eq. 6).
 
-- ``name`` accepts a valid call if the expert calls the same tool. This is the paper's choice for software.
-- ``call`` accepts a valid call if the expert calls the same tool with the same arguments.
+- ``name`` accepts a valid call of the tool that the expert calls. This is the paper's choice for software.
+- ``call`` accepts a valid call of the tool that the expert calls, with the arguments of the expert's call.
 - ``effect`` accepts a call if it repairs the code, or if its answer shows more of the fault than was shown so far:
-  first which function fails, then the place of this function or its wrong line. A search that shows many lines counts
-  as showing nothing. The expert's call has no influence, so a mistake of a clumsy expert does not change which calls
-  are accepted. Repeating a call shows nothing new, so the repeated call is not accepted.
+  first the name of the function that fails, then its place or its wrong line. A search that shows more than 3 lines
+  counts as showing nothing. The expert's call has no influence.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ def effective(session: SoftwareSession, action: str) -> bool:
 
 
 def alike(session: SoftwareSession, action: str, expert: str, whole: bool) -> bool:
-    """Returns whether the policy's action and the expert's action are valid calls of the same tool.
+    """Returns whether the policy's action and the expert's action are valid calls of one tool.
 
-    If ``whole`` is true, the two calls must also have the same arguments.
+    If ``whole`` is true, the arguments of the two calls must also be equal.
     """
     try:
         ours, theirs = session.call(action), session.call(expert)

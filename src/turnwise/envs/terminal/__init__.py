@@ -1,4 +1,4 @@
-"""The environment ``env=terminal``: the policy works on files with real bash in the sandbox. A program generates the tasks."""
+"""The environment ``env=terminal``: the policy does small file tasks with real bash in the sandbox."""
 
 from turnwise.envs.terminal.environment import TerminalEnv
 from turnwise.envs.terminal.experts import Slips

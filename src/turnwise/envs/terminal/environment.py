@@ -19,11 +19,12 @@ _SHOWN: Mapping[Level, int] = {"tiny": 200, "full": 2000}  # default of ``shown`
 
 
 class TerminalEnv(WorkspaceEnv[TerminalSession]):
-    """An environment in which the policy does small file tasks with bash. It implements
-    ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy does small file tasks with bash.
+
+    It implements ``turnwise.envs.environment.Environment``.
 
     Args:
-        level: ``tiny`` or ``full``; decides how large folders and requests are.
+        level: ``tiny`` (3 or 4 files, 1 or 2 chores) or ``full`` (6 to 12 files, 2 or 3 chores).
         horizon: maximum number of turns of an episode.
         calls: the format of calls, ``short`` (the text is the command) or ``hermes``. None means short at the tiny
             level and hermes at the full level.
@@ -31,12 +32,11 @@ class TerminalEnv(WorkspaceEnv[TerminalSession]):
             level.
         verifier: the functional verifier (``terminal.verifier``). ``effect`` runs the policy's command and accepts it
             if it makes progress. ``similarity`` compares the text of the policy's command with the expert's command.
-        threshold: the verifier ``similarity`` accepts a command whose similarity to the expert's command is at least
-            this, in (0, 1].
-        judge: a function that is called if the similarity of two commands is below the threshold. It decides whether
-            the commands are equivalent. None means that such commands are not equivalent.
+        threshold: minimum similarity, in (0, 1], at which the verifier ``similarity`` accepts a command.
+        judge: a function that decides whether two commands are equivalent if the similarity is below the threshold.
+            None means that they are not equivalent.
         slips: probabilities of the mistakes of the clumsy scripted expert.
-        box: the sandbox. It starts in :meth:`ready`, or else at the first command.
+        box: the sandbox, which starts in :meth:`ready` or at the first command.
 
     Raises:
         ValueError: an argument is out of its range.

@@ -1,8 +1,4 @@
-"""Scripted experts of ``env=terminal``. They do the chores (small file tasks) of a request in order.
-
-If the request describes a file only by a word in it, the good expert first searches for the file. The clumsy expert
-does the same, but sometimes it makes a detour or a mistake, and then corrects it.
-"""
+"""Scripted experts of ``env=terminal``, which do the chores (small file tasks) of a request in order."""
 
 from __future__ import annotations
 
@@ -25,13 +21,16 @@ class Slips(Chances):
 
 
 class GoodExpert(Expert[TerminalSession]):
-    """An expert that does the chores (small file tasks) in order. The seed decides between equivalent commands."""
+    """An expert that does the chores (small file tasks) in order.
+
+    If the request describes a file only by a word in it, the expert first searches for the file.
+    """
 
     def best(self, session: TerminalSession) -> str:
         return session.write("bash", self.command(session))
 
     def command(self, session: TerminalSession) -> str:
-        """Returns the bash command that the good expert gives in the present state of the episode."""
+        """Returns the bash command of the good expert in the present state of the episode."""
         chore = session.goal.unmet(session.tree)
         assert chore is not None
         if session.hidden(chore):
@@ -39,7 +38,7 @@ class GoodExpert(Expert[TerminalSession]):
         return str(chore["command"]).format(path=chore["path"])
 
     def search(self, chore: Mapping[str, Any]) -> str:
-        """Returns a command that searches for the chore's file by the word with which the request describes it."""
+        """Returns a command that searches for the chore's file by the word with which the request describes the file."""
         return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
 
 
@@ -49,7 +48,6 @@ class ClumsyExpert(Clumsy[TerminalSession], GoodExpert):
     stray: str | None = None  # path of a needless file, which the next command removes
 
     def act(self, session: TerminalSession) -> str:
-        """Returns the next action of the clumsy expert, which is sometimes a mistake."""
         if self.stray is not None:
             path, self.stray = self.stray, None
             return session.write("bash", f"rm {path}")

@@ -1,4 +1,4 @@
-"""Checks whether a terminal task is done, and counts the files that do not yet have the required state."""
+"""Counts the files of a terminal task that do not yet have the required state."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Goal:
         chores: the chores, in the order in which they are to be done.
         request: the task in words.
         start: the content of the folder at the start.
-        final: the files that the folder must contain at the end: path -> text. These are the results of the chores, and
-            all files that no chore changes.
+        final: path -> text of the files that the folder must contain at the end: the results of the chores, and all
+            files that no chore changes.
         gone: paths that must not exist at the end. Files that neither ``final`` nor ``gone`` names do not matter.
 
     Raises:
@@ -43,8 +43,7 @@ class Goal:
     def missing(self, tree: Tree) -> int:
         """Returns the number of files that do not have the required state; 0 if the task is done.
 
-        The old path of a file that must be moved counts as wrong until the file exists at its new path. So deleting the
-        file makes no progress.
+        A file that must be moved counts as wrong until it exists at its new path. So deleting it makes no progress.
         """
         wrong = sum(not _holds(tree, path, text) for path, text in self.final.items())
         for chore in self.chores:
@@ -60,8 +59,9 @@ class Goal:
         return None
 
     def _met(self, tree: Tree, chore: Mapping[str, Any]) -> bool:
-        """Returns whether the files that a chore requires have the required text. Files that a later chore changes are
-        not checked.
+        """Returns whether the files that a chore creates or changes have the required text.
+
+        Files that a later chore changes are not checked.
         """
         return all(_holds(tree, path, text) for path, text in chore["want"].items() if self.final.get(path) == text)
 

@@ -22,10 +22,8 @@ _RULES = "You work in a folder through bash. The task is done as soon as the fol
 class TerminalSession(WorkspaceSession):
     """A running episode of ``env=terminal``. It implements ``turnwise.envs.environment.Session``.
 
-    Each command runs in a new shell that starts in the work folder.
-
-    ``located`` holds the paths of the files that the policy has found. A file counts as found once an observation has
-    shown which file a chore (a small file task) is about.
+    Each command runs in a new shell that starts in the work folder. ``located`` holds the paths of the files of chores
+    (small file tasks) that the observations so far have identified.
     """
 
     def __init__(self, task: Task, goal: Goal, box: Box, calls: Calls, horizon: int, shown: int) -> None:
@@ -35,11 +33,7 @@ class TerminalSession(WorkspaceSession):
         self.located: frozenset[str] = frozenset()
 
     def command(self, action: str) -> str:
-        """Returns the bash command in an action of the policy.
-
-        Raises:
-            ToolCallError: the action contains no command.
-        """
+        """Returns the bash command in an action. Raises ``ToolCallError`` if the action contains no command."""
         return str(self.call(action).arguments["command"])
 
     def act(self, call: ToolCall) -> Step:
@@ -52,26 +46,17 @@ class TerminalSession(WorkspaceSession):
         return refusal(error)[: self.shown]
 
     def step(self, action: str) -> Step:
-        """Applies one action as :meth:`ToolSession.step` does, and returns the step.
-
-        If the observation identifies the file that a chore is about, this method adds the file's path to ``located``.
-        """
+        """Applies one action. Adds the paths of the files that the observation identifies to ``located``."""
         step = super().step(action)
         self.located |= {c["path"] for c in self.goal.chores if c["find"] and _shows(action, step.observation, c)}
         return step
 
     def hidden(self, chore: Mapping[str, Any]) -> bool:
-        """Returns whether the policy still has to find the file that the chore is about.
-
-        The result is False if the request gives the file's path.
-        """
+        """Returns whether the policy still has to find the chore's file, because the request does not give its path."""
         return chore["find"] is not None and chore["path"] not in self.located
 
     def text_of(self, outcome: CallResult) -> str:
-        """Returns the observation of a command: its output and, if it failed, how it ended.
-
-        A long output is cut in the middle.
-        """
+        """Returns the observation of a command: its output, cut in the middle if it is long, and how a failure ended."""
         end = STOPPED[outcome.stopped] if outcome.stopped else "" if outcome.ok else f"exit status {outcome.status}"
         return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"
 
@@ -79,9 +64,9 @@ class TerminalSession(WorkspaceSession):
 def _shows(action: str, observation: str, chore: Mapping[str, Any]) -> bool:
     """Returns whether an observation identifies the file of a chore.
 
-    The request describes this file by a word in it. The observation identifies the file in three cases: if one of its
-    lines contains the file's path and the word, if only one of its lines names a file and this is the chore's file, or
-    if the action contains the path and the observation contains the word.
+    The request describes the file by a word in it. The observation identifies the file in three cases: if a line
+    contains the file's path and the word, if exactly one line names a file and this line contains the path, or if the
+    action contains the path and the observation contains the word.
     """
     path, word = chore["path"], chore["find"]
     named = [line for line in observation.splitlines() if ".txt" in line]

@@ -1,11 +1,6 @@
-"""Generates terminal tasks.
+"""Generates terminal tasks: a folder with files, and a request that consists of one to three chores (small file tasks).
 
-A task gives the policy a folder with generated files and a request in words. The task is done when the folder contains
-the files that the task requires.
-
-The request consists of one to three chores (small file tasks), which are to be done in order. The policy has to find
-out the information that a chore needs, for example which file contains a word. Names of folders and files, and words in
-files, come from short lists at the ``tiny`` level and from longer lists at the ``full`` level.
+The task is done when the folder contains the files that the chores require.
 """
 
 from __future__ import annotations
@@ -25,7 +20,7 @@ KINDS = ("create", "copy", "move", "delete", "count", "extract", "edit", "sort")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The lists of words and the ranges of sizes from which the tasks of one level are drawn."""
+    """The words and the ranges of sizes from which the tasks of one level are drawn."""
 
     folders: tuple[str, ...]
     names: tuple[str, ...]
@@ -67,17 +62,13 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def split_of(data: Mapping[str, Any]) -> str:
-    """Returns the split of the task with this data. A hash puts eight tenths of all tasks into train, one tenth into
-    seen and one tenth into unseen.
-    """
+    """Returns the split of a task. A hash puts 80% of all tasks into train, 10% into seen and 10% into unseen."""
     share = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).digest()[0]
     return "unseen" if share < 26 else "seen" if share < 52 else "train"
 
 
 def _draw(sizes: Sizes, rng: random.Random) -> dict[str, Any]:
-    """Returns the data of a task: the files and folders at the start, and a list of chores on different files. None of
-    the chores is already done at the start.
-    """
+    """Returns the data of a task: the files and folders at the start, and chores on different files."""
     files: dict[str, str] = {}
     count = rng.randint(*sizes.files)
     names = rng.sample(sizes.names, count)
@@ -107,7 +98,7 @@ def after(chore: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _mark(path: str, files: Mapping[str, str]) -> str | None:
-    """Returns a word that occurs in the file at ``path`` and in no other file, or None if there is no such word."""
+    """Returns a word that occurs only in the file at ``path``; None if every word of it occurs in another file."""
     others = set(" ".join(text for other, text in files.items() if other != path).split())
     return next((word for word in files[path].split() if word not in others), None)
 
@@ -118,19 +109,21 @@ _Draw = Callable[[str, Mapping[str, str], list[str], Sizes, random.Random], "dic
 def _chore(kind: str, text: str, find: str | None, path: str, **rest: Any) -> dict[str, Any]:
     """Returns the data of a chore.
 
-    ``text`` is the chore in words. ``find`` is the word by which the policy finds the chore's file; it is None if the
-    text gives the file's path. ``path`` is the path of this file. ``rest`` may hold ``want`` (the files that must exist
-    after the chore: path -> text), ``gone`` (the paths that must not exist after it) and ``command`` (the expert's
-    command, in which ``{path}`` stands for the file's path).
+    Args:
+        kind: one of ``KINDS``.
+        text: the chore in words.
+        find: the word by which the policy finds the chore's file; None if the text gives the file's path.
+        path: the path of the chore's file.
+        rest: ``want`` (path -> text of the files that must exist after the chore), ``gone`` (paths that must not exist
+            after the chore) and ``command`` (the expert's command, in which ``{path}`` stands for the file's path).
     """
     return {"kind": kind, "text": text, "find": find, "path": path, "want": {}, "gone": [], **rest}
 
 
 def _place(path: str, files: Mapping[str, str], rng: random.Random) -> tuple[str | None, str]:
-    """Draws how the request refers to the file at ``path``. Returns a pair (word, description).
+    """Draws how the request refers to the file at ``path``.
 
-    The request names the file by the description. This is either the file's path (then the word is None), or ``the file
-    with WORD``, where WORD occurs only in this file, so that the policy can search for it.
+    Returns either (None, path), or (word, ``the file with <word>``) with a word that occurs only in this file.
     """
     word = _mark(path, files)
     if word is None or rng.random() < 0.4:

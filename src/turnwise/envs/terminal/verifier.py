@@ -1,13 +1,10 @@
-"""The functional verifiers of ``env=terminal``. They accept commands that are as good as the expert's command (PivotRL,
-arXiv:2603.21383, Eq. 6).
+"""The functional verifiers of ``env=terminal`` (PivotRL, arXiv:2603.21383, Eq. 6).
 
 - ``effect`` runs the policy's command on a copy of the folder and counts the files that do not have the required state.
-  It accepts the command if this number falls. It also accepts the command if this number stays the same and the output
-  shows for the first time where the file of the next chore is. The expert's command has no influence, so a mistake of a
-  clumsy expert does not change which commands are accepted. A repeated command makes no progress and is refused.
-- ``similarity`` accepts a valid call if the normalised text of its command is similar to that of the expert's command,
-  or if a judge says that the two commands are equivalent. This verifier is meant for environments whose commands are
-  too expensive to run. It is the paper's choice for terminals.
+  It accepts the command if this number falls. It also accepts the command if this number does not change and the output
+  identifies the file of the next chore for the first time. The expert's command has no influence.
+- ``similarity`` accepts a valid call if the normalised text of its command is similar to the text of the expert's
+  command, or if a judge says that the two commands are equivalent. It is the paper's choice for terminals.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from turnwise.envs.terminal.session import TerminalSession
 
 Verifier = Literal["effect", "similarity"]
 Judge = Callable[[str, str], bool]
-"""A function: (a command, the expert's command) -> whether the two are equivalent."""
+"""A function: (a command, the expert's command) -> whether the two commands are equivalent."""
 
 
 def effective(session: TerminalSession, action: str) -> bool:
@@ -45,8 +42,9 @@ def effective(session: TerminalSession, action: str) -> bool:
 
 
 def normalised(command: str) -> list[str]:
-    """Returns the words of a command in a normal form: without quotes, blanks and a leading ``./``. Short flags that
-    follow one another are split into single letters and sorted.
+    """Returns the words of a command without quotes, blanks and a leading ``./``.
+
+    Consecutive short flags are split into single letters and sorted.
     """
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
@@ -70,8 +68,8 @@ def normalised(command: str) -> list[str]:
 def similar(session: TerminalSession, action: str, expert: str, threshold: float, judge: Judge | None = None) -> bool:
     """Returns whether an action is a call whose similarity to the expert's call is at least ``threshold``.
 
-    The similarity is 1 - d / n. Here d is the edit distance between the two commands as lists of words, and n is the
-    length of the longer list. If the similarity is below the threshold and there is a ``judge``, the judge decides.
+    The similarity is 1 - d / n, where d is the edit distance between the two commands as lists of words, and n is the
+    length of the longer list. If the similarity is below the threshold, ``judge`` decides if it is given.
     """
     try:
         ours, theirs = session.command(action), session.command(expert)
