@@ -192,7 +192,7 @@ def _patch_at_fault(logs: Path) -> bool:
 
 
 def patch_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Returns the change between two sets of files (path -> text) as a patch for ``git apply``; empty if they are equal.
+    """Returns the change between two sets of files (path -> text) as a patch for ``git apply``.
 
     A file that only ``after`` contains is created, and a file that only ``before`` contains is deleted.
     """

@@ -45,8 +45,10 @@ def make_task(level: Level, split: str, seed: int, index: int) -> Task:
 
 
 def held_out(program: Program) -> list[tuple[int, int]]:
-    """Returns the faults of a function that are reserved for the split ``unseen``: the last wrong form of each line that
-    has several wrong forms. Each fault is a pair (index of the line, index of its form).
+    """Returns the faults of a function that are reserved for the split ``unseen``.
+
+    These are the last wrong forms of all lines with several wrong forms, as pairs (index of the line, index of its
+    form).
     """
     forms = {i: len(line) - 1 for i, line in enumerate(program.body) if isinstance(line, tuple)}
     return [(i, last) for i, last in forms.items() if last > 1]

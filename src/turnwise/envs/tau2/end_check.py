@@ -16,14 +16,13 @@ DATABASE, SAID, ACTIONS, ASSERTIONS, UNFINISHED = "database", "not_said", "actio
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A task of tau2-bench, and the state that its solution's calls lead to. A ``Reference`` is never changed.
+    """A task of tau2-bench, and the state to which the calls of its solution lead.
 
     Attributes:
-        problem: the content of the task.
         goal: the state of the databases after the calls in ``problem.gold``.
         steps: a pair (call, whether it changes the state) for each call in ``problem.gold`` that succeeds or changes
-            the state. The benchmark ignores the other calls.
-        customer: the identifier of the customer; empty if it is not known.
+            the state. The benchmark ignores all other calls.
+        customer: the identifier of the customer; empty if the identifier is not known.
     """
 
     problem: Tau2Problem
@@ -33,7 +32,7 @@ class Reference:
 
     @classmethod
     def of(cls, problem: Tau2Problem) -> Reference:
-        """Makes the calls in ``problem.gold`` on a copy of the start state, and returns the ``Reference``.
+        """Makes the calls in ``problem.gold`` on a copy of the start state.
 
         Raises:
             EnvironmentFault: the databases cannot be used.
@@ -48,11 +47,10 @@ class Reference:
         return cls(problem, state, tuple(steps), customer_of(problem))
 
     def fault(self, world: World, calls: Sequence[ToolCall], said: Sequence[str]) -> str:
-        """Returns the name of the first check that an ended episode fails; empty if the benchmark counts it as a
-        success.
+        """Returns the name of the first check that an ended episode fails; empty if the episode is a success.
 
         Args:
-            world: the databases as the agent left them.
+            world: the databases at the end.
             calls: all calls that the agent made.
             said: all messages from the agent to the user.
 
@@ -72,7 +70,7 @@ class Reference:
     def leads(self, world: World, made: Sequence[ToolCall], due: Sequence[Gold]) -> bool:
         """Returns whether all checks of the task pass if the calls in ``due`` are made after the calls ``made``.
 
-        ``world`` is the state after the calls ``made``; it is not changed. The method assumes that the agent gives the
+        ``world`` is the state after the calls ``made`` and is not changed. The method assumes that the agent gives the
         user all required information.
         """
         world, calls = world.fork(), [gold.call for gold in due]
@@ -89,7 +87,7 @@ class Reference:
 def missing(wanted: Sequence[str], said: Sequence[str]) -> list[str]:
     """Returns the texts in ``wanted`` that no message in ``said`` contains.
 
-    The comparison ignores upper and lower case, and commas in the messages are removed, as in the benchmark.
+    As in the benchmark, the comparison ignores upper and lower case, and commas in the messages.
     """
     told = "\n".join(said).lower().replace(",", "")
     return [each for each in wanted if each.lower() not in told]

@@ -1,7 +1,4 @@
-"""Simulates the user of tau2-bench with a model behind any OpenAI-compatible chat endpoint.
-
-The model gets the instructions to the user that the benchmark itself uses.
-"""
+"""Simulates the user of tau2-bench with a model behind an OpenAI-compatible chat endpoint."""
 
 from __future__ import annotations
 
@@ -24,19 +21,18 @@ _OURS = ("model", "messages", "temperature", "max_tokens", "stream", "n")
 
 @dataclass(slots=True)
 class EndpointUser:
-    """A simulated user who is played by a model behind a chat endpoint. See ``turnwise.envs.tau2.user.User``.
+    """A simulated user who is played by a model. It implements ``turnwise.envs.tau2.user.User``.
 
-    The model's answers are cached under the content of the requests, so that repeating a conversation gives the same
-    answers. If no answer can be obtained, an ``EnvironmentFault`` is raised, and the episode does not count as lost.
+    The model gets the benchmark's own instructions. If the model gives no answer, an ``EnvironmentFault`` is raised,
+    and the episode does not count as lost.
 
     Args:
         client: the HTTP client, which holds the address of the endpoint and the settings of the requests.
-        model: the model's name at the endpoint. It is part of the cache key.
-        cache: the file of cached answers. None means no cache; repeated episodes then differ wherever the model answers
-            differently.
+        model: the model's name at the endpoint, which is part of the cache key.
+        cache: the file of cached answers, by which a repeated conversation gets the same answers. None means no cache.
         temperature: sampling temperature.
         max_tokens: maximum length of an answer in tokens.
-        extra: further keys that are added to each request.
+        extra: further keys of each request.
 
     Raises:
         ValueError: an argument is out of range.
@@ -64,7 +60,7 @@ class EndpointUser:
             raise ValueError(f"extra must not set {', '.join(taken)}: the simulated user sets these keys itself")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Asks the model for the user's first message and returns a conversation that consists of this message.
+        """Returns a conversation that consists of the model's first message.
 
         Raises:
             EnvironmentFault: the model gave no answer. :meth:`reply` raises this error too.
@@ -75,7 +71,7 @@ class EndpointUser:
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
         """Returns the conversation with the agent's message and the model's answer added.
 
-        ``transferred`` and ``satisfied`` are ignored: the model has to infer from the messages whether they hold.
+        ``transferred`` and ``satisfied`` are ignored.
         """
         return self._go_on(Talk(talk.scenario, (*talk.messages, ("agent", message))))
 
@@ -85,10 +81,9 @@ class EndpointUser:
         return Talk(talk.scenario, (*talk.messages, ("user", answer)), ended=over)
 
     def _request(self, talk: Talk) -> dict[str, Any]:
-        """Returns the request to the endpoint for the user's next message."""
         scenario = of_package("data_model.tasks", "UserScenario").model_validate(dict(talk.scenario))
         guidelines = of_package("utils", "USER_SIMULATOR_GUIDELINES")
-        # the model plays the user, so in its requests the user's messages have the role "assistant"
+        # the model plays the user, so the user's messages have the role "assistant"
         roles = {"user": "assistant", "agent": "user"}
         return {
             "model": self.model,
@@ -147,7 +142,7 @@ class EndpointUser:
         self._told = True
 
     def close(self) -> None:
-        """Ends the running requests to the model. The simulated user can be asked again afterwards."""
+        """Ends the running requests to the model. This object can be used again afterwards."""
         if self._background is not None:
             self._background.close(self.client.close())
             self._background = None

@@ -25,21 +25,20 @@ NAME = "tau2"
 
 
 class Tau2Env(ScriptedEnv[Tau2Session]):
-    """The environment of tau2-bench. See ``turnwise.envs.environment.Environment``.
+    """The environment of tau2-bench. It implements ``turnwise.envs.environment.Environment``.
 
-    It offers the benchmark's base set of tasks, without the tasks that count as solved if the agent does nothing.
+    The tasks are the benchmark's base set. Its tools and databases come from the package inspect-evals.
 
     Args:
         domains: the domains to use, out of ``airline``, ``retail`` and ``telecom``. In ``telecom`` the policy works
-            alone (solo mode): it gets a ticket instead of a user.
+            without a user (solo mode): it gets a ticket.
         free: whether to keep the tasks that count as solved if the agent does nothing.
         horizon: maximum number of turns of an episode.
         format: the format in which the policy writes tool calls.
-        rules: whether the system message contains the company's rules. Without them, episodes are shorter but differ
-            from the benchmark.
+        rules: whether the system message contains the company's rules, as in the benchmark.
         user: how the user is simulated: ``scripted`` by rules, or ``endpoint`` by a model.
-        patience: the scripted user ends the conversation after this many messages of the agent in a row that brought
-            out no new fact.
+        patience: number of consecutive messages of the agent without a new fact in the answer after which the scripted
+            user ends the conversation.
         endpoint: the model that simulates the user.
         mistakes: probabilities of the mistakes of the clumsy scripted expert.
         kept: number of tasks whose start states and goal states are kept in memory.
@@ -89,18 +88,14 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
     @property
     def left_out(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the tasks that ``tasks`` leaves out: domain -> names of the tasks.
-
-        The benchmark counts these tasks as solved if the agent does nothing.
-        """
+        """Returns the tasks that count as solved if the agent does nothing and are left out: domain -> names."""
         return {domain: () if self.free else FREE[domain] for domain in self.domains}
 
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
         """Returns ``count`` tasks of a split, in an order that depends on the seed.
 
-        ``train`` is the shipped training split. The tasks of the shipped test split are divided alternately between
-        ``seen`` and ``unseen``. An evaluation takes half of its tasks from ``seen`` and half from ``unseen``, so it
-        evaluates on the test split.
+        ``train`` is the shipped training split. The shipped test split is divided alternately between ``seen`` and
+        ``unseen``.
         """
         found = [(domain, name) for domain in self.domains for name in self._names(domain, split)]
         random.Random(f"{seed}/{NAME}").shuffle(found)
@@ -128,8 +123,7 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
         """Runs a scripted expert on the task and returns its episode as a trajectory.
 
-        The good expert makes the tool calls that the benchmark lists as the task's solution. The clumsy expert adds
-        harmless mistakes. The field ``success`` of the trajectory says whether the benchmark counts it as solved.
+        The trajectory's field ``success`` says whether the benchmark counts the episode as a success.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -146,9 +140,8 @@ class Tau2Env(ScriptedEnv[Tau2Session]):
 
 
 def by_domain(success: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns the success rate in each domain, and ``overall``, the unweighted mean of these rates.
-
-    The benchmark computes its success rates in this way.
+    """Returns the success rate in each domain, and ``overall``, the unweighted mean of these rates, as the benchmark
+    does.
 
     Args:
         success: name of a task -> the outcomes of its episodes, each 0 or 1 (``Evaluation.success``). The outcomes of

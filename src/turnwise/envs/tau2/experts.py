@@ -1,10 +1,8 @@
-"""The scripted experts of ``env=tau2``. The good expert makes the tool calls that the benchmark lists as the task's
-solution, and it follows the company's rules. The clumsy expert also makes harmless mistakes.
+"""The scripted experts of ``env=tau2``, which make the tool calls that the benchmark lists as the task's solution.
 
-The benchmark lists the calls that solve a task, but often not how their arguments are found. So the expert first asks
-the user for everything that the user knows. It looks up information that it needs and has not seen, asks for
-confirmation before the first change, makes the calls one by one, gives the required information, and ends the
-conversation.
+The benchmark often does not list how the arguments of these calls are found. So an expert first asks the user for all
+facts. It looks up information that it needs and has not seen, asks for confirmation before the first change, makes the
+calls one by one, gives the required information, and ends the conversation.
 """
 
 from __future__ import annotations
@@ -23,14 +21,11 @@ from turnwise.envs.tau2.session import ENDING, Tau2Session
 ASK = "I will help you with that. Could you tell me who you are, and everything else that I should know?"
 CLOSE = "All of this is done."
 HOLD = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
-_ROOM = 4  # the clumsy expert makes a mistake only while more than this many turns are left beyond those it needs
+_ROOM = 4  # number of spare turns that must be left after a mistake of the clumsy expert
 
 
 def good(session: Tau2Session) -> Iterator[Reply]:
-    """Yields the replies of the good expert: the benchmark's calls, and the messages and look-ups that they need.
-
-    The caller applies each reply to ``session`` before it takes the next one.
-    """
+    """Yields the replies of the good expert. The caller applies each reply to ``session`` before it takes the next."""
     solo = session.talk is None
     if not solo:
         yield [], ASK
@@ -52,14 +47,14 @@ def good(session: Tau2Session) -> Iterator[Reply]:
 
 
 def closing(session: Tau2Session) -> str:
-    """Returns the expert's last message, with all required information that it has not given to the user yet."""
+    """Returns the expert's last message, with all required information that the user has not got yet."""
     moved = any(call.name == TRANSFER for call in session.made)
     told = missing(session.reference.problem.said, session.said)
     return " ".join([HOLD if moved else CLOSE, *([f"To sum up: {'; '.join(told)}."] if told else [])])
 
 
 def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iterator[Reply]:
-    """Yields the replies of the clumsy expert: those of :func:`good`, with occasional mistakes before a tool call."""
+    """Yields the replies of :func:`good`, with occasional harmless mistakes before a tool call."""
     planned = 2 * len(session.reference.steps)  # twice, because a look-up may precede each call
     # these tools do not include ``done``, because ending the episode would not be harmless
     tools = toolbox(session.reference.problem.domain).tools
@@ -73,17 +68,17 @@ def clumsy(session: Tau2Session, rng: random.Random, mistakes: Mistakes) -> Iter
 
 
 def _new(session: Tau2Session, gold: Gold) -> bool:
-    """Returns whether the expert has to make ``gold``, a listed call that changes nothing in the databases.
+    """Returns whether the expert has to make a listed call that changes nothing in the databases.
 
-    The expert has to make the call in three cases: if the answer would be new to the expert, if the benchmark requires
-    the call, or if the call transfers the user to a human.
+    This is so if the answer would be new to the expert, if the benchmark requires the call, or if the call transfers
+    the user to a human.
     """
     required = session.reference.problem.required and not any(gold.matches(call) for call in session.made)
     return required or gold.call.name == TRANSFER or not seen(session, session.world.fork().call(gold.call))
 
 
 def _prepared(session: Tau2Session, steps: Sequence[tuple[Gold, bool]]) -> Iterator[Reply]:
-    """Yields the look-ups that the expert should make before the calls in ``steps``, one reply for each look-up."""
+    """Yields the look-ups that the expert makes before the calls in ``steps``, one reply for each look-up."""
     for gold, writes in steps:
         while found := lookup(session, gold.call, writes):
             yield [found], ""

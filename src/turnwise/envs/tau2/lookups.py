@@ -1,7 +1,4 @@
-"""Finds the reads that a careful agent makes before a tool call. A read is a tool call that changes nothing.
-
-Such a read shows an identifier that the agent needs and does not know yet, or the state that the call will change.
-"""
+"""Finds the reads that a careful agent makes before a tool call. A read is a tool call that changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 
 _IDENTIFIERS = ("_id", "_ids", "flight_number")  # parameters with these endings take their values from a database
 _PHONE = re.compile(r"\d{3}-\d{3}-\d{4}")
-_PHONE_CHECKS = (  # calls that check the customer's phone, with the most informative ones first
+_PHONE_CHECKS = (  # calls that check the customer's phone, the most informative calls first
     "check_network_status", "check_sim_status", "check_network_mode_preference", "check_data_restriction_status",
     "check_apn_settings", "check_wifi_calling_status", "check_vpn_status", "check_payment_request", "check_status_bar",
     "can_send_mms", "run_speed_test",
@@ -27,10 +24,7 @@ _PHONE_CHECKS = (  # calls that check the customer's phone, with the most inform
 
 
 def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
-    """Returns the identifiers that the agent needs for ``calls`` but has not read yet in any message or answer.
-
-    The agent needs the identifiers in the arguments of the calls, and the identifier of the customer.
-    """
+    """Returns the identifiers in the arguments of ``calls``, and of the customer, that the agent has not read yet."""
     needed = {value for call in calls for value in identifiers(call.arguments)}
     if session.reference.customer:
         needed.add(session.reference.customer)
@@ -38,12 +32,11 @@ def unknown(session: Tau2Session, calls: Sequence[ToolCall]) -> set[str]:
 
 
 def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | None:
-    """Returns the next read that a careful agent makes before ``call``; None if it needs no further read.
+    """Returns the next read that a careful agent makes before ``call``; None if the agent needs no further read.
 
-    The function first looks for a read whose answer contains an identifier that the agent needs and does not know. If
-    there is none and ``writes`` says that ``call`` changes the state, the function looks for the first read that would
-    get different answers before and after ``call``. It returns this read, or None if the agent has already seen the
-    answer that the read gets before ``call``.
+    This is a read whose answer contains an identifier that the agent needs and does not know. If there is none and
+    ``writes`` says that ``call`` changes the state, this is the first read whose answer ``call`` would change, unless
+    the agent has already seen the present answer of this read.
     """
     before = session.world.fork()  # one copy is enough for all reads, because reads do not change it
     reads = [read for read in _reads(session, call) if read != call]
@@ -64,7 +57,7 @@ def lookup(session: Tau2Session, call: ToolCall, writes: bool) -> ToolCall | Non
 
 
 def seen(session: Tau2Session, answer: str) -> bool:
-    """Returns whether a text that the agent has read so far contains ``answer``, the answer of a tool."""
+    """Returns whether a text that the agent has read contains ``answer``, the answer of a tool."""
     return any(answer in text for text in session.shown)
 
 
@@ -81,7 +74,7 @@ def identifiers(arguments: Mapping[str, Any]) -> set[str]:
 
 
 def customer_of(problem: Tau2Problem) -> str:
-    """Returns the identifier of the customer whom a task is about; empty if it cannot be found."""
+    """Returns the identifier of a task's customer; empty if the identifier cannot be found."""
     if problem.solo:
         answers = (problem.start.fork().call(read) for read in _by_phone(problem))
         return next((json.loads(answer)["customer_id"] for answer in answers if not answer.startswith(FAILED)), "")
@@ -96,10 +89,7 @@ def customer_of(problem: Tau2Problem) -> str:
 
 
 def _reads(session: Tau2Session, call: ToolCall) -> Iterator[ToolCall]:
-    """Yields reads that may give information about a call and the customer.
-
-    The arguments of these reads contain only identifiers that the agent already knows.
-    """
+    """Yields reads about a call and the customer, with only identifiers that the agent already knows as arguments."""
     found = {"airline": _airline, "retail": _retail, "telecom": _telecom}[session.reference.problem.domain]
     for name, arguments in found(session, call.arguments):
         read = ToolCall(name, arguments)

@@ -1,9 +1,7 @@
-"""Reads tau2-bench from the installed package inspect-evals: the tasks, splits, company rules and tools, and the
-functions that open the tools' databases.
+"""Reads tau2-bench (arXiv:2506.07982; MIT) from the installed package inspect-evals.
 
-The package adapts tau2-bench (arXiv:2506.07982; MIT) to inspect-ai. The package's tools are coroutines. They find their
-databases in the store (a dictionary of inspect-ai) of the running context. In Turnwise, each episode has its own store
-(``world``).
+The package's tools are coroutines, which find their databases in the store (a dictionary of inspect-ai) of the running
+context.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from turnwise.errors import InputError
 
 INSTALL = "install the required versions with `make tau2` (pip install --no-deps -r requirements-tau2.txt)"
 DOMAINS = ("airline", "retail", "telecom")
-SOLO = ("telecom",)  # domains with a ticket instead of a user; the agent itself operates the customer's phone
+SOLO = ("telecom",)  # domains with a ticket and without a user; the agent itself operates the customer's phone
 FREE: Mapping[str, tuple[str, ...]] = {  # tasks that the benchmark counts as solved if the agent does and says nothing
     "airline": tuple(map(str, (0, 1, 4, 5, 6, 10, 13, 26, 28, 31, 34, 36, 41, 43, 45, 46, 47, 48, 49))),
     "retail": tuple(map(str, (10, 12, 25, 50, 57, 65, 105))),
@@ -53,12 +51,10 @@ class MissingTau2Error(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The tools of a domain: ``tools`` holds their definitions for the chat template, and ``functions`` maps the name
-    of each tool to the benchmark's function.
-    """
+    """The tools of a domain."""
 
     tools: Tools
-    functions: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]]
+    functions: Mapping[str, Callable[..., Coroutine[Any, Any, Any]]]  # name of a tool -> the benchmark's function
 
 
 def root() -> Path:
@@ -94,9 +90,7 @@ def of_package(module: str, name: str) -> Any:
 
 @lru_cache(maxsize=len(DOMAINS))
 def toolbox(domain: str) -> Toolbox:
-    """Returns the tools of a domain.
-
-    For telecom, the tools include those of the customer's phone, as in the benchmark's solo mode.
+    """Returns the tools of a domain. For telecom, these include the tools of the customer's phone.
 
     Raises:
         MissingTau2Error: the tools cannot be imported.
@@ -120,10 +114,9 @@ def toolbox(domain: str) -> Toolbox:
 
 
 def opener(domain: str) -> Callable[[], Any]:
-    """Returns the benchmark's function that opens the databases of a domain.
+    """Returns the benchmark's function that puts the databases of a domain into the store of the running context.
 
-    That function puts the databases into the store of the running context, and it returns the object that runs the
-    domain's tools.
+    The function returns the object that runs the domain's tools.
     """
     found: Callable[[], Any] = of_package(*_OPENERS[domain])
     return found
@@ -140,10 +133,7 @@ def policy(domain: str) -> str:
 
 @lru_cache(maxsize=len(DOMAINS))
 def splits(domain: str) -> Mapping[str, tuple[str, ...]]:
-    """Returns the ids of a domain's tasks in each shipped split: ``train`` or ``test`` -> ids.
-
-    The two splits together are the benchmark's base set.
-    """
+    """Returns the task ids of a domain's base set: ``train`` or ``test`` -> ids."""
     shipped = json.loads(_text(domain, "split_tasks.json"))
     return {name: tuple(map(str, shipped[name])) for name in ("train", "test")}
 

@@ -25,19 +25,15 @@ DONE: Mapping[str, Any] = {  # a tool of solo mode, in which only the agent can 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """One of the tool calls that the benchmark lists as a task's solution.
-
-    ``compared`` names the arguments in which a call of the agent must agree with the listed call; None means all
-    arguments.
-    """
+    """One of the tool calls that the benchmark lists as a task's solution."""
 
     call: ToolCall
-    compared: tuple[str, ...] | None = None
+    compared: tuple[str, ...] | None = None  # names of the arguments that the benchmark compares; None means all
 
     def matches(self, call: ToolCall) -> bool:
         """Returns whether the benchmark counts ``call``, a call of the agent, as the listed call.
 
-        The elements of a list may be in any order. For a transfer to a human, it is enough that the tool is the same.
+        The elements of a list may be in any order. For a transfer to a human, only the names of the tools are compared.
         """
         if call.name != self.call.name:
             return False
@@ -55,14 +51,14 @@ class Tau2Problem:
 
     Attributes:
         domain: one of ``DOMAINS``.
-        start: the databases at the start; they are never changed.
+        start: the databases at the start, which are never changed.
         gold: the calls that the benchmark lists as the task's solution, in order.
         scenario: the benchmark's record of the instructions to the simulated user.
         ticket: the text that the agent gets in solo mode.
         said: information that the agent has to give the user.
         required: whether the agent has to make all calls in ``gold``.
-        assertions: conditions that must be true at the end. None means that the state must equal the state to which the
-            calls in ``gold`` lead.
+        assertions: conditions that must be true at the end. None means that the databases must be in the state to which
+            the calls in ``gold`` lead.
     """
 
     domain: str
@@ -81,7 +77,6 @@ class Tau2Problem:
 
     @property
     def tools(self) -> Tools:
-        """Returns the definitions of the tools that the agent can call."""
         return (*toolbox(self.domain).tools, DONE) if self.solo else toolbox(self.domain).tools
 
 

@@ -1,7 +1,4 @@
-"""A running episode of ``env=tau2``: the agent talks to a user or works on a ticket, with the tools of a company.
-
-The agent is the policy or a scripted expert.
-"""
+"""A running episode of ``env=tau2``: the policy or a scripted expert talks to a user or works on a ticket."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ class Tau2Session:
     """A running episode of ``env=tau2``. It implements ``turnwise.envs.environment.Session``.
 
     A reply of the agent either makes tool calls or is a message to the user. The episode ends when the user ends the
-    conversation or, in solo mode, when the agent calls ``done``. An episode that has not ended after ``horizon`` turns
-    is ended then and counts as lost, as in the benchmark. The only reward comes at the end and is 0 or 1.
+    conversation or, in solo mode, when the agent calls ``done``. After ``horizon`` turns, an episode ends and counts as
+    lost, as in the benchmark. The reward is 0 or 1 and comes at the end.
     """
 
     __slots__ = (
@@ -53,7 +50,7 @@ class Tau2Session:
         self.talk = talk  # None in solo mode
         self.made: tuple[ToolCall, ...] = ()
         self.said: tuple[str, ...] = ()  # the agent's messages to the user so far
-        # everything that the agent has read so far
+        # all texts that the agent has read so far
         self.shown: tuple[str, ...] = (talk.last if talk else reference.problem.ticket,)
         # the calls that the verifier's function ``still_due`` found for this turn; None until they are computed
         self.due: tuple[list[tuple[Gold, bool]], ...] | None = None
@@ -63,14 +60,13 @@ class Tau2Session:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if the system message lists the tools instead."""
+        """Returns the tools that the chat template shows; empty if the system message lists the tools."""
         return self.reference.problem.tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
         """Returns the system message, followed by the user's first message or the ticket.
 
-        The system message has the agent's role and, if ``rules`` is true, the company's rules. If the chat template
-        does not show the tools, the system message also lists the tools.
+        If the chat template does not show the tools, the system message lists the tools.
         """
         problem = self.reference.problem
         system = [SOLO_ROLE if problem.solo else ROLE]
@@ -85,7 +81,8 @@ class Tau2Session:
         """Parses a reply of the agent into its text and its tool calls.
 
         Raises:
-            ToolCallError: the reply cannot be parsed, is empty, or combines ``done`` with something else.
+            ToolCallError: the reply cannot be parsed or is empty. In solo mode also: the reply has no call, or ``done``
+                has arguments or comes with other calls.
         """
         reply = PARSERS[self.form](action, self.reference.problem.tools)
         if not (reply.calls or reply.content):
@@ -130,7 +127,6 @@ class Tau2Session:
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _say(self, text: str) -> str:
-        """Sends a message of the agent to the user and returns the user's answer."""
         assert self.talk is not None  # in solo mode ``read`` refuses replies without calls
         self.said += (text,)
         satisfied = not self.reference.fault(self.world, self.made, self.said)
@@ -145,13 +141,13 @@ class Tau2Session:
         self.done, self.won = True, not self.fault
 
     def fork(self) -> Tau2Session:
-        """Returns an independent copy of the session with its own databases. The rest is immutable and is shared."""
+        """Returns an independent copy of the session with its own databases."""
         twin = copy.copy(self)
         twin.world = self.world.fork()
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns an empty list, because the arguments of tool calls are free values and cannot be listed."""
+        """Returns an empty list, because the arguments of tool calls are free values."""
         return []
 
 

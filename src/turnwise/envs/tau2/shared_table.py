@@ -19,7 +19,7 @@ class Table:
         self._texts: dict[str, str] = {}
 
     def text(self, key: str) -> str | None:
-        """Returns the record with this key as text, or None if there is none. Records are compared as texts."""
+        """Returns the record with this key as text, or None if there is no such record."""
         if key in self.records and key not in self._texts:
             self._texts[key] = text_of(self.records[key])
         return self._texts.get(key)
@@ -29,8 +29,8 @@ class Records(MutableMapping[str, Any]):
     """One episode's view of a table.
 
     A record that is accessed by key is the episode's own copy and may be changed. ``values`` and ``items`` give records
-    for reading only, because the benchmark's searches only read them. A deep copy of the view copies no records. The
-    view and its copy first share all records, and each makes its own copy of a record when it next accesses it by key.
+    for reading only. A deep copy of the view copies no records: the view and its copy each copy a record when it is
+    next accessed by key.
     """
 
     __slots__ = ("_frozen", "_own", "_table")
@@ -80,7 +80,7 @@ class Records(MutableMapping[str, Any]):
         return Records(self._table, self._frozen)
 
     def look(self) -> Mapping[str, Any]:
-        """Returns all records for reading only. None of them is copied."""
+        """Returns all records for reading only, without copies."""
         return ChainMap(self._own, self._frozen, self._table.records)
 
     def changes(self) -> dict[str, str]:

@@ -14,12 +14,12 @@ ENDS = (STOP, TRANSFERRED, "###OUT-OF-SCOPE###")  # the benchmark's markers for 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """The conversation between the user and the agent so far. It is immutable; each message makes a new ``Talk``."""
+    """The conversation between the user and the agent so far."""
 
     scenario: Mapping[str, Any]
     messages: tuple[tuple[str, str], ...] = ()  # (user or agent, text)
     told: frozenset[int] = frozenset()  # numbers of the scenario's facts that the user has given
-    idle: int = 0  # number of the user's latest answers in a row that gave no new fact
+    idle: int = 0  # number of the user's latest consecutive answers without a new fact
     agreed: bool = False  # whether the user has agreed to the agent's changes
     ended: bool = False
 
@@ -30,10 +30,10 @@ class Talk:
 
 
 class User(Protocol):
-    """A simulated user, who answers the agent. The user does not see the agent's tool calls.
+    """A simulated user, who answers the agent and does not see the agent's tool calls.
 
-    ``scripted`` says whether the user's answers cost nothing and the user gives the same answer whenever the same
-    conversation is repeated. If so, a verifier may compute the answer to a message before the agent has sent it.
+    ``scripted`` says whether the user's answers cost nothing and depend only on the conversation. If so, a verifier may
+    compute the answer to a message that the agent has not sent.
     """
 
     scripted: ClassVar[bool]
@@ -53,25 +53,23 @@ class User(Protocol):
             talk: the conversation so far.
             message: the agent's message.
             transferred: whether the agent has transferred the user to a human.
-            satisfied: whether everything that the user wants was done and said.
+            satisfied: whether all checks of the task pass.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ScriptedUser:
-    """A simulated user that follows rules. This user needs no model, and gives the same answers whenever the same
-    conversation is repeated.
+    """A simulated user that follows rules. The answers depend only on the conversation.
 
     The user has a list of facts: the sentences of the task's instructions, changed to the first person. The user begins
-    with the reason for the call. If the agent asks something, the user gives the facts that share a word with the
-    question. If the agent asks who the user is, the user also gives the facts that identify him or her. If the agent
-    asks for everything, the user gives all facts that are left. To any other question, the user gives the next fact. If
-    the agent asks for confirmation, the user agrees. The user ends the conversation when everything that the user
-    wanted is done, after a transfer to a human, or after ``patience`` answers in a row without a new fact.
+    with the reason for the call. If the agent asks a question, the user gives the facts that share a word with the
+    question. If the agent asks who the user is, the user also gives the facts that identify the user. If the agent asks
+    for everything, the user gives all remaining facts. If no fact fits a question, the user gives the next fact. If the
+    agent asks for confirmation, the user agrees. The user ends the conversation when all checks of the task pass, after
+    a transfer to a human, or at the ``patience``-th consecutive message of the agent that brings out no new fact.
 
-    This user only compares words, and says more than people do. It is therefore meant for training and tests and does
-    not replace a person.
+    The user only compares words, and says more than people do, so it does not replace a person.
 
     Raises:
         ValueError: ``patience`` is below 1.
@@ -85,12 +83,10 @@ class ScriptedUser:
             raise ValueError(f"patience: must be at least 1, got {self.patience}")
 
     def begin(self, scenario: Mapping[str, Any]) -> Talk:
-        """Returns a conversation in which the user's first message is the reason for the call."""
         reason = first_person(str(_instructions(scenario).get("reason_for_call") or "").strip())
         return Talk(scenario, (("user", reason or "Hello, I need your help."),))
 
     def reply(self, talk: Talk, message: str, transferred: bool, satisfied: bool) -> Talk:
-        """Returns the conversation with the agent's message and this user's answer added. See :meth:`User.reply`."""
         if transferred or satisfied:
             return self._end(talk, message, TRANSFERRED if transferred else STOP)
         known, others = facts(talk.scenario)
@@ -125,10 +121,7 @@ def asks(message: str) -> bool:
 
 
 def facts(scenario: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Returns the user's facts as two lists: the facts that identify the user, and the other facts.
-
-    A fact is a sentence of the scenario's instructions, changed to the first person.
-    """
+    """Returns the user's facts as two lists: the facts that identify the user, and all other facts."""
     instructions = _instructions(scenario)
     known = [instructions.get(key) for key in ("known_info", "unknown_info")]
     return _sentences(*known), _sentences(instructions.get("task_instructions"))

@@ -1,23 +1,18 @@
 """The functional verifier of ``env=tau2`` (PivotRL, arXiv:2603.21383, Eq. 6).
 
-The benchmark lists the tool calls that solve a task. The verifier accepts a reply of the agent if the reply serves the
-task as well as these calls do. A read is a tool call that changes nothing. A listed call is due while it still has to
-be made.
+The benchmark lists the tool calls that solve a task. A listed call is due while it still has to be made. A read is a
+tool call that changes nothing.
 
-- A call is accepted if it is due or replaces a due call. A call replaces a due call if, after it, the other due calls
-  are enough to pass all checks of the task, and if they are not enough without it.
-- A read that is not listed is accepted if it shows something new that matters: the answer of a due read, an identifier
-  that a due call needs, or a part of the state that a due call changes.
+- A call is accepted if it is due or replaces a due call. A call replaces a due call if the remaining due calls pass all
+  checks of the task after this call, and do not pass all checks without it.
+- A read that is not listed is accepted if it shows, for the first time, the answer of a due read, an identifier that a
+  due call needs, or a part of the state that a due call changes.
 - A call that changes the state is accepted only after the user has agreed. This rule does not hold in solo mode or if a
   model simulates the user.
 - A message to the user is accepted in four cases: it makes the user give a new fact; it names a due change and makes
   the user agree; it gives required information while no read is due; or all checks pass after it.
-
-Under these rules, the agent gains nothing by repeating a reply.
-
-The expert's reply has no influence on the verdict, with one exception. If a model simulates the user, it is not known
-in advance whether a question will bring out something new. So a message is then accepted if the expert also writes a
-message in this turn.
+- If a model simulates the user, a message is also accepted if the expert writes a message in this turn. This is the
+  only influence of the expert's reply.
 """
 
 from __future__ import annotations
@@ -66,12 +61,11 @@ def accepts(session: Tau2Session, action: str, expert: str) -> bool:
 
 
 def still_due(session: Tau2Session) -> Iterator[Due]:
-    """Yields one list of the calls that still have to be made to solve the task. If the task can no longer be solved,
-    yields nothing.
+    """Yields at most one list: the listed calls that still have to be made to solve the task.
 
-    The list begins as the benchmark's list of calls. Calls that the agent has made are left out, and so are reads whose
-    answers it has seen. If the remaining calls do not pass the checks, one of them may have been replaced by another
-    call of the agent. One more call is then left out, if the rest pass the checks without it.
+    Calls that the agent has made are left out, and so are reads whose answers the agent has seen. If the remaining
+    calls do not pass the checks, the agent may have replaced one of them. Then one more call is left out. If no list
+    passes the checks, nothing is yielded.
     """
     due = list(session.reference.steps)
     for call in session.made:
@@ -96,7 +90,7 @@ def _leads(session: Tau2Session, world: World, made: Sequence[ToolCall], due: Du
 def _calls(session: Tau2Session, calls: Sequence[ToolCall], due: Due) -> bool:
     tools, world, rest = session.reference.problem.tools, session.world.fork(), due
     agreed = session.talk is None or session.talk.agreed or not session.user.scripted
-    # whether the agent makes the changes in the benchmark's order; if so, the remaining calls need not be tried out
+    # whether the agent makes the changes in the benchmark's order; if so, the remaining calls pass the checks
     in_order = True
     for place, call in enumerate(calls):
         if check_call({"name": call.name, "arguments": call.arguments}, tools):
@@ -132,7 +126,7 @@ def _stands_for_one(
 ) -> Due | None:
     """Returns ``due`` without the call that the agent's latest call replaces; None if it replaces no due call.
 
-    The latest call changed the databases from ``untouched`` to ``world``.
+    The latest call has changed the databases from ``untouched`` to ``world``.
     """
     for i, (_, writes) in enumerate(due):
         rest = due[:i] + due[i + 1 :]
@@ -142,21 +136,21 @@ def _stands_for_one(
 
 
 def _without(due: Due, call: ToolCall) -> Due | None:
-    """Returns ``due`` without the given call; None if ``due`` does not contain it."""
+    """Returns ``due`` without the given call; None if ``due`` does not contain the call."""
     place = next((i for i, (gold, _) in enumerate(due) if _same(gold, call)), None)
     return None if place is None else due[:place] + due[place + 1 :]
 
 
 def _changes(due: Due, call: ToolCall) -> bool:
-    """Returns whether the call in ``due`` that equals ``call`` changes the state, as stored in ``due``."""
+    """Returns whether the call in ``due`` that equals ``call`` changes the state."""
     return next(writes for gold, writes in due if _same(gold, call))
 
 
 def _same(gold: Gold, call: ToolCall) -> bool:
     """Returns whether a call of the agent is the listed call ``gold``.
 
-    If the benchmark names the arguments to compare, or if ``call`` transfers the user to a human, the benchmark's less
-    strict rule (:meth:`Gold.matches`) decides. Otherwise all arguments must be equal.
+    If the benchmark names the arguments to compare, or if ``call`` transfers the user to a human, :meth:`Gold.matches`
+    decides. Otherwise all arguments must be equal.
     """
     if gold.compared is not None or call.name == TRANSFER:
         return gold.matches(call)
@@ -164,10 +158,10 @@ def _same(gold: Gold, call: ToolCall) -> bool:
 
 
 def _tells(session: Tau2Session, world: World, call: ToolCall, answer: str, due: Due) -> bool:
-    """Returns whether the read ``call``, whose answer is ``answer``, shows the agent something new that matters.
+    """Returns whether the answer of the read ``call`` is new to the agent and is useful.
 
-    It matters if it is the answer of a due read, an identifier that a due call needs, or a state that a due call
-    changes. ``world`` is the state before the read.
+    An answer is useful if it is the answer of a due read, or if it contains an identifier that a due call needs or a
+    state that a due call changes. ``world`` is the state before the read.
     """
     if seen(session, answer):
         return False

@@ -1,4 +1,4 @@
-"""The databases of one episode of ``env=tau2``. The benchmark's own tools read and change them."""
+"""The databases of one episode of ``env=tau2``, which the benchmark's own tools read and change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
 
     Args:
         domain: one of ``DOMAINS``.
-        store: the store of inspect-ai that holds the databases. The caller must not use it afterwards.
+        store: the store of inspect-ai that holds the databases. The caller must not use the store afterwards.
     """
 
     __slots__ = ("domain", "store")
@@ -58,22 +58,16 @@ class World:
         return cls(domain, pristine(domain)).fork()
 
     def fork(self) -> World:
-        """Returns an independent copy of the databases.
-
-        The copy and this object share all tables and records. When one of these two objects next accesses a record by
-        key, it makes its own copy of this record.
-        """
+        """Returns an independent copy of the databases. Records are copied only when they are next accessed by key."""
         from inspect_ai.util import Store
 
         return World(self.domain, Store(dict(self.store.items())))  # Store makes a deep copy of its argument
 
     def call(self, call: ToolCall) -> str:
-        """Makes a tool call and returns the text of its answer.
-
-        An error that a tool raises becomes an answer too, as in the benchmark.
+        """Makes a tool call and returns the text of its answer. The error of a tool is an answer too.
 
         Raises:
-            EnvironmentFault: the databases themselves cannot be used.
+            EnvironmentFault: the databases cannot be used.
         """
         box = toolbox(self.domain)
         if problems := check_call({"name": call.name, "arguments": call.arguments}, box.tools):
@@ -98,7 +92,7 @@ class World:
     def opened(self) -> Any:
         """Returns the benchmark's object that runs the domain's tools on these databases.
 
-        If the domain has two databases, the benchmark first passes changes on from one database to the other.
+        If the domain has two databases (telecom), the benchmark first passes changes on between the two databases.
 
         Raises:
             EnvironmentFault: the databases cannot be used.
@@ -119,10 +113,7 @@ class World:
         return copy_context().run(run)
 
     def state(self) -> Mapping[str, Any]:
-        """Returns the content of the databases as values that can be compared.
-
-        If episodes share a table, only those of its records that this episode has changed are included.
-        """
+        """Returns the content of the databases as comparable values. Of a shared table, only the changed records."""
         found: dict[str, Any] = {}
         for name, value in self.store.items():
             if not isinstance(value, BaseModel):
@@ -133,7 +124,6 @@ class World:
         return found
 
     def same_state(self, other: World) -> bool:
-        """Returns whether the databases of this world and of ``other`` have the same content."""
         return self.state() == other.state()
 
     same_place = same_state  # there is no hidden state: equal states give equal answers from now on
@@ -147,7 +137,7 @@ class World:
         return {bill.bill_id for bill in self.store.get(_BILLS).bills} if self.domain in SOLO else set()
 
     def _name_bills(self, before: set[str]) -> None:
-        """Replaces the random id of each bill that a call has created. The new id is the same in every replay."""
+        """Replaces the random id of each bill that a call has created by an id that is equal in every replay."""
         database = self.store.get(_BILLS)
         for bill in database.bills:
             if bill.bill_id not in before and _RANDOM_BILL.fullmatch(bill.bill_id):
@@ -159,8 +149,7 @@ class World:
 
 @lru_cache(maxsize=len(DOMAINS))
 def pristine(domain: str) -> Store:
-    """Returns the store with a domain's databases in their shipped state. The store is never changed, and episodes
-    share its large tables.
+    """Returns the store with a domain's databases in the shipped state, whose large tables all episodes share.
 
     Raises:
         MissingTau2Error: the package cannot be used.
@@ -181,7 +170,7 @@ def pristine(domain: str) -> Store:
 
 
 def _result(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of a coroutine that never waits. The benchmark's tools are such coroutines."""
+    """Returns the result of a coroutine that never waits, such as the benchmark's tools."""
     try:
         work.send(None)
     except StopIteration as stop:
@@ -199,7 +188,7 @@ def _error(message: str) -> str:
 
 
 def prepare(world: World, actions: Sequence[Mapping[str, Any]]) -> None:
-    """Applies to ``world`` what happened before the episode, for example a wrong setting or an unpaid bill.
+    """Applies the actions that create a task's start state, for example a wrong setting or an unpaid bill.
 
     Raises:
         EnvironmentFault: an action fails.

@@ -38,7 +38,7 @@ class GoodExpert(Expert[TerminalSession]):
         return str(chore["command"]).format(path=chore["path"])
 
     def search(self, chore: Mapping[str, Any]) -> str:
-        """Returns a command that searches for the chore's file by the word with which the request describes the file."""
+        """Returns a command that searches for the chore's file by the word that describes the file."""
         return self.rng.choice(["grep -rl {}", "grep -r {}"]).format(chore["find"])
 
 

@@ -56,7 +56,7 @@ class TerminalSession(WorkspaceSession):
         return chore["find"] is not None and chore["path"] not in self.located
 
     def text_of(self, outcome: CallResult) -> str:
-        """Returns the observation of a command: its output, cut in the middle if it is long, and how a failure ended."""
+        """Returns the output of a command, cut in the middle if it is long. After a failure, adds the exit status."""
         end = STOPPED[outcome.stopped] if outcome.stopped else "" if outcome.ok else f"exit status {outcome.status}"
         return "\n".join(filter(None, [cut(outcome.output.rstrip(), self.shown), end])) or "ok"
 

@@ -28,12 +28,10 @@ SAMPLES: Mapping[str, str] = {
     "Minesweeper": "[0_0] [3_4] [2_1] [4_2]",
     "Sudoku": "[1_1_5] [2_3_7] [9_9_1] [5_4_2]",
 }
-"""Name of a game without an expert -> moves that the test at start-up plays (``ReplayedEnv.unforkable``). An underscore
-in a move stands for a space.
-"""
-UNLIMITED = 100  # maximum number of turns in a game that itself sets no limit
+"""Name of a game without an expert -> moves that the test at start-up plays. An underscore stands for a space."""
+UNLIMITED = 100  # maximum number of turns in a game without an own limit
 _SHARES = ("train", "train", "seen", "unseen")  # a hash assigns a quarter of all games to each entry
-_MISSES = 1000  # after this many boards in a row that gave no new board of the split, the search for boards ends
+_MISSES = 1000  # number of consecutive boards without a new board of the split after which the search ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Mistakes(Chances):
 
 
 class GoodExpert(Expert[GameSession]):
-    """An expert that makes the best moves, which the solver of the game computes."""
+    """An expert that makes the best moves of the game's solver."""
 
     def moves(self, session: GameSession) -> Moves:
         return solver_of(session.task).moves(session.texts())
@@ -71,14 +69,14 @@ class ClumsyExpert(Clumsy[GameSession], GoodExpert):
         return None if session.warned else self.best(session).strip("[]")
 
 
-# Both base classes declare ``begin``. The one of ReplayedEnv is used, because ReplayedEnv is listed first.
+# Both base classes declare ``begin``. Python uses ``ReplayedEnv.begin``, because ReplayedEnv is listed first.
 class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
-    """An environment in which the policy plays one game on many boards. It implements
-    ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy plays one game on many boards.
 
-    A task is a seed, which decides the board. If the first observation shows the board, a hash of this observation
-    decides the split, so no board is in two splits. If it does not show the board (for example, a number to guess), a
-    hash of the seed decides the split. Two seeds may then give the same board, also in different splits.
+    It implements ``turnwise.envs.environment.Environment``. A task is a seed, which decides the board. If the first
+    observation shows the board, a hash of this observation decides the split, so no board is in two splits. Otherwise
+    (for example, if the board is a number to guess) a hash of the seed decides the split, and two splits may share a
+    board.
 
     Args:
         id: id of a game in the package's registry, such as ``FrozenLake-v0``.
@@ -155,8 +153,7 @@ class TextArenaEnv(ReplayedEnv, ScriptedEnv[GameSession]):  # type: ignore[misc]
     def accepts(self, session: GameSession, action: str, expert: str) -> bool:
         """Returns whether the action is one of the solver's good moves or wins the game at once.
 
-        If the game has no solver, the action must equal the expert's action. With a solver, invalid moves are never
-        accepted: a first invalid move costs a turn, and a second one in a row ends the game.
+        If the game has no solver, the action must equal the expert's action.
         """
         if _base(session.task) not in SOLVERS:
             return self.same(action, expert)
@@ -190,7 +187,6 @@ def check_game(name: str) -> str:
 
 
 def solver_of(task: Task) -> Solver:
-    """Returns the solver for a task's game."""
     return SOLVERS[_base(task)]
 
 
@@ -199,8 +195,5 @@ def _base(task: Task) -> str:
 
 
 def _split_of(key: str) -> str:
-    """Returns the split of the board (or seed) ``key``.
-
-    A hash puts half of all boards into train, a quarter into seen and a quarter into unseen.
-    """
+    """Returns the split of a board or seed. Half of all boards are in train, a quarter in seen, a quarter in unseen."""
     return _SHARES[hashlib.sha256(key.encode()).digest()[0] % len(_SHARES)]

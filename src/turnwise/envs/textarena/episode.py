@@ -1,8 +1,7 @@
-"""Plays one game of the installed package textarena as an episode. The same seed always gives the same game.
+"""Plays one game of the installed package textarena as an episode. Equal seeds give equal games.
 
-The package draws from Python's global random generator at the start of a game and during it. In Turnwise, each game has
-its own state of this generator. The state is active only while a function of this game runs, so games affect neither
-each other nor the rest of the program.
+The package draws from Python's global random generator. In Turnwise, each game has its own state of this generator,
+which is active only while a function of the game runs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class MissingTextArenaError(InputError):
 
 
 def package() -> Any:
-    """Imports the package textarena and returns it. The import makes no network connection.
+    """Imports and returns the package textarena.
 
     Raises:
         MissingTextArenaError: the package cannot be imported.
@@ -66,7 +65,7 @@ class GameEpisode:
 
     @property
     def turns(self) -> int | None:
-        """Returns the maximum number of turns that the game itself sets, or None if it sets none."""
+        """Returns the game's own maximum number of turns; None if the game has no limit."""
         limit = self._game.state.max_turns
         return None if limit is None else int(limit)
 
@@ -77,8 +76,7 @@ class GameEpisode:
         """Passes the policy's reply to the game and returns the game's answer.
 
         The game ends at a second invalid move in a row, and at a reply that the game cannot read. In both cases the
-        reward is at most 0. Without this limit on the reward, some games would reward partial results, and the
-        policy could gain by giving up.
+        reward is at most 0. Otherwise the policy could gain by giving up, because some games reward partial results.
         """
         state = self._game.state
         try:
@@ -97,7 +95,7 @@ class GameEpisode:
         return Step("\n".join(filter(None, (shown, reason))), reward, True, reward >= 1, info)
 
     def _shown(self) -> str:
-        """Returns the text that the game has written since the last call of this method, without the player's moves."""
+        """Returns the text that the game has written since the last call, without the player's moves."""
         _, heard = self._game.get_observation()
         return "\n".join(text.strip("\n") for _, text, kind in heard if kind != self._action)
 

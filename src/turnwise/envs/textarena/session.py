@@ -6,19 +6,14 @@ from turnwise.envs.replay import ReplayedSession
 
 
 class GameSession(ReplayedSession):
-    """A running game of ``env=textarena``.
-
-    The experts and the verifier of ``env=textarena`` use only the texts of the episode, which :meth:`texts` returns.
-    """
+    """A running game of ``env=textarena``."""
 
     def texts(self) -> list[tuple[str, str]]:
-        """Returns a list of pairs (action, observation). The first pair is an empty action with the first observation.
-        Then follows one pair for each turn so far.
-        """
+        """Returns a pair (action, observation) for each turn, after an empty action with the first observation."""
         opened = [("", str(message["content"])) for message in self.opening()]
         return [*opened, *((taken.action, taken.step.observation) for taken in self.taken)]
 
     @property
     def warned(self) -> bool:
-        """Returns whether the player's last action was invalid. A second invalid action in a row would end the game."""
+        """Returns whether the player's last action was invalid, so that another invalid action would end the game."""
         return bool(self.taken) and bool(self.taken[-1].step.info.get("invalid"))

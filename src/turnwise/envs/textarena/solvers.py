@@ -1,8 +1,4 @@
-"""Solves four games of textarena.
-
-A solver reads the texts of an episode and computes the best moves, and other legal moves, which bring the player no
-closer to winning.
-"""
+"""Solves four games of textarena: a solver computes moves from the texts of an episode."""
 
 from __future__ import annotations
 
@@ -20,28 +16,22 @@ P = TypeVar("P", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The moves that the player can make now.
+    """The moves that the player can make now."""
 
-    ``good`` holds the best moves, of which the good expert makes one. ``idle`` holds other legal moves, which bring the
-    player no closer to winning.
-    """
-
-    good: Sequence[str]
-    idle: Sequence[str]
+    good: Sequence[str]  # the best moves
+    idle: Sequence[str]  # other legal moves, which bring the player no closer to winning
     needed: int  # number of turns until the game is won, in the worst case; in Mastermind an estimate, at most 8
 
 
 class Solver(Protocol):
-    """The interface of a solver, which computes the moves of one game of textarena."""
+    """Computes the moves of one game of textarena."""
 
     def moves(self, texts: Texts) -> Moves:
-        """Returns the moves that the player can make in the last state of an unfinished episode: the best moves, and
-        other legal moves. ``texts`` holds the actions and observations of the episode so far.
-        """
+        """Returns the moves that the player can make after ``texts``, the texts of an unfinished episode."""
         ...
 
     def read(self, action: str) -> str | None:
-        """Returns the move in an action, in the form in which the solver writes moves; None if there is no move."""
+        """Returns the move in an action, in the solver's notation; None if there is no move."""
         ...
 
 
@@ -75,8 +65,7 @@ def _board(text: str) -> dict[tuple[int, int], str]:
 class GuessTheNumber:
     """Solves the game GuessTheNumber: finds the number by bisection.
 
-    A guess is a good move if, in the worst case, no more guesses are needed after it than after a guess of the middle
-    number.
+    A guess is a good move if the number of further guesses in the worst case is as small as for the middle number.
     """
 
     def read(self, action: str) -> str | None:
@@ -176,8 +165,7 @@ def distances(goal: P, near: Callable[[P], Iterable[P]], allowed: set[P] | None 
 
     Args:
         goal: the goal.
-        near: a function that returns the places one step away from a place. It must be possible to take every step in
-            the opposite direction, too.
+        near: a function that returns the places one step away from a place. Each step must be reversible.
         allowed: the places that may be entered; None means all.
     """
     found, queue = {goal: 0}, deque([goal])

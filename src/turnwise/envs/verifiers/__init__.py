@@ -1,4 +1,4 @@
-"""``env=verifiers``: environments that were written for the verifiers library. Each is an installed Python package."""
+"""``env=verifiers``: installed environments that were written for the verifiers library."""
 
 from turnwise.envs.verifiers.environment import VerifiersEnv
 

@@ -1,6 +1,4 @@
-"""``env=verifiers``: an installed environment of the verifiers library. The library runs the episodes, and the
-environment's own reward function (rubric) scores them.
-"""
+"""``env=verifiers``: an installed environment of the verifiers library, which runs and scores the episodes."""
 
 from __future__ import annotations
 
@@ -30,9 +28,9 @@ class VerifiersEnv(ReplayedEnv):
         horizon: maximum number of turns of an episode, which replaces the environment's ``max_turns``. None means that
             the environment's own value is kept.
         format: the format in which the policy writes tool calls.
-        threshold: an episode is won if its reward is at least this; None means the environment's ``pass_threshold``.
-        expert: a column of the data set that holds the right reply, or the replies of all turns. None means that there
-            is no expert.
+        threshold: minimum reward of a won episode; None means the environment's ``pass_threshold``.
+        expert: a column of the data set that holds the right reply, or a list with the right reply of each turn. None
+            means that there is no expert.
         timeout: time limit in seconds of each answer of the environment.
 
     Raises:
@@ -74,9 +72,7 @@ class VerifiersEnv(ReplayedEnv):
         self._rows = cache(self._listed)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns the first ``count`` rows of a split of the environment's data set as tasks.
-
-        ``package.rows`` explains which rows belong to a split.
+        """Returns the first ``count`` rows of a split (:func:`~turnwise.envs.verifiers.package.rows`) as tasks.
 
         Raises:
             ValueError: there is no split of this name, or the count is negative.
@@ -108,8 +104,9 @@ class VerifiersEnv(ReplayedEnv):
         return VerifiersEpisode(self._environment, task.data, self.format, self.threshold, self.timeout, where)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Plays an episode with the replies in the ``expert`` column of the task's row, and returns it as a trajectory.
-        The clumsy expert gives the same replies.
+        """Plays the replies in the column ``expert`` of the task's row, and returns the episode as a trajectory.
+
+        Both qualities give these replies.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.

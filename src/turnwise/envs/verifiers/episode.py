@@ -1,8 +1,4 @@
-"""Runs one rollout of the verifiers library as an episode.
-
-The library's rollout asks a client for the replies of a model. The client in this module waits for the policy's reply
-and returns it.
-"""
+"""Runs one rollout of the verifiers library as an episode, with a client that waits for the policy's replies."""
 
 from __future__ import annotations
 
@@ -29,9 +25,9 @@ HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]."
 
 
 class _Asked:
-    """Holds the queues through which the library's rollout and the episode exchange prompts and replies.
+    """The queues through which the library's rollout and the episode exchange prompts and replies.
 
-    The queues must be created in the event loop, because they belong to the loop.
+    The queues must be created in the event loop.
     """
 
     def __init__(self) -> None:
@@ -42,7 +38,7 @@ class _Asked:
 
 @cache
 def _client() -> type:
-    """Returns a subclass of the library's client. An instance gets each reply from the queues of an :class:`_Asked`."""
+    """Returns a subclass of the library's client, which gets each reply from the queues of an :class:`_Asked`."""
     from verifiers import Client
 
     class Policy(Client):  # type: ignore[misc]
@@ -95,13 +91,13 @@ class VerifiersEpisode:
         environment: an environment of the library.
         row: a row of the environment's data set.
         form: the format in which the policy writes tool calls.
-        threshold: an episode is won if its reward is at least this.
+        threshold: the episode is won if its reward is at least ``threshold``.
         seconds: time limit of each answer of the environment.
         where: the task's name, for error messages.
 
     Raises:
         EnvironmentFault: the environment failed.
-        InputError: the environment's messages contain something other than text.
+        InputError: the environment's messages contain parts that are not text.
     """
 
     def __init__(
@@ -125,14 +121,13 @@ class VerifiersEpisode:
 
     @property
     def tools(self) -> Tools:
-        """Returns the tools that the chat template shows; empty if the first message lists the functions instead."""
+        """Returns the tools that the chat template shows; empty if the system message lists the tools."""
         return self._tools if templated(self.form) else ()
 
     def opening(self) -> list[Message]:
         """Returns the messages of the rollout's first prompt.
 
-        If the chat template does not show the tools, the system message ends with a list of their functions. A prompt
-        without a system message gets one.
+        If the chat template does not show the tools, a list of the tools is added to the system message.
         """
         messages = self._plain(self._prompt)
         if self._tools and not templated(self.form):
@@ -148,7 +143,7 @@ class VerifiersEpisode:
 
         Raises:
             EnvironmentFault: the environment failed.
-            InputError: the environment changes earlier messages, or its answer contains something other than text.
+            InputError: the environment changes earlier messages, or its answer contains parts that are not text.
         """
         before = len(self._prompt)
         event_loop.soon(lambda: self._asked.replies.put_nowait(self._response(text)))
@@ -165,10 +160,7 @@ class VerifiersEpisode:
         return self._shown(self._plain(prompt[before + 1 :]))
 
     def close(self) -> None:
-        """Ends the library's rollout, and the library then frees the rollout's resources.
-
-        In a forked process this method does nothing, because the rollout belongs to the parent process.
-        """
+        """Ends the library's rollout. In a forked process this method does nothing."""
         if (rollout := self._asked.rollout) is not None and os.getpid() == self._owner:
             event_loop.soon(rollout.cancel)
 
@@ -179,8 +171,7 @@ class VerifiersEpisode:
         """Returns the last step of the episode, with the reward that the rubric gives.
 
         Raises:
-            EnvironmentFault: the rollout ended with an error. An error of a tool is no fault, because the policy's call
-                may have caused it.
+            EnvironmentFault: the rollout ended with an error that is not the error of a tool.
         """
         from verifiers.errors import ToolError
 
@@ -205,11 +196,7 @@ class VerifiersEpisode:
         return Step(last.observation, reward, True, won, info, last.messages)
 
     def _response(self, text: str) -> Any:
-        """Returns the policy's reply as a response in the library's format.
-
-        If the environment has tools and the calls in the reply can be parsed, the response contains these calls.
-        Otherwise it contains the reply as text.
-        """
+        """Returns the policy's reply in the library's format: with its calls if they can be parsed, else as text."""
         from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
         content, thinking, calls = text, None, None
@@ -235,8 +222,10 @@ class VerifiersEpisode:
         return Response(id=uuid.uuid4().hex, created=int(time.time()), model="policy", usage=usage, message=message)
 
     def _shown(self, messages: list[Message]) -> Step:
-        """Returns a step with the environment's answer. The answer keeps its separate messages if some of them are tool
-        messages and the chat template shows tool messages. Otherwise it becomes one user message.
+        """Returns a step with the environment's answer.
+
+        The answer keeps its separate messages if it has tool messages and the chat template shows them. Otherwise it
+        becomes one user message.
         """
         text = "\n".join(str(message["content"]) for message in messages)
         kept = any(message["role"] != "user" for message in messages) and templated(self.form)
@@ -257,7 +246,7 @@ class VerifiersEpisode:
 
 
 def _final(state: Any) -> Sequence[Any]:
-    """Returns the messages with which the environment has ended the episode; empty if there are none."""
+    """Returns the environment's last messages; empty if there are none."""
     from verifiers.utils.message_utils import maybe_normalize_messages
 
     said = state.get("final_env_response")

@@ -17,12 +17,11 @@ INSTALL = (
     "`make verifiers` installs it (pip install -r requirements-mcp.txt -c requirements.lock datasets, then "
     "pip install --no-deps -r requirements-verifiers.txt)"
 )
-_FOLD = 10  # if there is no evaluation set, the first of every ten rows is in the split seen and the sixth in unseen
+_FOLD = 10  # without an evaluation set, the first of every ten rows is in the split seen, and the sixth in unseen
 
 
 def load(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Returns the environment that ``verifiers.load_environment(name, **arguments)`` loads. This call runs code of the
-    environment's module.
+    """Returns the environment that ``verifiers.load_environment(name, **arguments)`` loads.
 
     Raises:
         InputError: the library or the module is missing or fails, or the environment cannot be used here.
@@ -63,9 +62,9 @@ def load(name: str, arguments: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Restores this process's signal handlers at the end of a ``with`` block.
+    """Restores the handlers of SIGINT and SIGTERM at the end of a ``with`` block.
 
-    When an environment of the library is loaded, it sets its own handlers, which would end the process at once.
+    The library's environments set handlers that would end the process at once.
     """
     main = threading.current_thread() is threading.main_thread()
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
@@ -80,9 +79,9 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the id and the content of each row of a split, in the order of the data set.
 
     If the environment has an evaluation set, ``train`` is the whole training set, and the rows of the evaluation set
-    are alternately in ``seen`` and ``unseen``. If it has none, one in ten rows of the training set is in ``seen``, one
-    in ten is in ``unseen``, and the others are in ``train``. A row of ``seen`` or ``unseen`` is left out if a row of
-    ``train`` has the same prompt, question and answer.
+    are alternately in ``seen`` and ``unseen``. Otherwise 10% of the training set are in ``seen``, 10% in ``unseen``,
+    and 80% in ``train``. A row of ``seen`` or ``unseen`` is left out if a row of ``train`` has the same prompt,
+    question and answer.
 
     Raises:
         InputError: a row contains values that JSON cannot represent, or no row of ``seen`` or ``unseen`` is left.
@@ -119,5 +118,5 @@ def rows(environment: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    """Returns the row's prompt, question and answer as one text. Equal texts mean that two rows are the same task."""
+    """Returns the row's prompt, question and answer as one text."""
     return json.dumps([row.get("prompt"), row.get("question"), row.get("answer")], sort_keys=True, default=str)
