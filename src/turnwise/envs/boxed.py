@@ -1,8 +1,4 @@
-"""Runs the commands of an environment in a sandbox and caches their results.
-
-The sandbox starts at the first command. If the same command is requested again for a folder with the same content, the
-cached result is returned and the command does not run.
-"""
+"""Runs the commands of an environment in a sandbox and caches the results."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ STOPPED: Mapping[Stop, str] = {
 
 @dataclass
 class Box:
-    """Runs commands in a sandbox and caches their results. Several threads may use one box at once.
+    """Runs commands in a sandbox and caches the results. Several threads may use one box at once.
 
     Args:
         backend: the program that isolates commands. ``auto`` means ``bubblewrap``.
@@ -58,14 +54,14 @@ class Box:
     def run(self, command: str, tree: Tree) -> tuple[CallResult, Tree]:
         """Runs a bash command in a folder. Returns its result and the content of the folder after the command.
 
-        If the same command was run before on a folder with the same content, the cached result is returned. A result is
-        not cached if its command exceeded a limit. If another thread is running the same command on the same content
-        now, this call waits for the result of that thread.
+        If the command was run before in a folder with equal content, the cached result is returned. If another thread
+        is running the command in a folder with equal content now, this call waits for the result of that thread. A
+        result is not cached if the command exceeded a limit.
 
         Raises:
-            NoSandboxError: this machine has no program that can run a sandbox.
-            EnvironmentFault: the sandbox failed. A command that exceeds a limit raises no error; the field ``stopped``
-                of its result names the limit.
+            NoSandboxError: no sandbox works on this machine.
+            EnvironmentFault: the sandbox failed. If a command exceeds a limit, no error is raised; the field
+                ``stopped`` of the result names the limit.
         """
         key = digest(tree, command)
         with self._lock:
@@ -92,10 +88,10 @@ class Box:
                     self._results.keep(key, mine.result(), _size(*mine.result()))
 
     def open(self) -> Sandbox:
-        """Returns the sandbox of this box. The first call starts and tests it.
+        """Returns the sandbox of this box. The first call starts and tests the sandbox.
 
         Raises:
-            NoSandboxError: this machine has no program that can run a sandbox; the message says what to install.
+            NoSandboxError: no sandbox works on this machine; the message says why, and what to install.
         """
         with self._lock:
             if self._sandbox is None:
@@ -110,16 +106,13 @@ class Box:
             raise EnvironmentFault(f"sandbox: {error}") from error
 
     def close(self) -> None:
-        """Ends the sandbox and the processes that it keeps running."""
+        """Ends the sandbox and its processes."""
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns this box's attributes for pickling, without the running sandbox and the cached results.
-
-        A copy of the box in another process starts its own sandbox.
-        """
+        """Returns the attributes without the running sandbox and the cached results, which are not pickled."""
         own: dict[str, Any] = {"_sandbox": None, "_results": Remembered(), "_under_way": {}}
         return {name: value for name, value in (self.__dict__ | own).items() if name != "_lock"}
 
@@ -128,7 +121,7 @@ class Box:
 
 
 def _size(outcome: CallResult, tree: Tree) -> int:
-    """Returns the approximate number of bytes that a cached result (an outcome and a folder's content) takes."""
+    """Returns the approximate size of a cached result (an outcome and a folder's content) in bytes."""
     held = sum(len(path) + len(entry.content) for path, entry in tree.items() if isinstance(entry, File))
     return len(outcome.output) + held + ENTRY * len(tree)
 
@@ -149,7 +142,7 @@ def digest(tree: Tree, *words: str) -> bytes:
 
 
 def cut(text: str, most: int) -> str:
-    """Returns ``text``, shortened if it has more than ``most`` characters: a note then replaces its middle."""
+    """Returns ``text``. If it has more than ``most`` characters, a note replaces its middle."""
     if len(text) <= most:
         return text
     half = most // 2

@@ -1,7 +1,4 @@
-"""Two caches for values that an environment has computed.
-
-One cache limits the total size of its values in bytes. The other limits the number of tasks.
-"""
+"""Two caches: one with a limit on the size of its values in bytes, and one with a limit on the number of tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ class Remembered(Generic[K, V]):
     """A least-recently-used cache: when it is full, it drops the value that was used longest ago.
 
     Args:
-        most: maximum size of all values together, in bytes. A single value above this size is not kept.
+        most: maximum size of all values together, in bytes. A single value that is larger is not kept.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -32,14 +29,14 @@ class Remembered(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """Returns the value of a key, or None if the cache has no value for it."""
+        """Returns the value of a key; None if the cache has no value for this key."""
         if key not in self._values:
             return None
         self._values.move_to_end(key)
         return self._values[key][0]
 
     def keep(self, key: K, value: V, size: int) -> None:
-        """Stores a value that takes ``size`` bytes. The value replaces an older value of the same key."""
+        """Stores a value of ``size`` bytes, in place of an older value of this key."""
         if key in self._values:
             self.held -= self._values.pop(key)[1]
         size += ENTRY
@@ -53,9 +50,9 @@ class Remembered(Generic[K, V]):
 
 
 class LastTasks(Generic[V]):
-    """A cache that computes one value for each task and holds the values of the most recent tasks.
+    """A cache that computes one value for each task and holds the values of the latest tasks.
 
-    A task gets the value of an earlier task only if all contents of the two tasks are equal, not only their ids.
+    A value is used again only for a task that is equal in all its fields. An equal id is not enough.
 
     Args:
         make: function that computes the value of a task.
@@ -67,7 +64,7 @@ class LastTasks(Generic[V]):
         self._kept: dict[str, tuple[Task, V]] = {}
 
     def __call__(self, task: Task) -> V:
-        """Returns the value of a task. If the cache does not have the value, it is computed first."""
+        """Returns the value of a task, which is computed first if the cache does not hold it."""
         kept = self._kept.get(task.id)
         if kept is None or (kept[0] is not task and kept[0] != task):
             value = self._make(task)

@@ -1,7 +1,6 @@
-"""Reads and writes tool calls in two formats: a short form for small policies, and the Hermes format of chat models.
+"""Reads and writes tool calls in two formats: a short format for small policies, and the Hermes format of chat models.
 
-The policy's text may contain anything. It is parsed and never evaluated as code. Error messages repeat only a small
-part of this text.
+The policy's text may contain anything. The text is parsed and never evaluated as code.
 """
 
 from __future__ import annotations
@@ -19,41 +18,41 @@ from turnwise.types import ToolCall
 
 Style = Literal["short", "hermes"]
 _SHOWN = 160  # maximum length of an error message that the policy sees, in characters
-_DIGITS = 6  # maximum number of digits of a number in the short form
+_DIGITS = 6  # maximum number of digits of a number in the short format
 
 
 class Calls(Protocol):
-    """A text format for tool calls. It reads the call in a reply of the policy, and it writes a call as text."""
+    """A text format for tool calls."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Returns the definitions of the tools that can be called, as :func:`make_tool` makes them."""
+        """Returns the definitions of the tools that can be called, as ``data.tool_schema.make_tool`` makes them."""
         ...
 
     def explain(self) -> str:
-        """Returns the part of the prompt that lists the tools and explains how to write a call."""
+        """Returns a part of the prompt: a list of the tools and how to write a call."""
         ...
 
     def read(self, text: str) -> ToolCall:
         """Returns the tool call in a reply, which must contain exactly one.
 
         Raises:
-            ToolCallError: the text does not contain exactly one call, or the call fits none of the tools. The policy
-                sees the error message.
+            ToolCallError: there is not exactly one call, or the call fits none of the tools. The policy sees the error
+                message.
         """
         ...
 
     def write(self, call: ToolCall) -> str:
-        """Returns a tool call as text. :meth:`read` parses this text back into the same call."""
+        """Returns a tool call as text, which :meth:`read` parses back into an equal call."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """The short form, for example ``edit bag.py 3 return y``: the tool's name, then its arguments in order.
+    """The short format, for example ``edit bag.py 3 return y``: the tool's name, then its arguments in order.
 
     The last argument takes the rest of the text, so it may contain spaces. If ``bare`` is true, there must be exactly
-    one tool. Its name is then left out, and the text holds only its arguments.
+    one tool, and its name is left out.
     """
 
     tools: Sequence[Mapping[str, Any]]
@@ -78,10 +77,7 @@ class Short:
 
 
 def _arguments(name: str, parameters: Mapping[str, Mapping[str, Any]], text: str) -> dict[str, Any]:
-    """Parses the arguments of a call in the short form (the tool's name and its arguments, separated by spaces).
-
-    Returns the arguments as a mapping: name of the parameter -> value. ``text`` holds the arguments without the tool's
-    name.
+    """Parses ``text``, the arguments of a call in the short format. Returns parameter's name -> value.
 
     Raises:
         ToolCallError: the first argument is empty, the text for an integer parameter is not a number of 1 to 6 digits,
@@ -130,15 +126,10 @@ class Hermes:
 
 
 def calls_of(style: str, tools: Sequence[Mapping[str, Any]], bare: bool = False) -> Calls:
-    """Returns the call format of the given name.
-
-    Args:
-        style: the name of the format, ``short`` or ``hermes``.
-        tools: the definitions of the tools that can be called.
-        bare: whether calls in the short form leave out the name of the tool. There must then be exactly one tool.
+    """Returns the call format named ``style``. For ``bare`` see :class:`Short`.
 
     Raises:
-        ValueError: there is no format with that name.
+        ValueError: there is no format of this name.
     """
     if style == "short":
         return Short(tools, bare)

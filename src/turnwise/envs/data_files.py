@@ -1,8 +1,4 @@
-"""Reads the data files that a user gives to an environment, such as questions, pages, problems and tasks: JSON, JSON
-lines, Parquet, CSV and TSV.
-
-The reader yields each record with its place in the file.
-"""
+"""Reads the data files (JSON, JSON lines, Parquet, CSV, TSV) that a user gives to an environment."""
 
 from __future__ import annotations
 
@@ -26,17 +22,17 @@ ENDINGS = ".json, .jsonl, .parquet, .csv or .tsv"
 
 
 def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("file:number", record)`` for every record of a data file of an environment (questions, pages or tasks).
+    """Yields ``("file:number", record)`` for every record of a data file.
 
-    The number counts from 1. It is the line number in a file of JSON lines, otherwise the number of the record.
+    The number counts from 1: the line in a file of JSON lines, otherwise the record.
 
     Args:
-        path: a file with a JSON array or JSON lines (``.json``, ``.jsonl``), a Parquet file, or a CSV or TSV table with
-            a header line.
+        path: a file with a JSON array or JSON lines (``.json``, ``.jsonl``, ``.ndjson``), a Parquet file, or a CSV or
+            TSV table with a header line.
         key: the configuration key that names the file, for error messages.
 
     Raises:
-        InputError: the file is missing, unreadable, or not in the format that its file name ending says.
+        InputError: the file is missing, unreadable, or not in the format that the ending of its name says.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -55,10 +51,10 @@ def read_data_file(path: str | Path, key: str) -> Iterator[tuple[str, dict[str, 
 
 
 def cleaned(text: str) -> str:
-    """Returns a text of a data file with a blank in place of each control character.
+    """Returns a text with a blank in place of each control character, except tabs and line feeds.
 
-    In the markers of chats and calls, such as ``<tool_call>``, a blank is inserted after ``<``, so that no later parser
-    takes them for markers.
+    A blank is also inserted after the ``<`` of the markers of chats and calls, such as ``<tool_call>``, so that no
+    parser takes the text for a marker.
     """
     return _MARK.sub("< ", _CONTROL.sub(" ", text))
 

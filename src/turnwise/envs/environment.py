@@ -48,15 +48,15 @@ class Step:
 
     @property
     def shown(self) -> tuple[Message, ...]:
-        """Returns the observation as chat messages, in the form in which the policy sees it."""
+        """Returns the observation as the chat messages that the policy sees."""
         return self.messages or ({"role": "user", "content": self.observation},)
 
 
 def tried(act: Callable[[], T]) -> T:
-    """Calls ``act`` and returns its result. If the environment fails, ``act`` is called again.
+    """Calls ``act`` and returns its result. Calls ``act`` again each time it raises an ``EnvironmentFault``.
 
     Raises:
-        EnvironmentFault: the environment failed ``TRIES`` times.
+        EnvironmentFault: ``act`` raised this error in ``TRIES`` calls.
     """
     for _ in range(TRIES - 1):
         try:
@@ -67,19 +67,15 @@ def tried(act: Callable[[], T]) -> T:
 
 
 def tools_of(session: Any) -> Sequence[Mapping[str, Any]]:
-    """Returns the tool definitions of a session, which the chat template shows to the policy.
-
-    The result is empty if the session has no attribute ``tools``.
-    """
+    """Returns a session's attribute ``tools``, the tool definitions for the chat template; empty if it has none."""
     return tuple(getattr(session, "tools", ()))
 
 
 class Session(Protocol):
     """One running episode.
 
-    A session may have two further attributes. ``tools`` holds the tool definitions for the chat template
-    (:func:`tools_of`). ``close()`` ends the processes and connections of the session, even while another thread waits
-    in its method ``step``.
+    A session may have two further attributes: ``tools``, the tool definitions for the chat template, and ``close()``,
+    which ends the session's processes and connections, even while another thread waits in the method ``step``.
     """
 
     task: Task
@@ -101,7 +97,7 @@ class Session(Protocol):
         ...
 
     def fork(self) -> Session:
-        """Returns an independent copy of this session. Steps of the copy do not change this session."""
+        """Returns an independent copy of this session."""
         ...
 
     def admissible(self) -> list[str]:
@@ -111,16 +107,16 @@ class Session(Protocol):
 
 @runtime_checkable
 class Environment(Protocol):
-    """An environment: a family of tasks, whose episodes are sessions (:class:`Session`).
+    """A family of tasks. The episodes of the tasks are sessions (:class:`Session`).
 
     These attributes are optional:
 
-    - ``waits = True``: the environment's steps wait for commands, worker processes or servers. Sessions are then
-      stepped in several threads, and each session by only one thread at a time (``rollouts.environment_steps``).
+    - ``waits = True``: the environment's steps wait for commands, worker processes or servers. Several threads then
+      step the sessions, but never two threads one session (``rollouts.environment_steps``).
     - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
-      process or a server (``rollouts.live_limit``). If one group has more rollouts than this, they still run at once,
-      but no other group runs meanwhile.
-    - ``parts``: the combined environments by name, if this environment combines several (:func:`environments_of`).
+      process or a server (``rollouts.live_limit``). The rollouts of a group that is larger than ``together`` still run
+      at once, but no other group runs meanwhile.
+    - ``parts``: environment name -> environment, for an environment that combines others (:func:`environments_of`).
     - ``prepare(tasks, on_done)``: opens several tasks at the same time before they are reset, for environments in
       which opening a task takes long. It calls ``on_done`` with the number of tasks that were just opened.
     - ``ready()``: raises an ``InputError`` if this machine lacks a program that the environment needs.
@@ -142,33 +138,27 @@ class Environment(Protocol):
         ...
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """Returns whether ``action`` is as good as the expert's action ``expert`` in this state.
+        """Returns whether ``action`` is as good as the expert's action ``expert`` in the state of ``session``.
 
-        This is the functional verifier (PivotRL Eq. 6). ``session`` comes from this environment's ``reset``
-        and is not changed.
+        This method is the functional verifier (PivotRL Eq. 6). It does not change ``session``, which this environment's
+        ``reset`` made.
         """
         ...
 
     def same(self, action: str, expert: str) -> bool:
-        """Returns whether ``action`` equals the expert's action ``expert`` after whitespace is normalised.
-
-        This is the strict verifier (PivotRL Eq. 2).
-        """
+        """Returns whether two actions are equal after whitespace is normalised: the strict verifier (PivotRL Eq. 2)."""
         ...
 
 
 def environments_of(environment: Any) -> Mapping[str, Environment]:
-    """Returns the environments that ``environment`` consists of: name -> environment.
-
-    A mixture consists of its ``parts``. Any other environment consists only of itself.
-    """
+    """Returns name -> environment: the ``parts`` of a mixture. Any other environment is its only part."""
     return getattr(environment, "parts", None) or {environment.name: environment}
 
 
 def check_ready(environment: Any) -> None:
     """Checks that this machine has the programs that an environment needs.
 
-    A run calls this function before it starts anything else.
+    A run calls this function before it loads the policy.
 
     Raises:
         InputError: a program is missing; the message says how to install it.
@@ -198,8 +188,7 @@ def check_forkable(environment: Any, needed: Sequence[str]) -> None:
 def prepare(environment: Any, tasks: Sequence[Task], on_done: Callable[[int], None] = lambda count: None) -> None:
     """Opens several tasks at the same time, before they are reset.
 
-    An environment without a method ``prepare`` is skipped, even if it is a part of a mixture. Such an environment opens
-    each task only when the task is reset.
+    An environment (or part of a mixture) without a method ``prepare`` is skipped. It opens each task only in ``reset``.
 
     Raises:
         EnvironmentFault: a task cannot be opened.
@@ -216,7 +205,7 @@ def environment_of(environment: Environment, task: Task) -> Environment:
 
 
 def check_horizon(turns: int) -> int:
-    """Checks the maximum number of turns of an episode and returns it unchanged.
+    """Returns ``turns``, the maximum number of turns of an episode, unchanged.
 
     Raises:
         ValueError: ``turns`` is below 1.
@@ -227,7 +216,7 @@ def check_horizon(turns: int) -> int:
 
 
 def check_verifier(verifier: str) -> Verifier:
-    """Checks the name of a verifier and returns it unchanged.
+    """Returns the name of a verifier unchanged.
 
     Raises:
         ValueError: there is no verifier of this name.
@@ -238,7 +227,7 @@ def check_verifier(verifier: str) -> Verifier:
 
 
 def check_split(split: str, key: str = "split") -> None:
-    """Raises ``ValueError`` if ``split`` is not train, seen or unseen. The error message names the setting ``key``."""
+    """Raises ``ValueError``, with the name of the setting ``key``, if ``split`` is not train, seen or unseen."""
     if split not in SPLITS:
         raise ValueError(f"{key}: must be one of {', '.join(SPLITS)}, got {split!r}")
 
@@ -259,10 +248,7 @@ def first_tasks(found: list[T], count: int, source: str) -> list[T]:
 
 
 def check_open(task: Task, done: bool, turns: int) -> None:
-    """Raises ``RuntimeError`` if ``done`` is true, because the episode of ``task`` is then over.
-
-    The error message says that the episode took ``turns`` turns.
-    """
+    """Raises ``RuntimeError`` if ``done`` is true. The episode of ``task`` is then over, after ``turns`` turns."""
     if done:
         raise RuntimeError(
             f"task {task.id}: the episode is over after {turns} turns; reset the environment, or fork the session "
@@ -277,8 +263,5 @@ def check_task(task: Task, name: str) -> None:
 
 
 def same_text(action: str, expert: str) -> bool:
-    """Returns whether two texts are equal after whitespace is normalised.
-
-    This is the strict verifier of PivotRL, arXiv:2603.21383, Eq. 2.
-    """
+    """Returns whether two texts are equal after whitespace is normalised (PivotRL, arXiv:2603.21383, Eq. 2)."""
     return action.split() == expert.split()

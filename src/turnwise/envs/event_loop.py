@@ -1,4 +1,4 @@
-"""Runs coroutines of asynchronous clients from ordinary threads, on one event loop in a separate thread."""
+"""Runs coroutines on one event loop in a separate thread, so that ordinary threads can use asynchronous clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 def _loop() -> asyncio.AbstractEventLoop:
     if (running := _loops.get(os.getpid())) is not None:
-        return running  # no lock here: a finalizer may call this while the same thread holds the lock
+        return running  # no lock here: a finalizer may call this function while its thread holds the lock
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:
@@ -46,11 +46,10 @@ def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
 
     Args:
         seconds: time limit, after which the coroutine is cancelled.
-        what: what the coroutine does, for the error message.
+        what: the beginning of the error message, which describes the coroutine.
 
     Raises:
-        EnvironmentFault: the time limit passed. If a synchronous call blocks the event loop, which stops all episodes,
-            the message says so.
+        EnvironmentFault: the time limit passed. The message says whether a synchronous call blocks the event loop.
         Exception: any exception of the coroutine is raised unchanged.
     """
     future = start(coroutine)
@@ -66,7 +65,7 @@ def run(coroutine: Coroutine[Any, Any, T], seconds: float, what: str) -> T:
             else "; a synchronous call, perhaps in a tool, blocks the event loop of all episodes: make it asynchronous"
         )
         raise EnvironmentFault(f"{what}: no answer within {seconds:g} s{why}") from None
-    except BaseException:  # an interrupt or a time-out alarm is caught too; else the coroutine would go on running
+    except BaseException:  # also an interrupt or an alarm; the coroutine would go on running otherwise
         future.cancel()
         raise
 

@@ -1,7 +1,4 @@
-"""Writes demonstrations of an environment's scripted experts to files.
-
-A training run reads these files like any other trajectory file.
-"""
+"""Writes demonstrations of an environment's scripted experts to trajectory files."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ from turnwise.files import atomic_write
 
 logger = logging.getLogger(__name__)
 
-# Version of the demonstrations. Increase it if the experts act differently in the same tasks, so that old files with
-# other demonstrations are not used.
+# Version of the demonstrations. Increase this number when an expert's actions change, so that old files are not used.
 _FORMAT = 1
 
 
@@ -37,21 +33,18 @@ def expert_file(
 ) -> Path:
     """Returns the path of a file with ``count`` demonstrations.
 
-    If the file is missing or damaged, the experts are run and the file is written first.
-
-    The file name contains a hash of everything that determines the content: the environment's public settings, the
-    tasks, the expert of each task, and the seed. A call with other settings therefore uses another file. Repeated calls
-    with the same settings write the file only once.
+    If the file is missing or damaged, the experts are run and the file is written first. The file name contains a hash
+    of everything that determines the content: the environment's public settings, the tasks, the expert of each task,
+    and the seed. A call with other settings therefore uses another file.
 
     Args:
         environment: provides the tasks and the experts.
         count: number of trajectories.
         folder: the folder of trajectory files.
-        good: fraction of the trajectories that the good expert makes, from 0 to 1. The clumsy expert makes the other
-            trajectories, which show how to recover from mistakes.
+        good: fraction of the trajectories that the good expert makes, from 0 to 1. The clumsy expert makes the rest,
+            which shows how to recover from mistakes.
         seed: seed of the tasks, of the choice of experts and of each demonstration.
-        split: split of the tasks.
-        progress: called after each demonstration with the number of finished demonstrations and their total number.
+        progress: called after each demonstration with the number of finished demonstrations and ``count``.
 
     Raises:
         ValueError: ``count`` or ``good`` is out of range.
@@ -80,10 +73,7 @@ def expert_file(
 
 
 def _whole(path: Path) -> bool:
-    """Returns whether a demonstration file exists and matches the checksum stored beside it.
-
-    If the file exists but cannot be verified, the reason is logged as a warning.
-    """
+    """Returns whether a demonstration file exists and matches its checksum. Logs a warning if it does not match."""
     if not path.exists():
         return False
     try:
@@ -110,8 +100,8 @@ def _digest(path: Path) -> str:
 def _settings(environment: Environment) -> dict[str, Any]:
     """Returns an environment's public attributes as text, for the hash in the file name.
 
-    Only plain values and dataclasses are included, because their text is the same in every run. The attributes of
-    an environment's parts are listed under the names of the parts.
+    Only strings, numbers, None and dataclasses are included, because their text is the same in every run. The settings
+    of an environment's parts are listed under the names of the parts.
     """
     settings: dict[str, Any] = {"name": environment.name, "horizon": environment.horizon}
     if is_dataclass(environment):
@@ -128,10 +118,9 @@ def _settings(environment: Environment) -> dict[str, Any]:
 
 
 def _qualities(count: int, good: float, seed: int) -> list[Quality]:
-    """Returns a list with the quality of each demonstration in a file. The fraction ``good`` of the list is "good".
+    """Returns the quality of each of ``count`` demonstrations. The fraction ``good`` of them has the quality "good".
 
-    The list is shuffled because environments often order their tasks by type, and both experts should demonstrate each
-    type.
+    The list is shuffled, so that both experts demonstrate each type of task: environments often order tasks by type.
     """
     first = round(count * good)
     qualities: list[Quality] = ["good" if place < first else "clumsy" for place in range(count)]

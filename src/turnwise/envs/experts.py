@@ -1,7 +1,6 @@
-"""The two scripted experts of an environment, called the good and the clumsy expert, and their episodes as trajectories.
+"""The two scripted experts of an environment, and the trajectories of experts.
 
-The good expert always acts correctly. The clumsy expert makes mistakes with given probabilities, then recovers from
-them.
+The good expert always acts correctly. The clumsy expert makes mistakes with given probabilities and then recovers.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ MOST = 0.8  # maximum sum of the probabilities of mistakes; a larger sum would l
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """The probabilities of a clumsy expert's mistakes, one field for each kind of mistake. Subclasses are called
-    ``Mistakes`` or ``Slips``.
+    """The probabilities of a clumsy expert's mistakes: a subclass has one field for each kind of mistake.
 
     Raises:
         ValueError: a probability lies outside [0, 1], or the probabilities sum to more than 0.8.
@@ -45,10 +43,7 @@ class Chances:
             )
 
     def drawn(self, draw: float) -> str | None:
-        """Returns the name of the mistake that a random number selects; None if it selects no mistake.
-
-        The random number ``draw`` comes from a uniform distribution on [0, 1).
-        """
+        """Returns the mistake that ``draw``, a uniform random number in [0, 1), selects; None for no mistake."""
         for field in fields(self):
             draw -= getattr(self, field.name)
             if draw < 0:
@@ -72,16 +67,16 @@ class Expert(ABC, Generic[S]):
         """Returns the correct next action."""
 
     def act(self, session: S) -> str:
-        """Returns the next action of this expert."""
+        """Returns the next action of this expert, which may be a mistake."""
         return self.best(session)
 
 
 class Clumsy(Expert[S]):
     """An expert that sometimes makes a mistake.
 
-    A subclass has two base classes: first ``Clumsy``, then the class of the good expert. Each field of ``chances`` is
-    one kind of mistake. For each of them the subclass has a method with the same name after an underscore (``_stray``
-    for ``stray``). The method returns the mistake as an action, or None if the mistake is not possible now.
+    A subclass has two base classes: first ``Clumsy``, then the class of the good expert. For each field of ``chances``,
+    such as ``stray``, the subclass has a method, such as ``_stray``. The method returns a mistake of this kind as an
+    action, or None if the mistake is not possible now.
     """
 
     def __init__(self, session: S, seed: int | str, chances: Chances) -> None:
@@ -93,9 +88,9 @@ class Clumsy(Expert[S]):
         return True
 
     def mistake(self, session: S, *known: Any) -> str | None:
-        """Decides at random whether the expert makes a mistake now. Returns the mistake as an action, or None.
+        """Draws whether the expert makes a mistake now. Returns the mistake as an action; None for no mistake.
 
-        ``known`` holds further arguments for the method that makes the mistake.
+        ``known`` holds further arguments for the method of the mistake.
         """
         draw = self.rng.random()
         name = self.chances.drawn(draw) if self.has_room(session) else None
@@ -103,13 +98,12 @@ class Clumsy(Expert[S]):
         return action
 
     def act(self, session: S) -> str:
-        """Returns the next action, which is sometimes a mistake."""
         action = self.mistake(session)
         return self.best(session) if action is None else action
 
 
 def check_quality(quality: Quality) -> Quality:
-    """Checks the quality of an expert and returns it unchanged.
+    """Returns the quality of an expert unchanged.
 
     Raises:
         ValueError: ``quality`` is neither good nor clumsy.
@@ -120,9 +114,7 @@ def check_quality(quality: Quality) -> Quality:
 
 
 def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T]) -> T:
-    """Builds the expert of the given quality and returns it.
-
-    The function ``good`` builds the good expert, and ``clumsy`` builds the clumsy expert. Only one of them is called.
+    """Returns ``good()`` or ``clumsy()``, depending on ``quality``. Only one of the two functions is called.
 
     Raises:
         ValueError: the quality is neither good nor clumsy.
@@ -131,12 +123,11 @@ def by_quality(quality: Quality, good: Callable[[], T], clumsy: Callable[[], T])
 
 
 def demonstration(session: Session, act: Callable[[], str | None], quality: Quality, seed: int) -> Trajectory:
-    """Runs an expert's episode and returns it as a trajectory, which ends with the last observation.
+    """Runs an expert's episode and returns the trajectory, which ends with the last observation.
 
     Args:
         session: a fresh episode, which is run to its end.
-        act: function that returns the expert's next action. It is called before each step. If it returns None, the
-            episode ends early.
+        act: function that returns the expert's next action; None ends the episode early.
         quality: quality of the expert, which becomes part of the trajectory's id.
         seed: seed of the expert, which becomes part of the trajectory's id.
 
@@ -151,7 +142,7 @@ def demonstration(session: Session, act: Callable[[], str | None], quality: Qual
 
 
 def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, seed: int) -> Trajectory:
-    """Returns the trajectory record of an episode that an expert has finished."""
+    """Returns the trajectory of an episode that an expert has finished."""
     task = session.task
     return Trajectory(
         id=f"{task.id}/{quality}/{seed}",
@@ -164,10 +155,10 @@ def trajectory_of(session: Any, messages: Sequence[Message], quality: Quality, s
 
 
 def played(session: Session, replies: Iterable[tuple[Sequence[ToolCall], str]], form: Format) -> list[Message]:
-    """Runs an expert's episode and returns the chat messages of the episode.
+    """Runs an expert's episode and returns its chat messages.
 
-    Each element of ``replies`` is a pair (tool calls, text). If there are calls, the text is the thought before the
-    calls. If there are none, the text is the whole reply.
+    Each element of ``replies`` is a pair (tool calls, text). The text is the thought before the calls; in a reply
+    without calls, the text is the whole reply.
     """
     messages = list(session.opening())
     for calls, text in replies:

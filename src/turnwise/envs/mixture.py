@@ -1,4 +1,4 @@
-"""``env=mixture``: several environments in one run. Their tasks are mixed by weight."""
+"""``env=mixture``: several environments in one run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from turnwise.types import Task, Trajectory
 class Mixture:
     """Combines several environments, whose tasks are mixed by weight. See ``turnwise.envs.environment.Environment``.
 
-    The field ``env`` of each task is the name of the environment that the task comes from. The task's id begins with
-    this name, so that tasks of different environments have different ids. The field ``subset`` of the task is this name
-    too, so that success is reported for each environment. The environment that the task comes from opens the task's
-    sessions and sets their horizon.
+    A task names its environment in three places: in the field ``env``, in the field ``subset``, so that success is
+    reported for each environment, and at the beginning of its id, so that ids are unique. The named environment opens
+    the task's sessions and sets the horizon.
 
     Source: PivotRL, arXiv:2603.21383, Table 5, which trains all agentic domains in one run.
 
@@ -28,8 +27,8 @@ class Mixture:
         weights: name of an environment -> relative number of its tasks. An environment without a weight gets 1.
 
     Raises:
-        ValueError: ``worlds`` contains no environment; a value in it is not an environment, is a mixture, or has a name
-            that differs from its key; or a weight is not above 0 or belongs to no environment.
+        ValueError: ``worlds`` contains no environment; a value of ``worlds`` is not an environment, is a mixture, or
+            has a name that differs from its key; or a weight is not above 0 or belongs to no environment.
     """
 
     name = "mixture"
@@ -67,10 +66,10 @@ class Mixture:
         self.together = min(bounds, default=None)
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` tasks of a split, mixed from all environments in proportion to their weights.
+        """Returns ``count`` tasks of a split, mixed from all environments in proportion to the weights.
 
-        Every prefix of the list mixes the environments in the same proportions. The list for a smaller ``count`` need
-        not be a prefix of the list for a larger one.
+        Every prefix of the list has these proportions. The list for a smaller ``count`` need not be a prefix of the
+        list for a larger ``count``.
 
         Raises:
             ValueError: there is no split of this name.
@@ -89,7 +88,7 @@ class Mixture:
         return [replace(task, id=f"{name}/{task.id}", subset=name) for task in tasks]
 
     def reset(self, task: Task) -> Session:
-        """Opens a fresh session of the task's environment.
+        """Opens a fresh session in the task's environment.
 
         Raises:
             ValueError: the task's environment is not in this mixture, or the environment refuses the task.
@@ -97,21 +96,17 @@ class Mixture:
         return self._of(task).reset(task)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert of the task's environment and returns its episode.
-
-        Raises:
-            ValueError: the task's environment is not in this mixture, or the environment refuses the task.
-        """
+        """Runs an expert of the task's environment. Raises the errors of :meth:`reset`."""
         return self._of(task).demonstrate(task, quality, seed)
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
-        """Returns whether the functional verifier of the environment of the session's task accepts ``action``."""
+        """Returns whether the functional verifier of the task's environment accepts ``action``."""
         return self._of(session.task).accepts(session, action, expert)
 
     def same(self, action: str, expert: str) -> bool:
-        """Returns whether ``action`` equals the expert's action after whitespace is normalised (PivotRL Eq. 2).
+        """Returns whether two actions are equal after whitespace is normalised (PivotRL Eq. 2).
 
-        Rollouts do not call this method. They call ``same`` of the task's own environment.
+        Rollouts call ``same`` of the task's own environment instead.
         """
         return same_text(action, expert)
 
@@ -128,15 +123,10 @@ class Mixture:
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:
-    """Divides ``count`` into whole numbers in proportion to the weights, by the largest-remainder method. Ties go to
-    the earlier weight.
+    """Divides ``count`` into whole numbers in proportion to positive weights, by the largest-remainder method.
 
-    Args:
-        weights: positive numbers.
-
-    Returns:
-        One number for each weight. Each number is the exact proportional part of ``count``, rounded up or down. The
-        numbers sum to ``count``.
+    Each number is the exact proportional part of ``count``, rounded up or down, and the numbers sum to ``count``. Of
+    equal remainders, that of the earlier weight is rounded up first.
     """
     whole = math.fsum(weights)
     exact = [count * weight / whole for weight in weights]
@@ -150,15 +140,14 @@ def shares(weights: Sequence[float], count: int) -> list[int]:
 def order(counts: Sequence[int]) -> list[int]:
     """Returns a sequence that contains each index i from 0 to n - 1 exactly ``counts[i]`` times, evenly spread.
 
-    In every prefix of the sequence, the number of occurrences of an index differs by less than 1 from its proportional
-    part of the prefix.
+    In every prefix of the sequence, the number of occurrences of an index differs by less than 1 from the index's
+    proportional part of the prefix.
 
-    This is Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330). At each
-    position, the lag of an index is its proportional part minus its occurrences so far. The lag of an index grows as
-    long as the index is not taken. The rule considers the indices with a lag of at least 1 / (2n - 2). For each of
-    them it computes the position at which the lag would reach the bound 1 - 1 / (2n - 2), and it takes the index with
-    the earliest such position. No lag then exceeds the bound. All numbers are integers or exact fractions, so there are
-    no rounding errors.
+    Source: Tijdeman's rule for the chairman assignment problem (Discrete Mathematics 32, 1980, 323-330). At each
+    position, the lag of an index is its proportional part minus its occurrences so far. The rule considers the indices
+    with a lag of at least 1 / (2n - 2). It takes the index whose lag would be the first to reach the bound
+    1 - 1 / (2n - 2) if the index were not taken. No lag then exceeds the bound. All numbers are integers or exact
+    fractions, so there are no rounding errors.
     """
     total = sum(counts)
     slack = max(1, 2 * len(counts) - 2)

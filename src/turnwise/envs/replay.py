@@ -1,9 +1,7 @@
 """Forks sessions of external packages that cannot copy an episode: a fork repeats the actions in a fresh episode.
 
-The package provides an :class:`Episode`, and :class:`ReplayedSession` turns it into a ``Session``. A fork compares the
-answers in the fresh episode with the answers that the session got before. Forking works only if every episode of a task
-begins in the same way, and if the same actions always get the same answers. :class:`ReplayedEnv` checks both at
-start-up.
+Forking works only if every episode of a task begins in the same way, and if the same actions always get the same
+answers. :class:`ReplayedEnv` checks both conditions at start-up, and each fork compares the answers that it gets.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ Opening = tuple[Sequence[Message], Sequence[Mapping[str, Any]]]
 
 
 class ReplayDiffersError(InputError):
-    """A task began differently when it was opened again, or repeated actions got other answers than before.
-
-    Episodes of such a task cannot be forked.
-    """
+    """A task cannot be forked: it began differently when it was opened again, or repeated actions got other answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +45,20 @@ class Taken:
 class ReplayedSession:
     """A session of an external package that cannot copy an episode. See ``turnwise.envs.environment.Session``.
 
-    A session and its fork share one running episode until one of them acts. The one that acts first keeps the episode.
-    When the other one acts later, it opens a fresh episode, repeats the actions that it has taken so far and compares
-    every answer with the answer that it got before. No action is repeated if an episode is never forked, or if only
-    the last fork in a chain of forks acts.
+    A session and its forks share one running episode until one of them acts. The session or fork that acts first keeps
+    the episode. Any other session or fork that acts later opens a fresh episode, repeats the actions taken so far and
+    compares every answer with the earlier answer. No action is repeated if an episode is never forked, or if only the
+    last fork in a chain of forks acts.
 
     Args:
         task: the task of the episode.
         open_episode: function that opens a fresh episode of the task.
-        horizon: maximum number of turns, after which the episode is over.
-        known: the messages and tools before the first action, if they are already known. The session then opens an
-            episode only when it needs one.
+        horizon: maximum number of turns of the episode.
+        known: the messages and tools before the first action. If they are given, the session opens an episode only when
+            an action needs one.
 
     Attributes:
-        taken: the actions taken so far and their answers. An expert or verifier that reads only this attribute never
-            causes a replay.
+        taken: the actions taken so far and the answers to them. Reading this attribute never causes a replay.
         tools: the tools that the policy can call now.
         form: the format of the tool calls.
     """
@@ -95,7 +89,7 @@ class ReplayedSession:
 
         Raises:
             EnvironmentFault: the package failed.
-            ReplayDiffersError: this session had to repeat its actions, and they got other answers than before.
+            ReplayDiffersError: this session had to repeat its actions, and the actions got other answers than before.
             RuntimeError: the episode is over.
         """
         check_open(self.task, self.done, len(self.taken))
@@ -110,26 +104,23 @@ class ReplayedSession:
         return step
 
     def close(self) -> None:
-        """Ends the running episode, even while another thread waits for its answer.
+        """Ends the running episode, unless another session has continued it.
 
-        If another session has continued the episode, the episode is not ended. A later step of this session opens a
-        fresh episode and repeats the session's actions in it.
+        This method may be called while another thread waits in :meth:`step`.
+        A later step of this session opens a fresh episode and repeats the session's actions there.
         """
         if (holder := self._holder) is not None and (holder.used_by(self._me) or holder.claim(self.taken, self._me)):
             holder.close()
 
     def release(self) -> None:
-        """Gives up the running episode. The episode ends unless a fork still shares it.
+        """Gives up the running episode, which ends unless a fork still shares it.
 
-        A later step of this session opens a fresh episode and repeats the session's actions in it.
+        A later step of this session opens a fresh episode and repeats the session's actions there.
         """
         self._holder = None
 
     def fork(self) -> ReplayedSession:
-        """Returns an independent copy of this session.
-
-        The copy opens a fresh episode, and repeats the actions in it, only if it cannot use the running episode.
-        """
+        """Returns an independent copy, which repeats actions only if it cannot continue the running episode."""
         fork = copy.copy(self)
         fork._me = object()
         return fork
@@ -150,7 +141,7 @@ class ReplayedSession:
         return listed
 
     def repeat(self) -> None:
-        """Opens a fresh episode and repeats in it the actions that this session has taken so far.
+        """Opens a fresh episode and repeats the actions of this session there.
 
         Raises:
             EnvironmentFault: the package failed.
@@ -159,9 +150,9 @@ class ReplayedSession:
         self._holder = self._repeated()
 
     def _claimed(self) -> Live:
-        """Returns a running episode in which this session's actions were taken, and reserves it for this session.
+        """Returns a running episode in which this session's actions were taken, reserved for this session.
 
-        If an action fails, the episode stays reserved, so that no other session uses it.
+        If an action fails, the episode stays reserved, so that no other session uses the broken episode.
         """
         holder = self._holder
         if holder is None or not holder.claim(self.taken, self._me):
@@ -171,7 +162,7 @@ class ReplayedSession:
         return holder
 
     def _repeated(self) -> Live:
-        # ``_holder`` is set before the actions are repeated, so that the episode can be closed even if one fails.
+        # ``_holder`` is set before the actions are repeated, so that the episode can be closed even if an action fails.
         holder = self._holder = self._hold(self._open())
         again = _shown(holder.episode.opening(), tools_of(holder.episode))
         if (seen := _shown(self._opening, self._first_tools)) != again:
@@ -207,8 +198,7 @@ class ReplayedEnv(ABC):
     """Base class of environments that play an external package. Their sessions are :class:`ReplayedSession`.
 
     A subclass lists ``ReplayedEnv`` first among its base classes, because the ``reset`` of another base class calls
-    :meth:`begin`. The subclass defines ``name``, ``horizon`` and ``tasks``, as every environment does, and
-    :meth:`open_episode`.
+    :meth:`begin`. The subclass defines ``name``, ``horizon``, ``tasks`` and :meth:`open_episode`.
     """
 
     name: str
@@ -230,10 +220,11 @@ class ReplayedEnv(ABC):
     def begin(self, task: Task) -> Any:
         """Opens a session and checks that it begins with the same messages and tools as earlier sessions of the task.
 
+        Otherwise the rollouts of a group would not share a state.
+
         Raises:
             EnvironmentFault: the package failed.
-            ReplayDiffersError: an earlier session of the task began differently, so the rollouts of a group would not
-                share a state.
+            ReplayDiffersError: an earlier session of the task began differently.
         """
         session = self.session(task)
         known: dict[bytes, str] = self.__dict__.setdefault("_openings", {})
@@ -248,7 +239,7 @@ class ReplayedEnv(ABC):
         return session
 
     def ready(self) -> None:
-        """Opens a few training tasks twice and compares their first messages and tools.
+        """Opens 2 training tasks (``TRIED``) twice and compares the first messages and tools.
 
         Raises:
             ReplayDiffersError: a task begins differently the second time.
@@ -260,14 +251,14 @@ class ReplayedEnv(ABC):
     def trial(self, session: ReplayedSession, rng: random.Random) -> str:
         """Returns an action with which :meth:`unforkable` tests an episode.
 
-        The action is one that the package lists. If the package lists none, it is a text that probably has no effect.
+        The action is drawn from those that the package lists. If the package lists none, the action is "look".
         """
         return rng.choice(session.admissible() or ["look"])
 
     def unforkable(self) -> str:
-        """Returns why episodes cannot be forked (the first repeated action that got another answer), or an empty text.
+        """Plays 2 training tasks (``TRIED``) to the end and repeats the actions in fresh episodes.
 
-        A few training tasks are played to the end, and their actions are then repeated in fresh episodes.
+        Returns a message about the first repeated action that got another answer; empty if there is none.
         """
         for number, task in enumerate(self.tasks("train", TRIED)):
             session, rng = self.begin(task), random.Random(number)
@@ -289,12 +280,12 @@ def _text(messages: Sequence[Any]) -> str:
 
 
 def _shown(messages: Sequence[Any], tools: Sequence[Any]) -> str:
-    """Returns the text that the policy reads: the messages, and the tools if there are any."""
+    """Returns the messages, and the tools if there are any, as one text for comparison."""
     return _text(messages) + (f" tools={_text(tools)}" if tools else "")
 
 
 def _answer(taken: Taken) -> str:
-    """Returns an answer without its ``info`` as one text. A repeated action must get an answer with the same text."""
+    """Returns an answer, without its ``info``, as one text. The answer to a repeated action must give equal text."""
     step = taken.step
     shown = _shown(step.conversation or step.shown, () if step.done else taken.tools)
     return f"{shown} reward={float(step.reward)} done={step.done} won={step.won}"

@@ -1,4 +1,4 @@
-"""The base class of environments with scripted experts: it draws tasks, opens episodes and runs the experts."""
+"""The base class of environments with scripted experts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class ScriptedEnv(ABC, Generic[S]):
     """Base class of environments with scripted experts. See ``turnwise.envs.environment.Environment``.
 
     Attributes:
-        name: the name of the environment. The field ``env`` of its tasks has this value.
+        name: the value of the field ``env`` of the environment's tasks.
         horizon: maximum number of turns of an episode.
         good: the class of the good expert.
-        clumsy: the class of the clumsy expert, which makes mistakes and recovers from them.
+        clumsy: the class of the expert that makes mistakes and recovers from them.
         mistakes: probabilities of the clumsy expert's mistakes.
     """
 
@@ -31,11 +31,11 @@ class ScriptedEnv(ABC, Generic[S]):
 
     @abstractmethod
     def draw(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split. :meth:`tasks` calls it after it has checked the arguments."""
+        """Returns ``count`` different tasks of a split. :meth:`tasks` has already checked the arguments."""
 
     @abstractmethod
     def begin(self, task: Task) -> S:
-        """Opens an episode of a task that was made for this environment."""
+        """Opens an episode of a task. :meth:`reset` has already checked that the task is of this environment."""
 
     @abstractmethod
     def accepts(self, session: S, action: str, expert: str) -> bool:
@@ -48,8 +48,7 @@ class ScriptedEnv(ABC, Generic[S]):
         """
 
     def tasks(self, split: str, count: int, seed: int = 0) -> Sequence[Task]:
-        """Returns ``count`` different tasks of a split. The list for a smaller ``count`` is a prefix of
-        the list for a larger one.
+        """Returns ``count`` different tasks of a split. A smaller ``count`` gives a prefix of the same list.
 
         Raises:
             ValueError: there is no split of this name, or the count is negative.
@@ -64,25 +63,21 @@ class ScriptedEnv(ABC, Generic[S]):
         """Opens a fresh episode of a task.
 
         Raises:
-            ValueError: the task belongs to another environment, or its data does not describe a task of this one.
+            ValueError: the task belongs to another environment, or its data does not describe a task.
             EnvironmentFault: the environment failed.
         """
         check_task(task, self.name)
         return self.begin(task)
 
     def chances(self) -> Chances:
-        """Returns the probabilities of the clumsy expert's mistakes."""
         return self.mistakes
 
     def unknown(self, session: S) -> str:
-        """Returns why the experts cannot demonstrate the task of ``session``; empty if they can.
-
-        The reason is a clause, which becomes part of an error message.
-        """
+        """Returns why the experts cannot demonstrate the task of ``session``, as a clause; empty if they can."""
         return ""
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert's episode and returns it as a trajectory, which ends with the last observation.
+        """Runs an expert's episode and returns the trajectory, which ends with the last observation.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -102,8 +97,5 @@ class ScriptedEnv(ABC, Generic[S]):
         return demonstration(session, lambda: expert.act(session), quality, seed)
 
     def same(self, action: str, expert: str) -> bool:
-        """Returns whether ``action`` equals the expert's action after whitespace is normalised.
-
-        This is the strict verifier (PivotRL Eq. 2).
-        """
+        """Returns whether two actions are equal after whitespace is normalised: the strict verifier (PivotRL Eq. 2)."""
         return same_text(action, expert)

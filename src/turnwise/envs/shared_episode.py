@@ -1,6 +1,6 @@
-"""Lets several sessions share one running episode of an external package that cannot copy episodes.
+"""Lets a session and its forks share one running episode of an external package that cannot copy episodes.
 
-A session and its forks share the episode until one of them acts. The one that acts first keeps the episode.
+The session or fork that acts first keeps the episode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Episode(Protocol):
     def act(self, text: str) -> Step:
         """Applies a reply of the policy. A reply that cannot be parsed changes nothing.
 
-        The episode need not count turns, because the session counts them.
+        The session counts the turns, so the episode need not count them.
 
         Raises:
             EnvironmentFault: the package failed for a reason other than the action.
@@ -36,12 +36,12 @@ class Episode(Protocol):
 
 
 class Live:
-    """Holds a running episode together with its position, which is the list of actions taken so far.
+    """A running episode together with its position, the actions taken so far.
 
     Args:
         episode: an episode that was just opened.
-        place: the object that holds the actions taken so far. A session may use the episode only if it holds the same
-            object (compared by identity).
+        place: the object that holds the actions. Only a session whose position is this object (compared by identity)
+            may use the episode.
     """
 
     def __init__(self, episode: Episode, place: object) -> None:
@@ -52,9 +52,9 @@ class Live:
         self._lock = threading.Lock()
 
     def claim(self, place: object, user: object) -> bool:
-        """Reserves the episode for the session ``user``, whose position is ``place``, and returns True.
+        """Reserves the episode for the session ``user``, whose position is ``place``. Returns whether this succeeded.
 
-        Returns False and reserves nothing if the episode is at another position, is in use or was closed.
+        Nothing is reserved if the episode is at another position, is in use or was closed.
         """
         with self._lock:
             if self._place is not place:
@@ -63,19 +63,13 @@ class Live:
             return True
 
     def leave(self, place: object) -> None:
-        """Ends the reservation of the episode for a session. The episode is now at the position ``place``.
-
-        If the episode was closed meanwhile, no session can use it again.
-        """
+        """Ends a reservation. The episode is now at the position ``place``, unless it was closed meanwhile."""
         with self._lock:
             self._user = None
             self._place = None if self._closed else place
 
     def used_by(self, user: object) -> bool:
-        """Returns whether the session ``user`` has reserved the episode.
-
-        This is the case while a step of that session is running, and after a step of it has failed.
-        """
+        """Returns whether the session ``user`` has reserved the episode: during its step, and after a failed step."""
         with self._lock:
             return self._user is user
 

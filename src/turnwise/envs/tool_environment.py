@@ -14,9 +14,8 @@ FEWEST = 20  # minimum value of ``shown``, the maximum length of an observation 
 
 
 class ToolEnv(ScriptedEnv[S]):
-    """Base class of environments in which an action is a tool call and which have two levels of difficulty.
-
-    The sessions of such an environment are of the class :class:`~turnwise.envs.tool_session.ToolSession`.
+    """Base class of environments in which an action is a tool call. The sessions are subclasses of
+    :class:`~turnwise.envs.tool_session.ToolSession`.
 
     Args:
         level: the level of difficulty. ``full`` has larger tasks and longer texts than ``tiny``.
@@ -24,7 +23,7 @@ class ToolEnv(ScriptedEnv[S]):
         calls: the format of tool calls, ``short`` or ``hermes``. None means short at the tiny level and hermes at the
             full level.
         tools: the tool definitions, made with ``turnwise.data.tool_schema.make_tool``.
-        bare: whether calls in the short form leave out the tool's name. There must then be exactly one tool.
+        bare: whether calls in the short format leave out the tool's name. There must then be exactly one tool.
 
     Raises:
         ValueError: the level or the format of calls is unknown, or the horizon is below 1.

@@ -1,8 +1,8 @@
-"""Writes and reads the chat messages of environments with tools: an expert's calls, and the tools' answers.
+"""Writes and reads the chat messages with an expert's tool calls and the tools' answers.
 
-Three of the four formats of tool calls use the chat template: the template shows the tools, an assistant message holds
-its calls in ``tool_calls``, and each answer of a tool is a ``tool`` message. The format ``bfcl_python`` is plain text:
-the environment lists the signatures of the tools, a call is written as ``f(a=1)``, and a user message holds the answer.
+In three of the four formats of tool calls, the chat template shows the tools, an assistant message holds its calls in
+``tool_calls``, and each answer is a ``tool`` message. The format ``bfcl_python`` is plain text: the environment lists
+the signatures of the tools, a call is written as ``f(a=1)``, and a user message holds the answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tools = tuple[Mapping[str, Any], ...]
 
 
 def check_format(form: str) -> Format:
-    """Checks the name of a format of tool calls and returns it unchanged.
+    """Returns the name of a format of tool calls unchanged.
 
     Raises:
         ValueError: there is no format of this name.
@@ -38,14 +38,12 @@ def templated(form: Format) -> bool:
 def said(
     calls: Sequence[ToolCall], form: Format, tools: Sequence[Mapping[str, Any]] = (), thought: str = ""
 ) -> Message:
-    """Returns an assistant message with an expert's tool calls. The message begins with the text ``thought``.
+    """Returns an assistant message with the text ``thought`` and an expert's tool calls.
 
-    The calls are stored in ``tool_calls``. In three cases they are written as text instead, as the policy would write
-    them:
+    The calls are stored in ``tool_calls``. In three cases the calls are written as text, as the policy would write it:
 
     - The format is ``bfcl_python``.
-    - A call does not fit ``tools``, because the call is a mistake or because the environment provides its function only
-      later. A trajectory file must not contain such a call in its field ``tool_calls``.
+    - A call does not fit ``tools``. Trajectory files may not hold an unfit call in ``tool_calls``.
     - ``thought`` is not empty. Some chat templates drop the text of a message that has ``tool_calls``.
     """
     fit = not any(check_call({"name": call.name, "arguments": call.arguments}, tools) for call in calls)
@@ -56,10 +54,7 @@ def said(
 
 
 def as_written(message: Message, form: Format) -> str:
-    """Returns an assistant message as text, in the way the policy would write it.
-
-    This is the inverse of :func:`said`.
-    """
+    """Returns an assistant message as the text that the policy would write. The inverse of :func:`said`."""
     calls = [function_of(call) for call in message.get("tool_calls") or ()]
     if not calls:
         return str(message["content"])
@@ -67,10 +62,7 @@ def as_written(message: Message, form: Format) -> str:
 
 
 def answered(results: Sequence[str], form: Format) -> tuple[Message, ...]:
-    """Returns one ``tool`` message for each tool's answer in ``results``.
-
-    For ``bfcl_python`` nothing is returned, because in this format a user message holds the answers.
-    """
+    """Returns one ``tool`` message for each answer. For ``bfcl_python`` a user message holds the answers instead."""
     return tuple({"role": "tool", "content": result} for result in results) if templated(form) else ()
 
 

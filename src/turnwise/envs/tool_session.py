@@ -1,4 +1,4 @@
-"""The base class of episodes in which each reply of the policy is one tool call, which the environment answers."""
+"""The base class of episodes in which each reply of the policy is one tool call."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ MAX_ARGUMENT = 20_000  # maximum length of a text argument, in characters
 class ToolSession(ABC):
     """Base class of episodes with tool calls. See ``turnwise.envs.environment.Session``.
 
-    The attributes of a subclass hold values that never change in place (tuples, frozen dataclasses). A shallow copy of
-    a session is therefore independent of it. Objects that a session shares with its forks, such as a search index, are
-    only read.
+    A fork is a shallow copy. The attributes of a subclass must therefore hold values that never change in place, such
+    as tuples, or objects that are only read, such as a search index.
 
     Args:
-        task: the task of the episode.
         calls: the format in which the policy writes calls.
-        horizon: maximum number of turns.
         system: the text of the system message. An explanation of the tools is appended to it.
         user: the text of the user message, which follows the system message.
     """
@@ -43,7 +40,7 @@ class ToolSession(ABC):
     def act(self, call: ToolCall) -> Step:
         """Answers one tool call of the policy. If the returned step is ``done``, the episode ends.
 
-        This method need not count turns or check the horizon, because :meth:`step` does both.
+        :meth:`step` counts the turns and checks the horizon.
 
         Raises:
             ToolCallError: the call is refused. The policy reads the error message as its observation.
@@ -55,7 +52,7 @@ class ToolSession(ABC):
         return [dict(message) for message in self._opening]
 
     def call(self, action: str) -> ToolCall:
-        """Returns the tool call that an action contains.
+        """Returns the tool call in an action.
 
         Raises:
             ToolCallError: there is not exactly one call, or the call does not fit its tool.
@@ -63,11 +60,9 @@ class ToolSession(ABC):
         return self.calls.read(action)
 
     def write(self, name: str, *arguments: Any) -> str:
-        """Returns a tool call as the text that the policy would write. :meth:`call` is the inverse.
+        """Returns a call of the tool ``name`` as the text that the policy would write. The inverse of :meth:`call`.
 
-        Args:
-            name: the name of the tool.
-            arguments: values in the order of the tool's parameters.
+        ``arguments`` holds values in the order of the tool's parameters.
         """
         (keys,) = (parameters_of(tool) for tool in self.calls.tools if name_of(tool) == name)
         return self.calls.write(ToolCall(name, dict(zip(keys, arguments, strict=True))))
@@ -98,7 +93,6 @@ class ToolSession(ABC):
         return Step(answer.observation, answer.reward, self.done, answer.won, {**info, **answer.info})
 
     def fork(self) -> Self:
-        """Returns an independent copy of this session."""
         return copy.copy(self)
 
     def admissible(self) -> list[str]:
@@ -111,14 +105,14 @@ class TextSession(ToolSession):
 
     @abstractmethod
     def use(self, name: str, argument: str) -> Step:
-        """Returns the answer to a call of the tool ``name``. ``argument`` is the tool's argument and is not empty."""
+        """Returns the answer to a call of the tool ``name`` with a non-empty argument."""
 
     def act(self, call: ToolCall) -> Step:
         (argument,) = call.arguments.values()
         return self.use(call.name, argument)
 
     def call(self, action: str) -> ToolCall:
-        """Returns the tool call that an action contains, with surrounding whitespace removed from its argument.
+        """Returns the tool call in an action, with surrounding whitespace removed from its argument.
 
         Raises:
             ToolCallError: there is no call, or its argument is empty or longer than 20,000 characters.

@@ -1,7 +1,4 @@
-"""The base classes of the environments ``terminal`` and ``software``.
-
-In these environments, the policy works on a folder in the sandbox.
-"""
+"""The base classes of the environments ``terminal`` and ``software``: the policy works on a folder in the sandbox."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from turnwise.types import Message, Task
 
 
 class WorkspaceEnv(ToolEnv[S]):
-    """An environment in which the policy works on a folder, and whose commands run in the sandbox.
+    """An environment in which the policy works on a folder. The commands run in the sandbox.
 
-    The arguments that are not listed here are described in :class:`~turnwise.envs.tool_environment.ToolEnv`.
+    :class:`~turnwise.envs.tool_environment.ToolEnv` describes the arguments that are not listed here.
 
     Args:
         shown: maximum length of an observation in characters; None means the default of the level.
@@ -61,13 +58,10 @@ class WorkspaceEnv(ToolEnv[S]):
 
 
 class WorkspaceSession(ToolSession):
-    """An episode in which the policy works on a folder.
-
-    The content of the folder, ``tree``, never changes in place, so that forks can share it.
+    """An episode in which the policy works on a folder. ``tree``, the content of the folder, never changes in place.
 
     Args:
         tree: the content of the folder at the start (``turnwise.sandbox.folder_value``).
-        box: the sandbox.
         shown: maximum length of an observation in characters.
         rules: the text of the system message before the list of tools.
         request: the user message.
@@ -82,7 +76,6 @@ class WorkspaceSession(ToolSession):
     def opening(self) -> list[Message]:
         """Returns the system message, with the rules and the tools, and the user's request.
 
-        If calls are in the short form, the system message is left out. The policy then learns the rules and tools from
-        demonstrations.
+        The short format of calls has no system message: the policy learns the rules and tools from demonstrations.
         """
         return super().opening()[isinstance(self.calls, Short) :]
