@@ -242,7 +242,8 @@ def first_tasks(found: list[T], count: int, source: str) -> list[T]:
     """
     if count > len(found):
         raise InputError(
-            f"{source} has {len(found)} tasks, but {count} are needed: lower data.trajectories, states.count or eval.tasks"
+            f"{source} has {len(found)} tasks, but {count} are needed: lower data.trajectories, states.count or "
+            "eval.tasks"
         )
     return found[:count]
 

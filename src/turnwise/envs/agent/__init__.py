@@ -1,7 +1,4 @@
-"""``env=agent``: trains the policy inside any agent program that calls a model over OpenAI's HTTP interface.
-
-The policy takes the place of this model. The program needs no change and runs in the sandbox.
-"""
+"""``env=agent``: trains the policy as the model that an unchanged agent program calls over OpenAI's HTTP interface."""
 
 from turnwise.envs.agent.environment import AgentEnv
 

@@ -1,7 +1,4 @@
-"""Reads and answers requests of OpenAI's Chat Completions API, limited to text and functions.
-
-The path of these requests is ``POST /v1/chat/completions``.
-"""
+"""Reads and answers requests of OpenAI's Chat Completions API (``POST /v1/chat/completions``): text and functions."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ MODEL = "policy"
 
 
 def read(body: Mapping[str, Any]) -> Conversation:
-    """Returns the conversation in a request of the agent program. ``body`` is the JSON body of the request.
+    """Returns the conversation in ``body``, the JSON body of a request of the agent program.
 
-    The request's sampling settings, such as the temperature, are ignored; the run's own settings apply.
+    The run's sampling settings apply. Those of the request, such as the temperature, are ignored.
 
     Raises:
         RequestError: the request cannot be read, or needs something that the policy cannot do.
@@ -44,9 +41,7 @@ def read(body: Mapping[str, Any]) -> Conversation:
 
 
 def text_of(content: Any, where: str) -> str:
-    """Returns the text of a message, given its field ``content``. The texts of several parts are joined.
-
-    ``where`` names the message in error messages.
+    """Returns the text in ``content``, a field of a message. ``where`` names the message in error messages.
 
     Raises:
         RequestError: a part is not text.
@@ -62,12 +57,7 @@ def text_of(content: Any, where: str) -> str:
 
 
 def written(reply: Message, name: str) -> dict[str, Any]:
-    """Returns the JSON body of the HTTP answer to a request without streaming.
-
-    Args:
-        reply: the policy's reply.
-        name: the id of the answer.
-    """
+    """Returns the JSON body of the HTTP answer, with the id ``name``, to a request without streaming."""
     message: dict[str, Any] = {"role": "assistant", "content": reply["content"] or None, "refusal": None}
     if calls := [_flat(call) for call in reply.get("tool_calls") or ()]:
         message["tool_calls"] = calls
@@ -78,8 +68,7 @@ def written(reply: Message, name: str) -> dict[str, Any]:
 def events(reply: Message, name: str) -> Iterator[str]:
     """Yields the server-sent events that answer a request with streaming.
 
-    The policy's reply is complete before streaming begins, so its text and each of its tool calls are sent in one
-    piece.
+    The policy's reply is complete before streaming begins, so its text is sent in one piece, and so is each tool call.
     """
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     if reply["content"]:

@@ -1,4 +1,4 @@
-"""Represents the conversation in a request of an agent program, and decides whether the next request continues it."""
+"""The conversation in a request of an agent program, and whether a later request continues this conversation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ANSWERS = ("tool", "user")  # roles of the messages that may follow the policy's
 
 
 class RequestError(ValueError):
-    """A request of an agent program is refused with HTTP status 400. The message is for the author of the program."""
+    """A request of an agent program is refused with HTTP status 400. The message tells the program's author why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """The content of an agent program's request: messages and tools in the form that chat templates expect.
 
-    The arguments of tool calls are JSON objects, not text. ``stream`` says whether the reply has to be streamed.
+    The arguments of tool calls are JSON objects, not text. ``stream``: whether the program wants a streamed reply.
     """
 
     messages: tuple[Message, ...]
@@ -31,14 +31,14 @@ class Conversation:
 
 
 def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: int) -> Message:
-    """Returns a reply of the policy as an assistant message. If its tool calls cannot be parsed, it stays plain text.
+    """Returns a reply of the policy as an assistant message. A reply whose calls cannot be parsed stays plain text.
 
     Args:
         text: the policy's reply.
-        tools: the tools that the request offers.
+        tools: the tools that the request offers. If there are none, the reply stays plain text.
         form: the format in which the policy writes calls.
-        number: the number of the reply in its episode. The ids of the calls contain it, so that the ids are the same
-            when the episode is repeated.
+        number: the number of the reply in its episode. The ids of the calls contain this number, so that a repeated
+            episode has equal ids.
     """
     try:
         reply = PARSERS[form](text, tools)
@@ -58,11 +58,11 @@ def spoken(text: str, tools: Sequence[Mapping[str, Any]], form: Format, number: 
 
 
 def continuation(before: Conversation, reply: Message, after: Conversation) -> tuple[Message, ...] | None:
-    """Returns the messages that ``after`` contains in addition to those of ``before`` and the policy's reply to it.
+    """Returns the messages that the request ``after`` adds to the request ``before`` and the policy's reply to it.
 
-    Returns None if ``after`` does not continue this conversation. Only the tokens of the added messages are appended to
-    the rollout. The request ``after`` must therefore repeat all earlier messages and tools unchanged, and each message
-    that it adds must have the role "tool" or "user".
+    Returns None if ``after`` does not continue the conversation: ``after`` must repeat all earlier messages and tools
+    unchanged, and every added message must have the role "tool" or "user". Otherwise it would not be enough to append
+    the tokens of the added messages to the rollout.
     """
     known = [*before.messages, reply]
     if before.tools != after.tools or len(after.messages) <= len(known):
@@ -80,8 +80,7 @@ def _same(one: Message, other: Message) -> bool:
 def _said(message: Message) -> tuple[Any, ...]:
     """Returns the parts of a message that must not change when a later request of the agent program repeats it.
 
-    In a repeated reply of the policy, spaces at the ends and empty fields may be missing. Everything else must be the
-    same.
+    A repeated reply of the policy may lack whitespace at its ends, empty fields and the ids of its calls.
     """
     content = str(message.get("content") or "")
     if message["role"] != "assistant":

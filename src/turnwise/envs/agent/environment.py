@@ -1,4 +1,4 @@
-"""``env=agent``: uses the user's agent program as an environment. Each request of the program is a policy turn."""
+"""``env=agent``: an environment in which each request of the user's agent program is one turn of the policy."""
 
 from __future__ import annotations
 
@@ -30,27 +30,26 @@ from turnwise.types import Task, Trajectory
 
 
 class AgentEnv(ReplayedEnv):
-    """An environment in which an agent program of the user asks the policy for replies.
+    """An environment in which the user's agent program asks the policy for replies.
 
     See ``turnwise.envs.environment.Environment``. The program runs in the sandbox, in a folder that holds its code, the
-    task's files and ``task.json``. Its requests go to the gateway, an HTTP server of this process that answers with the
-    policy's replies. The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` hold the address of the
-    gateway and the token of the episode. The program can reach no other network address. A request that does not
-    continue the previous request begins a new conversation in the same rollout.
+    task's files and ``task.json``. The program's requests go to the gateway, an HTTP server of this process that
+    answers with the policy's replies. The environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` hold the
+    address of the gateway and the token of the episode. The program can reach no other network address. A request that
+    does not continue the previous request begins a new conversation in the same rollout.
 
     Args:
         command: a line of bash that runs the agent program.
         code: path of a folder whose files are copied into the program's folder. None means that no files are copied.
         tasks_file: a file of JSON lines (``envs.agent.tasks.Row``).
-        score: a line of bash that computes the reward. It runs in the program's folder after the program has ended.
-            Before that, the files of ``code`` and the task's hidden files are written into the folder. The last line of
-            the output is the reward. If the program failed and no reward can be computed, the reward is 0.
+        score: a line of bash whose last line of output is the reward. The line runs after the program has ended, in the
+            program's folder, into which the files of ``code`` and the task's hidden files have been written (again). If
+            the program failed and no reward can be computed, the reward is 0.
         threshold: minimum reward at which an episode counts as won.
         horizon: maximum number of turns of an episode.
         format: the format in which the policy writes calls.
         variables: additional environment variables of the program.
-        together: maximum number of agent programs that run at once. If one group has more rollouts than this, they
-            still run at once.
+        together: maximum number of agent programs that run at once. The rollouts of a larger group still run at once.
         box: the sandbox. It defines the resource limits, the Python interpreter and the readable folders.
 
     Raises:
@@ -93,7 +92,7 @@ class AgentEnv(ReplayedEnv):
         """Returns ``count`` different tasks of a split, drawn from the tasks file.
 
         Raises:
-            InputError: the file has fewer than ``count`` tasks of this split.
+            InputError: the file has fewer than ``count`` tasks of the split.
             ValueError: there is no split of this name, or the count is negative.
         """
         check_split(split)
@@ -111,8 +110,8 @@ class AgentEnv(ReplayedEnv):
     def reset(self, task: Task) -> ReplayedSession:
         """Opens a session of the task.
 
-        If the task was opened before, its first request is known. The agent program then starts only when the session
-        takes its first action.
+        The program's first request is kept for each task. If the request is known, the program starts only when the
+        session takes its first action.
         """
         check_task(task, self.name)
         return self.begin(task)
@@ -132,9 +131,9 @@ class AgentEnv(ReplayedEnv):
         return AgentEpisode(program, sandbox, scoring, self.format, f"env=agent, task {task.id}")
 
     def prepare(self, tasks: Sequence[Task], on_done: Callable[[int], None]) -> None:
-        """Starts the agent program on several tasks at the same time, to record its first request for each task.
+        """Starts the agent program on several tasks at the same time, to keep its first request for each task.
 
-        Tasks whose first request is already known are skipped.
+        Tasks whose first request is known are skipped.
 
         Raises:
             EnvironmentFault: an agent program ended before it asked for a reply.
@@ -145,11 +144,11 @@ class AgentEnv(ReplayedEnv):
                 on_done(1)
 
     def ready(self) -> None:
-        """Starts the agent program twice on the same task and checks that its first requests are equal.
+        """Starts the agent program twice on one task and checks that both first requests are equal.
 
         Raises:
-            InputError: the program ended before it asked for a reply, or its first request differed the second time.
-            NoSandboxError: this machine has no sandbox.
+            InputError: the program ended before it asked for a reply, or the two requests differ.
+            NoSandboxError: no sandbox works on this machine.
         """
         task = next(tasks[0] for tasks in self._tasks.values() if tasks)
         try:
@@ -159,14 +158,14 @@ class AgentEnv(ReplayedEnv):
             raise InputError(f"env.command: {error}") from error
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Raises an ``InputError``, because there is no expert for an agent program of the user."""
+        """Raises an ``InputError``, because this environment has no expert."""
         raise InputError(
             f"task {task.id}: env=agent has no expert. Use a method that needs no expert (method=grpo, method=trace), "
             "or set data.file to episodes of a better model"
         )
 
     def accepts(self, session: ReplayedSession, action: str, expert: str) -> bool:
-        """Returns whether ``action`` makes the same tool calls as the expert's reply ``expert``.
+        """Returns whether ``action`` makes exactly the tool calls of the expert's reply ``expert``, in the same order.
 
         If ``expert`` makes no call, the two texts must be equal after whitespace is normalised.
         """

@@ -1,8 +1,4 @@
-"""A running episode of an agent program.
-
-Each request of the program is one turn of the policy. When the program has ended, its result is scored, and the score
-is the reward of the last turn.
-"""
+"""A running episode of an agent program: its requests are the policy's turns, and its score is the last reward."""
 
 from __future__ import annotations
 
@@ -28,13 +24,13 @@ _SHOWN = 600  # maximum number of characters of a program's output in an error m
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Defines how the reward of an episode is computed.
+    """How the reward of an episode is computed.
 
     Attributes:
         command: a line of bash that runs in the agent program's folder after the program has ended. The last line of
-            its output is the reward.
-        files: files that are written into the folder before the command runs. They replace files of the same path,
-            which the agent program may have changed.
+            the command's output is the reward.
+        files: files that are written into the folder before the command runs. The agent program may have changed files
+            with these paths.
         threshold: minimum reward at which an episode counts as won.
     """
 
@@ -49,9 +45,8 @@ class AgentEpisode:
     Args:
         program: the agent program, which has just started.
         sandbox: the sandbox in which the score is computed.
-        scoring: defines how the score is computed.
         form: the format in which the policy writes calls.
-        place: the task's name, for error messages.
+        place: the beginning of error messages, which names the task.
     """
 
     def __init__(self, program: Program, sandbox: Sandbox, scoring: Scoring, form: Format, place: str) -> None:
@@ -62,7 +57,7 @@ class AgentEpisode:
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """Returns the tools that the agent program's waiting request offers; empty if no request waits."""
+        """Returns the tools that the agent program's waiting request offers; none if no request waits."""
         return self._asked.conversation.tools if self._asked else ()
 
     def opening(self) -> list[Message]:
@@ -84,9 +79,9 @@ class AgentEpisode:
     def act(self, text: str) -> Step:
         """Answers the agent program's waiting request with the policy's reply and waits for the next request.
 
-        The returned step holds the messages that the next request adds to the conversation. If the next request does
-        not continue the conversation, the step holds all messages of that request. If the program has ended, the step
-        is the last one, and its reward is the score.
+        The returned step holds the messages that the next request adds to the conversation, or all messages of the next
+        request if it does not continue the conversation. If the program has ended, the step is the last one, and its
+        reward is the score.
 
         Raises:
             EnvironmentFault: the sandbox failed, or the program ended before it got the policy's reply.
@@ -100,18 +95,17 @@ class AgentEpisode:
         taken = asked.answer(reply)
         following = self.program.desk.next()
         while not taken and following is not None and following.conversation == before:
-            # The agent disconnected and sent its request again, so the repeated request gets this reply.
+            # The agent program disconnected and sent its request again. The repeated request gets this reply.
             taken = following.answer(reply)
             following = self.program.desk.next()
         if not taken and following is None:
             raise EnvironmentFault(
-                f"{self.place}: the agent program ended ({self._output()}) while the policy's reply to it was sampled"
+                f"{self.place}: the agent program ended ({self._output()}) while the policy's reply was being sampled"
             )
         self._asked = following
         return self._scored() if following is None else _step(before, reply, following.conversation)
 
     def close(self) -> None:
-        """Ends the agent program."""
         self.program.close()
 
     def _waiting(self) -> Asked:
@@ -145,7 +139,7 @@ class AgentEpisode:
                 f"{scored.output.strip()[-_SHOWN:]!r}. The agent program had ended with {self._output()}. Correct "
                 "env.score, or the program if it does not write what is scored"
             )
-        if reward is None:  # the agent failed before it wrote the files that are scored
+        if reward is None:  # the agent program failed before it wrote the files that are scored
             info["unscored"], reward = True, 0.0
         return Step("", reward, True, reward >= self.scoring.threshold, info)
 

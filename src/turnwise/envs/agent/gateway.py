@@ -1,11 +1,11 @@
-"""The gateway: an HTTP server that holds each request of an agent program until the policy's reply to it was sampled.
+"""The gateway: an HTTP server that holds each request of an agent program until the policy's reply is sampled.
 
-    agent's program  --request-->  gateway  --Asked-->  Desk  -->  the rollout's thread
-                     <--answer---           <--reply--
+    agent program  --request-->  gateway  --Asked-->  Desk  -->  the rollout's thread
+                   <--answer---           <--reply--
 
 One thread with an event loop serves all episodes. Each episode has its own desk (the queue of its requests), its own
-listening socket (the sandbox's only connection to the outside) and its own token. The gateway handles text and never
-sees token ids. The rollout keeps the token ids that were sampled.
+listening socket (the sandbox's only connection to the outside) and its own token. The gateway handles text. Only the
+rollout holds the sampled token ids.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Asked:
     reply: Future[Message] = field(default_factory=Future)
 
     def answer(self, reply: Message) -> bool:
-        """Passes the reply to the gateway, which sends it. Returns False if the program has disconnected or ended."""
+        """Passes the reply to the gateway, which sends it. Returns False if the request was withdrawn or refused."""
         taken = self.reply.set_running_or_notify_cancel()
         if taken:
             self.reply.set_result(reply)
@@ -57,9 +57,9 @@ class Desk:
 
     Attributes:
         token: the token that every request must carry.
-        earlier: id of an earlier answer -> the messages of its conversation up to and including this answer. A request
+        earlier: id of an earlier answer -> the messages of the conversation up to and including this answer. A request
             of the Responses API can refer to an earlier answer by its id.
-        refused: number of requests of this episode that were refused so far.
+        refused: number of refused requests so far.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
@@ -74,7 +74,7 @@ class Desk:
         """Adds a request to the queue and returns True. If the episode is over, adds nothing and returns False.
 
         Raises:
-            RequestError: the maximum number of requests of this episode (64) already wait.
+            RequestError: 64 requests of this episode already wait.
         """
         with self._lock:
             if len(self._open) >= WAITING:
@@ -87,12 +87,12 @@ class Desk:
             return not self._ended
 
     def done(self, asked: Asked) -> None:
-        """Removes a request that no longer waits, because it was answered or withdrawn."""
+        """Removes a request that was answered or withdrawn."""
         with self._lock:
             self._open.discard(asked)
 
     def next(self) -> Asked | None:
-        """Waits for the next request that was not withdrawn, and returns it. Returns None if the episode has ended."""
+        """Waits for and returns the next request that was not withdrawn; None if the episode has ended."""
         while (asked := self._waiting.get()) is not None and asked.reply.cancelled():
             pass
         return asked
@@ -108,10 +108,7 @@ class Desk:
 
 
 class Gateway:
-    """Serves the desks (queues of requests) of all episodes, in one thread.
-
-    The thread starts with the first desk and ends with the process.
-    """
+    """Serves the desks (queues of requests) of all episodes in one thread, which starts with the first desk."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -119,14 +116,11 @@ class Gateway:
         self._serving: dict[Desk, asyncio.Task[web.AppRunner]] = {}  # used only by the event loop's thread
 
     def serve(self, listener: socket.socket, desk: Desk) -> None:
-        """Starts to serve an episode's requests on a listening socket. Returns at once. :meth:`leave` ends the service.
-
-        The gateway owns the socket from this call on.
-        """
+        """Starts to serve an episode's requests on a listening socket, which the gateway then owns. Returns at once."""
         self._do(self._serve(listener, desk))
 
     def leave(self, desk: Desk) -> None:
-        """Ends an episode's queue of requests and starts to close its socket. Returns before the socket is closed."""
+        """Ends an episode's queue of requests and starts to close the socket. Returns before the socket is closed."""
         desk.end()
         self._do(self._leave(desk))
 
@@ -146,7 +140,7 @@ class Gateway:
             await (await starting).cleanup()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns no attributes for pickling, because a copy of the gateway in another process serves its own desks."""
+        """Returns no attributes: nothing is pickled, because a gateway in another process serves its own desks."""
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -159,7 +153,7 @@ async def _runner(listener: socket.socket, desk: Desk) -> web.AppRunner:
     app.router.add_post(CHAT, _chat)
     app.router.add_post(RESPONSES, _responses)
     app.router.add_get("/v1/models", _models)
-    # An agent program that disconnects withdraws its request. The program's errors are kept out of the run's log.
+    # A program that disconnects withdraws its request. aiohttp's messages about requests stay out of the run's log.
     runner = web.AppRunner(app, access_log=None, logger=_SILENT, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
@@ -173,7 +167,7 @@ _SILENT.disabled = True
 
 @web.middleware
 async def _refusals(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Checks the token of a request, and turns errors into HTTP answers in OpenAI's error format."""
+    """Checks the token of a request and turns errors into HTTP answers in OpenAI's error format."""
     desk = request.app[_DESK]
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
     if not hmac.compare_digest(given.encode(errors="replace"), desk.token.encode()):

@@ -1,4 +1,4 @@
-"""Runs agent programs in the sandbox. For each running program, a thread of this process waits for its end."""
+"""Runs agent programs in the sandbox. For each running program, a thread of this process waits for the end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ def with_variables(command: str, variables: Mapping[str, str]) -> str:
 class Program:
     """A running agent program.
 
-    The program finds the gateway's address in the environment variable ``OPENAI_BASE_URL``, and the token of its
-    episode in ``OPENAI_API_KEY``.
+    The environment variable ``OPENAI_BASE_URL`` gives the program the gateway's address, and ``OPENAI_API_KEY`` the
+    token of the episode.
 
     Args:
         gateway: the server that answers the program's requests.
-        sandbox: the sandbox in which the program runs.
         command: a line of bash that starts the program.
         tree: the initial content of the program's folder.
         variables: additional environment variables of the program.

@@ -1,4 +1,4 @@
-"""Reads and answers requests of OpenAI's Responses API (``POST /v1/responses``), limited to text and functions."""
+"""Reads and answers requests of OpenAI's Responses API (``POST /v1/responses``): text and functions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from turnwise.types import Message
 def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> Conversation:
     """Returns the conversation in a request of the agent program.
 
-    The request's sampling settings are ignored; the run's own settings apply.
+    The run's sampling settings apply. Those of the request, such as the temperature, are ignored.
 
     Args:
         body: the JSON body of the request.
-        earlier: id of an earlier answer -> the messages of its conversation up to and including this answer. The
-            request's ``previous_response_id`` is such an id.
+        earlier: id of an earlier answer -> the messages of the conversation up to and including this answer. The
+            request's ``previous_response_id`` is the id of an earlier answer.
 
     Raises:
         RequestError: the request cannot be read, or needs something that the policy cannot do.
@@ -63,12 +63,9 @@ def read(body: Mapping[str, Any], earlier: Mapping[str, Sequence[Message]]) -> C
 
 
 def written(reply: Message, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the JSON body of the HTTP answer to a request without streaming.
+    """Returns the JSON body of the HTTP answer, with the id ``name``, to a request without streaming.
 
-    Args:
-        reply: the policy's reply.
-        name: the id of the answer.
-        body: the JSON body of the request. The answer repeats parts of it.
+    The answer repeats parts of ``body``, the JSON body of the request.
     """
     return {
         "id": name,
@@ -94,8 +91,7 @@ def written(reply: Message, name: str, body: Mapping[str, Any]) -> dict[str, Any
 def events(reply: Message, name: str, body: Mapping[str, Any]) -> Iterator[str]:
     """Yields the server-sent events that answer a request with streaming.
 
-    The policy's reply is complete before streaming begins, so its text and each of its tool calls are sent in one
-    piece.
+    The policy's reply is complete before streaming begins, so its text is sent in one piece, and so is each tool call.
     """
     whole = written(reply, name, body)
     begun = {**whole, "status": "in_progress", "output": []}
@@ -152,7 +148,7 @@ def _items(reply: Message, name: str) -> list[dict[str, Any]]:
 
 
 def _normal(message: Message) -> Message:
-    """Returns a message of a Responses request with the arguments of its tool calls as JSON objects instead of text."""
+    """Returns a message with the arguments of its tool calls as JSON objects instead of text."""
     if not message.get("tool_calls"):
         return message
     calls = [

@@ -19,14 +19,14 @@ TASK = "task.json"
 
 
 class Row(BaseModel):
-    """One line of the tasks file. Any further keys are passed on to the agent program in ``task.json``.
+    """One line of the tasks file. ``task.json`` passes on further keys to the agent program.
 
     Attributes:
         id: the task's id, unique within its split.
         split: train, seen or unseen.
-        files: path -> text of each file of the task that the agent program finds in its folder.
-        hidden: path -> text of each file that is added to the folder before the score is computed. The agent program
-            never sees these files.
+        files: path -> text of a file that the agent program finds in its folder.
+        hidden: path -> text of a file that is added to the folder before the score is computed, and that the agent
+            program never sees.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -40,7 +40,7 @@ def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
     """Returns the tasks in a file: split -> its tasks, in the order of the file.
 
     Raises:
-        InputError: the file is missing, it has no tasks, a line does not describe a task, or a task occurs twice.
+        InputError: the file is missing or has no tasks, a line does not describe a task, or a task occurs twice.
     """
     found: dict[str, list[Task]] = {"train": [], "seen": [], "unseen": []}
     seen: set[str] = set()
@@ -56,7 +56,7 @@ def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
         name = f"{row.split}/{row.id}"
         if name in seen:
             raise InputError(
-                f"env.tasks_file: {place}: the task {row.id!r} of split {row.split} occurs twice; rename one"
+                f"env.tasks_file: {place}: the task {row.id!r} of split {row.split} occurs twice; rename one of the two"
             )
         seen.add(name)
         found[row.split].append(Task(env, name, row.split, dict(record)))
@@ -66,7 +66,7 @@ def read_tasks(path: Path, env: str) -> dict[str, list[Task]]:
 
 
 def folder_of(task: Task) -> Tree:
-    """Returns the files in the agent program's folder: those of the task, except hidden ones, and ``task.json``."""
+    """Returns the task's files in the agent program's folder: those of the field ``files``, and ``task.json``."""
     told = {key: value for key, value in task.data.items() if key not in ("files", "hidden")}
     return {**tree_of(task.data.get("files") or {}), TASK: File(json.dumps(told, ensure_ascii=False).encode())}
 

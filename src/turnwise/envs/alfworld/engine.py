@@ -1,8 +1,8 @@
 """Runs the ALFWorld engine in a worker process. Any interpreter that has alfworld and textworld can run this script.
 
 The worker reads one JSON object per line from standard input. It writes one JSON object per line to the file that was
-standard output when the worker started. The engine overwrites ``sys.argv``, replaces ``sys.stdout`` and is not
-thread-safe. This does no harm here, because this file imports nothing of turnwise and the process runs nothing else.
+standard output when the worker started. The process runs nothing else, because the engine overwrites ``sys.argv``,
+replaces ``sys.stdout`` and is not thread-safe.
 
 Requests: ``{"op": "open", "game": path or {"problem", "sentence"}}``, ``{"op": "step", "at": id, "action": text}``,
 ``{"op": "fork", "at": id}``, ``{"op": "plan", "at": id}``. A request may also contain ``"free": [ids]``; the worker
@@ -38,9 +38,9 @@ KEPT_GAMES = 64
 def speed_up() -> None:
     """Makes the engine about ten times faster without changing its texts.
 
-    For every command of every step, the engine parses the same few dozen text templates again. It also deep-copies
-    dictionaries although it only reads their values. After this call, each template is parsed once, dictionaries are
-    copied shallowly, and each PDDL problem is translated once instead of twice.
+    At every step, the engine parses the same few dozen text templates for every command, and deep-copies dictionaries
+    whose values it only reads. After this call, each template is parsed once, dictionaries are copied shallowly, and
+    each PDDL problem is translated once instead of twice.
     """
     parse = functools.cache(textgen._parse_and_convert)
 
@@ -53,7 +53,7 @@ def speed_up() -> None:
     textgen._parse_and_convert = parse_and_copy
     textgen.copy_context = copy_context
     Rule.parse_conjunctive_query = functools.cache(Rule.parse_conjunctive_query)
-    # load() and reset() both translate the same problem into a planning task, which neither of them changes.
+    # load() and reset() both translate the problem into a planning task, and neither changes the planning task.
     pddl_logic.fast_downward.pddl2sas = functools.lru_cache(maxsize=2)(pddl_logic.fast_downward.pddl2sas)
 
 
@@ -68,10 +68,7 @@ class Position:
     operators: tuple[tuple[int, int], ...] = ()  # (id, number of effects) of each operator applied since the start
 
     def branch(self) -> Position:
-        """Returns an independent copy of this position of the engine.
-
-        Only facts and variables are copied, because nothing else changes in place.
-        """
+        """Returns an independent copy. Only facts and variables are copied, because nothing else changes in place."""
         world = copy.copy(self.world)
         world._facts = defaultdict(set, {sign: set(facts) for sign, facts in world._facts.items()})
         world._vars_by_name = dict(world._vars_by_name)
@@ -83,8 +80,8 @@ class Position:
 class Engine(PddlEnv):
     """ALFWorld's PddlEnv, extended to hold many positions (states of episodes) at once.
 
-    The planner library holds only one state. ``_enter`` switches the library to another position. For this, it applies
-    again all operators that led from the start of the game to that position.
+    The planner library holds only one state. To switch the library to a position, ``_enter`` applies all operators that
+    led from the start of the game to this position.
     """
 
     def __init__(self) -> None:
@@ -96,7 +93,7 @@ class Engine(PddlEnv):
         self._here: int | None = None  # id of the position that the planner library holds now
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Executes one request of the parent process and returns the reply to it."""
+        """Executes one request of the parent process and returns the reply."""
         for at in request.get("free", ()):
             self._positions.pop(at, None)
         if request["op"] == "open":
@@ -168,8 +165,8 @@ class Engine(PddlEnv):
 def _content(game: str | dict[str, str]) -> dict[str, Any]:
     """Returns the content of a game: its PDDL domain, its grammar and its PDDL problem.
 
-    If ``game`` is a path, the content is read from this file. Otherwise ``game`` holds a PDDL problem and the task in
-    words. The domain and the grammar then come from the alfworld package, and the task is written into the grammar.
+    ``game`` is the path of a file with this content, or holds a PDDL problem and the task in words. In the second case,
+    the domain and the grammar come from the alfworld package, and the task is written into the grammar.
     """
     if isinstance(game, str):
         return json.loads(Path(game).read_text(encoding="utf-8"))
@@ -182,7 +179,7 @@ def _content(game: str | dict[str, str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers the parent's requests until standard input ends, which also happens when the parent process dies."""
+    """Answers requests until standard input ends, which also happens when the parent process dies."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # redirects everything that the engine prints to the log
     if "--slow" not in sys.argv:
@@ -192,7 +189,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             reply = engine.answer(json.loads(line))
-        except Exception as error:  # the parent process handles the error, and later requests may still work
+        except Exception as error:  # the parent process handles the error; later requests may still work
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), file=replies, flush=True)

@@ -27,9 +27,9 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     Args:
         games: the ``json_2.1.1`` folder of the official games. None means the rooms and tasks of ``env=household``.
         horizon: maximum number of turns of an episode; ALFWorld's own limit is 50.
-        workers: number of processes that run the engine. New sessions are assigned to them in round-robin order. A fork
-            stays in the process of its parent.
-        timeout: maximum time in seconds that a worker may take to answer. A worker that takes longer is ended.
+        workers: number of processes that run the engine. New sessions are assigned to the processes in round-robin
+            order. A fork stays in the process of its parent session.
+        timeout: time limit in seconds for each answer of a worker. A worker that takes longer is ended.
         python: the Python interpreter that has alfworld and textworld installed. None means the interpreter of this
             process.
 
@@ -62,7 +62,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         """Opens an episode in a worker process.
 
         Raises:
-            MissingEngineError: the workers' interpreter lacks the engine.
+            MissingEngineError: the Python interpreter of the workers lacks the engine.
             EnvironmentFault: the worker died, timed out, or its engine refused the game.
             ValueError: the task's game does not exist.
         """
@@ -71,7 +71,7 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return AlfworldSession(task, self.horizon, worker, worker.call(op="open", game=game))
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert's episode in the ALFWorld engine. Returns it as a trajectory that ends with an observation.
+        """Runs an expert's episode in the ALFWorld engine and returns the trajectory.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.
@@ -84,8 +84,8 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
         """Returns whether the functional verifier accepts ``action``.
 
-        For generated games, the verifier of ``env=household`` decides. For official games, a rule that uses the
-        engine's planner decides (``OfficialGames.accepts``).
+        The verifier of generated games is that of ``env=household``. The verifier of official games uses the engine's
+        planner (``OfficialGames.accepts``).
         """
         return self.games.accepts(session, action, expert)
 

@@ -1,7 +1,4 @@
-"""Turns the tasks of ``env=household`` into games of the ALFWorld engine.
-
-The rooms, the experts and the verifier are those of ``env=household``.
-"""
+"""Turns the tasks of ``env=household`` into games of the ALFWorld engine, with the experts of ``env=household``."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from turnwise.types import Task
 
 
 def scene(data: Mapping[str, Any]) -> Scene:
-    """Returns the scene that the data of a generated task (a task of ``env=household``) describes, for the engine."""
+    """Returns the scene that ``data``, the data of a task of ``env=household``, describes."""
     goal = {"object": data["goal"]["object"]}
     if data["goal"]["toggle"]:
         goal["lamp"] = data["goal"]["toggle"]
@@ -51,11 +48,10 @@ class GeneratedGames:
         self._household = HouseholdEnv(horizon)
 
     def tasks(self, split: str, count: int, seed: int) -> Sequence[Task]:
-        """Returns ``count`` tasks of ``env=household``."""
         return self._household.tasks(split, count, seed)
 
     def game(self, task: Task) -> dict[str, str]:
-        """Returns a task's PDDL problem and its description in words. The worker process builds the game from them.
+        """Returns a task's PDDL problem and the task in words, from which the worker process builds the game.
 
         Raises:
             ValueError: the task's data does not describe a task of ``env=household``.
@@ -67,15 +63,14 @@ class GeneratedGames:
         return {"problem": problem(built), "sentence": built.sentence}
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
-        """Returns the actions with which the expert of ``env=household`` solves the same task."""
+        """Returns the actions with which the expert of ``env=household`` solves the session's task."""
         shown = self._household.demonstrate(_household(session.task), quality, seed)
         return [message["content"] for message in shown.messages if message["role"] == "assistant"]
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
         """Returns whether the functional verifier of ``env=household`` accepts ``action``.
 
-        The verifier needs an episode of ``env=household``, so the session's actions are first repeated in such an
-        episode.
+        The session's actions are first repeated in an episode of ``env=household``, which this verifier needs.
         """
         twin = self._household.replay(_household(session.task), session.actions)
         return self._household.accepts(twin, action, expert)

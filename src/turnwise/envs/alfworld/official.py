@@ -1,4 +1,4 @@
-"""Provides the official ALFWorld games, which the user has to download."""
+"""The official ALFWorld games, which the user has to download."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DETOUR = 0.3  # probability that the clumsy expert takes a detour before a walk
 
 
 class OfficialGames:
-    """Provides the games in the subfolders train, valid_seen and valid_unseen of ``folder``.
+    """The games in the subfolders train, valid_seen and valid_unseen of ``folder``.
 
     Raises:
         ValueError: the folder is missing, or it contains none of these subfolders.
@@ -62,16 +62,16 @@ class OfficialGames:
         """Returns the path of the task's game file.
 
         Raises:
-            ValueError: the task does not name a game in this folder.
+            InputError: the task does not name a game file in ``folder``.
         """
         return str(self._file(str(task.data.get("game"))))
 
     def expert(self, session: AlfworldSession, quality: Quality, seed: int) -> list[str]:
         """Returns the actions of a scripted expert.
 
-        The good expert takes the actions of the walkthrough in the game file. If these actions do not win, it takes the
-        actions of the engine's planner. The clumsy expert takes the same actions. Before some walks it also looks
-        around, checks its inventory or walks to a place that it does not need.
+        The good expert takes the actions of the walkthrough in the game file or, if these actions do not win, of the
+        engine's planner. The clumsy expert takes the actions of the good expert. Before some walks the clumsy expert
+        also looks around, checks its inventory or walks to an unneeded place.
         """
         walk = list(self._read(session.task.data["game"]).get("walkthrough") or [])
         if not walk or not _wins(session.fork(), walk):
@@ -89,11 +89,11 @@ class OfficialGames:
         return actions
 
     def accepts(self, session: AlfworldSession, action: str, expert: str) -> bool:
-        """Returns whether the verifier accepts ``action``. The expert's own action is accepted if it is possible.
+        """Returns whether the verifier accepts ``action``. The expert's action is accepted if it is possible.
 
         Any other action must shorten the plan of the engine's planner at least as much as the expert's action does. If
-        the expert's action does not shorten the plan, the action must shorten the plan or show the inside of a
-        receptacle for the first time. The planner's plans are not always the shortest, so this measure is approximate.
+        the expert's action does not shorten the plan, ``action`` must shorten the plan or show the inside of a
+        receptacle for the first time. The rule is approximate, because the planner's plan is not always the shortest.
         """
         if action.strip() not in session.admissible():
             return False
@@ -109,16 +109,15 @@ class OfficialGames:
     def _paths(self, split: str) -> list[str]:
         if split not in self._found:
             found = (path.relative_to(self.folder).as_posix() for path in (self.folder / FOLDERS[split]).rglob(GAME))
-            # Games with movable receptacles or sliced objects are not part of the benchmark. ALFWorld's own loader
-            # skips them too.
+            # Games with movable receptacles or sliced objects are not part of the benchmark: ALFWorld's loader skips
+            # these games too.
             self._found[split] = sorted(path for path in found if "movable" not in path and "Sliced" not in path)
         return list(self._found[split])
 
     def _file(self, path: str) -> Path:
-        """Returns the path of a game file, after a check that the file lies in the folder of the official games.
+        """Returns the path of a game file, after a check that the file lies in ``folder``.
 
-        The check is needed because tasks can come from data files, and the engine executes code in the grammar of a
-        game file.
+        A path can come from a data file, and the engine executes code in the grammar of a game file.
         """
         file = (self.folder / path).resolve()
         if not file.is_file() or not file.is_relative_to(self.folder.resolve()):
@@ -142,10 +141,10 @@ def _wins(session: AlfworldSession, actions: Sequence[str]) -> bool:
 
 
 def _distance(session: AlfworldSession, action: str | None = None) -> int | None:
-    """Returns the number of actions in the planner's plan from the session's state to the goal; None if it has no plan.
+    """Returns the number of actions in the planner's plan from the session's state to the goal; 0 at the goal.
 
-    If ``action`` is given, the plan starts from the state after this action; a session that has ended takes none, and the
-    result is None. The length is 0 if the goal is reached.
+    If ``action`` is given, the plan starts from the state after this action. The result is None if there is no plan, or
+    if ``action`` is given and the episode is over.
     """
     if action is not None:
         session = session.fork()

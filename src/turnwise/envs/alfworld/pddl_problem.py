@@ -1,9 +1,8 @@
 """Writes a room and a goal as a game of the ALFWorld engine: a PDDL problem for the domain of the alfworld package.
 
-The engine lists objects and receptacles in the order of their PDDL ids, and its demangler turns each id into a name: a
-type and a number. Within a type, the demangler gives the highest number to the first id and the number 1 to the last.
-The ids that ``pddl_id`` makes therefore count backwards. As a result, the engine and the scene use the same names, and
-the engine lists the names sorted by type and then by descending number.
+The engine's demangler turns the PDDL id of each object and receptacle into a name: a type and a number. Within a type,
+it gives the highest number to the first id and the number 1 to the last id. The ids that ``pddl_id`` makes therefore
+count backwards, so that the engine and the scene use equal names.
 """
 
 from __future__ import annotations
@@ -40,21 +39,20 @@ LIMIT = 999  # maximum number of objects or receptacles of one type, because ids
 class Scene:
     """The content of a game: receptacles, objects and a goal.
 
-    A name has the engine's form: a lower-case type, a space, and a number. The numbers of a type start at 1 and have no
-    gaps.
+    A name is a lower-case type, a space, and a number. The numbers of a type start at 1 and have no gaps. The sentence
+    and the goal may contain only lower-case letters (and the sentence single spaces), because the engine's grammar
+    evaluates text in braces as Python.
 
     Raises:
-        ValueError: a name has another form, the numbers of a type have gaps or exceed 999, an object lies in a
-            receptacle that the scene does not have, or the sentence or the goal contains characters other than
-            lower-case letters (and single spaces in the sentence). The last check is needed because the engine's
-            grammar evaluates text in braces as Python.
+        ValueError: a name, the sentence or the goal breaks these rules, a type has more than 999 names, or an object
+            lies in a receptacle that the scene does not have.
     """
 
     receptacles: tuple[str, ...]
     objects: Mapping[str, str]  # object -> the receptacle in which it lies
     kind: Kind
-    # the types of the goal's object (key "object") and receptacle (key "receptacle"); look_at_obj_in_light has the key
-    # "lamp" instead of "receptacle"
+    # "object" -> the type of the goal's object, and "receptacle" -> the type of the goal's receptacle, or, for
+    # look_at_obj_in_light, "lamp" -> the type of the lamp
     goal: Mapping[str, str]
     sentence: str  # the task in words, as it stands after "Your task is to: ", without a full stop
     affords: Mapping[str, frozenset[str]]  # type of a receptacle -> types of the objects that it may hold
@@ -96,20 +94,17 @@ class Scene:
 
 
 def type_of(name: str) -> str:
-    """Returns the type of an object or receptacle, given its name: for example ``cabinet`` for ``cabinet 2``."""
+    """Returns the type in the name of an object or receptacle, for example ``cabinet`` for ``cabinet 2``."""
     return name.split(" ", 1)[0]
 
 
 def counts(names: Any) -> Counter[str]:
-    """Counts how many names of objects or receptacles belong to each type. Returns type -> number."""
+    """Returns type -> number of the names of objects or receptacles that have this type."""
     return Counter(type_of(name) for name in names)
 
 
 def pddl_id(name: str, count: int) -> str:
-    """Returns the PDDL id that the engine displays as ``name``.
-
-    ``count`` is the number of objects or receptacles in the scene that have the same type as ``name``.
-    """
+    """Returns the PDDL id that the engine displays as ``name``. ``count`` names in the scene have this name's type."""
     kind, number = name.split(" ")
     order = f"{count - int(number):03d}"
     if kind.endswith("basin"):  # the demangler appends "basin" itself
@@ -161,7 +156,7 @@ def problem(scene: Scene) -> str:
 
 
 def goal(scene: Scene) -> str:
-    """Returns the scene's goal as a PDDL condition that is equivalent to the condition in ALFRED's goal library."""
+    """Returns the scene's goal as a PDDL condition, equivalent to that in ALFRED's goal library."""
     target = f"{scene.goal['object']}Type"
     if scene.kind == "look_at_obj_in_light":
         lit = (

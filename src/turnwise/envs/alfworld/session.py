@@ -16,12 +16,11 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 class AlfworldSession:
     """A running episode of the ALFWorld engine. See ``turnwise.envs.environment.Session``.
 
-    The session counts turns itself, because the engine has no horizon. An action that is not possible in the present
-    state gets the answer "Nothing happens.".
+    An action that is not possible in the present state gets the answer "Nothing happens.".
 
     Attributes:
         actions: the actions taken so far, including those without effect.
-        seen: the receptacles whose inside the policy has seen, by walking to them or opening them.
+        seen: the receptacles whose content the policy has seen after it walked to them or opened them.
     """
 
     def __init__(self, task: Task, horizon: int, worker: Worker, reply: Mapping[str, Any]) -> None:
@@ -47,7 +46,7 @@ class AlfworldSession:
         """Applies one action and returns the environment's answer.
 
         Raises:
-            EnvironmentFault: the worker died, timed out, or its engine failed.
+            EnvironmentFault: the worker died or timed out, or the engine failed.
             RuntimeError: the episode is over.
         """
         check_open(self.task, self.done, len(self.actions))
@@ -62,9 +61,7 @@ class AlfworldSession:
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """Returns an independent copy of this session, which the same worker process holds.
-
-        The worker replays actions only when its engine has to switch from one session to another.
+        """Returns an independent copy of this session. The worker process of this session also holds the copy.
 
         Raises:
             EnvironmentFault: the worker died or timed out.
@@ -77,13 +74,13 @@ class AlfworldSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns all commands that are possible in the present state, in the engine's order."""
+        """Returns all possible commands in the engine's order."""
         return list(self._admissible)
 
     def plan(self) -> list[str]:
-        """Returns the commands of a plan that leads from the current state to the goal. The engine's planner makes it.
+        """Returns the commands of a plan of the engine's planner, from the present state to the goal.
 
-        The plan is not always the shortest. The list is empty if the goal is already reached or no plan is found.
+        The plan is not always the shortest. It is empty if the goal is already reached or no plan is found.
 
         Raises:
             EnvironmentFault: the worker died or timed out.

@@ -1,4 +1,4 @@
-"""Starts worker processes that run the ALFWorld engine. Raises an error if a worker dies or answers too slowly."""
+"""Starts worker processes that run the ALFWorld engine, and detects workers that die or answer too slowly."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class MissingEngineError(InputError):
 
 
 class Worker:
-    """One process that runs the ALFWorld engine. A lock allows only one call at a time.
+    """One process that runs the ALFWorld engine, with one call at a time.
 
     A worker that has died or timed out is never used again.
 
     Args:
         python: the Python interpreter that runs the worker.
-        timeout: time limit in seconds of each answer.
-        slow: whether the engine runs without the changes that make it faster (``engine.speed_up``).
+        timeout: time limit in seconds for each answer.
+        slow: whether the engine runs without the changes of ``engine.speed_up``.
     """
 
     def __init__(self, python: str, timeout: float, slow: bool = False) -> None:
@@ -74,14 +74,13 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Returns the worker's process id."""
         return self._process.pid
 
     def call(self, **request: Any) -> Mapping[str, Any]:
         """Sends one request to the worker and returns the worker's reply.
 
         Raises:
-            EnvironmentFault: the worker died, took longer than ``timeout`` seconds, or its engine failed.
+            EnvironmentFault: the worker died or took longer than ``timeout`` seconds, or the engine failed.
         """
         with self._lock:
             if self.fault:
@@ -97,14 +96,13 @@ class Worker:
         return reply
 
     def free(self, session: int) -> None:
-        """Marks a session as no longer needed, so that the worker can drop it.
+        """Notes that a session is no longer needed. The next request tells the worker to drop the session.
 
-        The next request passes this to the worker. Nothing is sent now, so a finalizer can use this method safely.
+        Nothing is sent now, so a finalizer can call this method safely.
         """
         self._freed.append(session)
 
     def close(self) -> None:
-        """Ends the worker process."""
         self.fault = self.fault or "the ALFWorld worker was closed"
         self._kill()
 
@@ -133,7 +131,7 @@ class Worker:
 
 
 def _stop(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked copy of the parent process must not end its worker
+    if os.getpid() != owner:  # a forked copy of the parent process must not end the parent's worker
         return
     process.kill()
     process.wait()
@@ -162,14 +160,11 @@ class Pool:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns the class and the arguments from which unpickling builds a pool without workers.
-
-        A copy of the pool in another process therefore starts its own workers.
-        """
+        """Makes unpickling build a pool without workers: a pool in another process starts its own workers."""
         return Pool, (len(self._workers), self.timeout, self.python, self.slow)
 
     def worker(self) -> Worker:
-        """Returns the next worker in round-robin order. If it does not run or has failed, a new one is started."""
+        """Returns the next worker in round-robin order, a new worker if the old one has failed or was never started."""
         with self._lock:
             at, self._turn = self._turn, (self._turn + 1) % len(self._workers)
             worker = self._workers[at]
@@ -178,7 +173,6 @@ class Pool:
             return worker
 
     def close(self) -> None:
-        """Ends all workers."""
         with self._lock:
             for worker in filter(None, self._workers):
                 worker.close()
