@@ -1,4 +1,4 @@
-"""Defines the APIs of the generated office: their names, their parameters, and their effects on the office's tables."""
+"""The APIs of the generated office: names, parameters, and effects on the office's tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tables = dict[str, Any]
 
 
 class Refused(Exception):
-    """Raised by an API of the office that refuses a call. The text of this error becomes the answer to the call."""
+    """Raised by an API that refuses a call. The text of this error becomes the answer to the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,8 @@ class Api:
     """One API of the generated office.
 
     Attributes:
-        name: the name of the API.
         about: the description of the API.
-        parameters: name of a parameter -> its JSON type. All parameters are required.
+        parameters: name of a parameter -> JSON type of the parameter. All parameters are required.
         run: the function that implements the API. Its arguments are the office's tables and the arguments of the call.
     """
 
@@ -38,7 +37,6 @@ class Api:
     run: Callable[..., Any]
 
     def tool(self) -> dict[str, Any]:
-        """Returns the API's tool definition."""
         properties = {name: {"type": kind} for name, kind in self.parameters.items()}
         schema = {"type": "object", "properties": properties, "required": list(properties)}
         return {"type": "function", "function": {"name": self.name, "description": self.about, "parameters": schema}}
@@ -56,7 +54,7 @@ class Office:
         self.tables: Tables = deepcopy(dict(tables))
 
     def call(self, call: ToolCall) -> str:
-        """Makes a call and returns the text of its answer. If the call fails, the answer is an error message."""
+        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
         api = APIS.get(call.name)
         if api is None:
             return _exception(f"no API {call.name}")
@@ -70,16 +68,13 @@ class Office:
             return _exception(str(error))
 
     def fork(self) -> Office:
-        """Returns an independent copy of this office."""
         return Office(self.tables)
 
     def same_state(self, other: Office) -> bool:
-        """Returns whether all tables of this office equal those of the office ``other``."""
         return self.tables == other.tables
 
     def same_place(self, other: Office) -> bool:
-        """Returns whether all tables of this office equal those of ``other``. There is no hidden state beside them."""
-        return self.tables == other.tables
+        return self.tables == other.tables  # the tables are the whole state
 
 
 def _exception(text: str) -> str:
@@ -106,8 +101,9 @@ def _token(tables: Tables, username: str, password: str) -> Any:
 
 
 def _add(table: str) -> Callable[..., str]:
-    """Returns a function that implements an API. The API adds a row to ``table``: the arguments of the call, and the
-    user to whom the token in the call belongs.
+    """Returns the implementation of an API that adds a row to ``table``.
+
+    The row holds the arguments of the call, and the owner of the call's token in place of the token.
     """
 
     def run(tables: Tables, token: str, **values: Any) -> str:
@@ -121,8 +117,9 @@ def _add(table: str) -> Callable[..., str]:
 
 
 def _delete(table: str) -> Callable[..., str]:
-    """Returns a function that implements an API. The API deletes a row of ``table``: the one that has the arguments of
-    the call and belongs to the user of the token in the call.
+    """Returns the implementation of an API that deletes a row of ``table``.
+
+    The row holds the arguments of the call, and the owner of the call's token in place of the token.
     """
 
     def run(tables: Tables, token: str, **values: Any) -> str:
@@ -136,8 +133,9 @@ def _delete(table: str) -> Callable[..., str]:
 
 
 def _query(table: str, column: str) -> Callable[..., Any]:
-    """Returns a function that implements an API. The API lists the values of ``column`` in those rows of ``table`` that
-    belong to the user of the token in the call.
+    """Returns the implementation of an API that lists the values of ``column`` in some rows of ``table``.
+
+    These rows belong to the owner of the call's token.
     """
 
     def run(tables: Tables, token: str) -> Any:
@@ -148,8 +146,9 @@ def _query(table: str, column: str) -> Callable[..., Any]:
 
 
 def _look_up(table: str, column: str) -> Callable[..., Any]:
-    """Returns a function that implements an API. The API looks up the value that ``table`` has for the key in the call.
-    It answers with this value under the name ``column``.
+    """Returns the implementation of an API that answers with ``{column: value}``.
+
+    The value is that of ``table`` for the only argument of the call.
     """
 
     def run(tables: Tables, **key: str) -> Any:
@@ -173,7 +172,7 @@ def _book(tables: Tables, doctor: str, date: str) -> Any:
 def _search(tables: Tables, keywords: str) -> Any:
     """Returns the description of the API, other than this search, that shares the most words with ``keywords``.
 
-    If several APIs share the same number of words with ``keywords``, the description of the first one is returned.
+    Of several APIs with equally many shared words, the first API in ``_ALL`` is described.
     """
     wanted = words(keywords)
     shared = {api.name: len(wanted & words(f"{api.name} {api.about}")) for api in _ALL if api.name != SEARCHER}
@@ -211,5 +210,5 @@ APIS: Mapping[str, Api] = {api.name: api for api in _ALL}
 
 
 def tools_named(names: Sequence[str]) -> Tools:
-    """Returns the tool definitions of the APIs with these names, in the order of the names."""
+    """Returns the tool definitions of the named APIs, in the order of ``names``."""
     return tuple(APIS[name].tool() for name in names)

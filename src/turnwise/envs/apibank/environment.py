@@ -13,26 +13,16 @@ from turnwise.envs.environment import Verifier
 
 
 class ApiBankEnv(DialogueEnv):
-    """An environment in which the policy fulfils a user's request with API calls. It implements
-    ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy fulfils a user's request with API calls.
 
-    There are three levels of difficulty. At level 1, the policy calls a given API. At level 2, it has to find the API
-    first. At level 3, it plans calls of several APIs.
+    :class:`~turnwise.envs.dialogues.environment.DialogueEnv` describes the arguments that are not listed here.
 
     Args:
         data: path of API-Bank's folder ``json_test_data``. None means that tasks with the APIs of a small office are
             generated.
-        levels: the levels to use, out of 1, 2 and 3.
-        horizon: maximum number of turns of an episode.
-        steps: maximum number of replies with tool calls that the policy may give to one user message.
+        levels: the levels of difficulty to use. At level 1, the policy calls a given API. At level 2, the policy has to
+            find the API first. At level 3, the policy plans calls of several APIs.
         format: the format of tool calls. ``bfcl_python`` is API-Bank's own format, ``[Name(key='value')]``.
-        mistakes: probabilities of the clumsy expert's mistakes.
-        kept: maximum number of tasks whose ground truths are kept in memory.
-        thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
-        muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
-            true.
-        verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
-            ``dialogues.demonstrated_verifier``).
 
     Raises:
         InputError: the public files cannot be read.

@@ -1,4 +1,4 @@
-"""Generates tasks at API-Bank's three levels. In each task, a user makes a request to the APIs of a small office."""
+"""Generates tasks at API-Bank's three levels, with the APIs of a small office."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HELD_OUT: Names = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One request of a user (``text``), and the calls that fulfil it."""
+    """One request of a user (``text``), and the calls that fulfil the request."""
 
     text: str
     calls: tuple[ToolCall, ...]
@@ -59,7 +59,7 @@ def _wish(text: str, *calls: tuple[str, dict[str, Any]]) -> Wish:
 
 
 def _user(rng: random.Random, names: Names, tables: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Adds a user to the office's tables. Returns the user's token and the arguments of the call that gets it."""
+    """Adds a user to the office's tables. Returns the user's token and the arguments of a ``GetUserToken`` call."""
     person = rng.choice(names["person"])
     password, token = f"p{rng.randint(10, 99)}", f"t{rng.randint(100, 999)}"
     tables["users"] = {person: {"password": password, "token": token}}
@@ -71,8 +71,7 @@ def _lookup(api: str, table: str, name: str, say: str, value: Callable[[random.R
 
     Args:
         api: the name of the API that answers the request.
-        table: the name of the table.
-        name: the kind of names (a key of ``Names``) that the table's keys are drawn from.
+        name: the key of ``Names`` under which the possible keys of the table are listed.
         say: the text of the request, with ``{}`` in place of a key of the table.
         value: a function that draws a value of the table.
     """
@@ -165,15 +164,15 @@ _KEYWORDS = {name: api.about for name, api in APIS.items()}
 
 @dataclass(frozen=True)
 class OfficeTasks:
-    """Generates tasks with the APIs of a small office, at API-Bank's three levels, for each split.
+    """Generates tasks with the APIs of a small office, at API-Bank's three levels.
 
-    ``train`` and ``seen`` use the same names but different requests: a hash of a request's text decides its split.
-    ``unseen`` uses names that occur in no training task.
+    ``train`` and ``seen`` use the same names but different requests: a hash of the request's text decides between
+    ``train`` and ``seen``. ``unseen`` uses the names in ``HELD_OUT``.
 
     Args:
         levels: the levels to use, out of 1, 2 and 3.
         names: a function that draws the names (of people, cities and so on) for one task of ``train`` or ``seen``. None
-            means that all these tasks use the same names.
+            means that these tasks use the names in ``TRAINING``.
 
     Raises:
         ValueError: ``levels`` is empty or holds an unknown level.
@@ -187,14 +186,13 @@ class OfficeTasks:
             raise ValueError(f"levels: name one or more of 1, 2 and 3, each only once, got {list(self.levels)}")
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` tasks of a split. The level changes from task to task, in the order of ``levels``."""
+        """Returns ``count`` tasks of a split. The level changes from task to task in the order of ``levels``."""
         return [self._task(split, seed, index, self.levels[index % len(self.levels)]) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue (initial state, user messages, ground truth and tools) that a task's data describes.
+        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools.
 
-        At levels 2 and 3, the policy is shown only the search API at the start. The answers of the search API describe
-        the other APIs.
+        At levels 2 and 3, the policy is shown only the search API, whose answers describe the other APIs.
         """
         data = task.data
         shown = tools_named(data["apis"])
@@ -209,16 +207,16 @@ class OfficeTasks:
             data = _data(rng, names, level)
             if split in ("unseen", split_of(data["turns"])):
                 return Task("apibank", f"level-{level}/{split}/{seed}/{index:06d}", split, data, f"level-{level}")
-        # practically impossible, because the hash of the request does not reject so many attempts in a row
+        # practically impossible: the hash of the request does not reject 1000 attempts in a row
         raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
 
 
 def _data(rng: random.Random, names: Names, level: int) -> dict[str, Any]:
     """Returns the data of a random task.
 
-    At level 1, a task needs one call or two successive calls, and the policy is shown the APIs of these calls. At level
-    2, a task needs one call, and the policy must search for its API first. At level 3, a task needs two successive
-    calls, and the policy must search for both APIs.
+    At level 1, a task needs one call or two successive calls, and the policy is shown the APIs of these calls and
+    ``OTHERS`` more. At level 2, a task needs one call, after a search for the API. At level 3, a task needs two
+    successive calls, each after a search for the API.
     """
     tables: dict[str, Any] = {}
     kinds = _PLANS if level == 3 else _SINGLE if level == 2 else _SINGLE + _PLANS

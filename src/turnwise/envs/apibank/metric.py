@@ -1,4 +1,4 @@
-"""Computes API-Bank's metric: at each level, the fraction of the expected API calls that the policy makes correctly."""
+"""API-Bank's metric: at each level, the fraction of the expected API calls that the policy makes correctly."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from turnwise.types import ToolCall
 def call_accuracy(
     replies: Iterable[tuple[str, Sequence[ToolCall], str]], form: Format = "bfcl_python"
 ) -> dict[str, float]:
-    """Returns the accuracy of the policy's calls at each level (level -> accuracy), and the accuracy over all levels as
-    ``total``.
+    """Returns level -> accuracy of the policy's calls, and the accuracy over all levels as ``total``.
 
     Source: arXiv:2304.08244, section 4.2. Each reply continues a demonstrated history. An expected call counts as
-    correct if the reply calls the same API with the same input. The benchmark's own program also compares the answers
-    of the APIs. This is not needed here, because the API and its input determine the answer.
+    correct if the reply contains an equivalent call. The benchmark's own program also compares the answers of the APIs.
+    This function does not, because an API and its input determine the answer.
 
     Args:
         replies: one triple (level, expected calls, text of the policy's reply) for each reply.

@@ -1,8 +1,8 @@
 """Reads the public API-Bank data from a folder: ``level-1-api.json``, ``level-2-api.json`` and ``level-3.json``.
 
-A record of level 1 or 2 holds a dialogue and the only call that continues it. A record of level 3 holds a requirement
-of the user and the calls that meet it, each with the answer that the real API gave. The environment returns these
-recorded answers to the policy. It runs no API of the benchmark.
+A record of level 1 or 2 holds a dialogue and the only call that continues the dialogue. A record of level 3 holds a
+requirement of the user and the calls that meet the requirement, each with the answer that the real API gave. No API of
+the benchmark runs: the policy gets the recorded answers.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ _ASKS = "Generate API Request:"
 
 
 class Recorded:
-    """The APIs of an episode. They answer the policy's calls with the answers that one record of the data holds.
-
-    A call that is not in the record gets an error message as its answer.
-    """
+    """The APIs of an episode, which answer the policy's calls with the recorded answers of one record of the data."""
 
     __slots__ = ("answers",)
 
@@ -51,22 +48,20 @@ class Recorded:
         return json.dumps({"exception": "the record has no such call"})
 
     def fork(self) -> Recorded:
-        """Returns this object itself, because it never changes."""
-        return self
+        return self  # never changes
 
     def same_state(self, other: Recorded) -> bool:
-        """Returns True: two states of an episode are always equal, because calls do not change the recorded answers."""
+        """Returns True, because calls do not change the recorded answers."""
         return True
 
     def same_place(self, other: Recorded) -> bool:
-        """Returns True: two states of an episode are always equal, because calls do not change the recorded answers."""
         return True
 
 
 def same_call(made: ToolCall, true: ToolCall) -> bool:
-    """Returns whether two calls are equal.
+    """Returns whether two calls are equivalent. Two searches only need keywords with the same words.
 
-    Two searches are equal if their keywords contain the same words, regardless of order and capital letters.
+    The order of these words, repetitions and capital letters do not matter.
     """
     if made.name == true.name == SEARCHER:
         return words(str(made.arguments.get("keywords"))) == words(str(true.arguments.get("keywords")))
@@ -77,7 +72,7 @@ class PublicTasks:
     """Reads the tasks of API-Bank from its public files.
 
     A hash decides the split of a task: about 80 % of the dialogues are in ``train``, 10 % in ``seen`` and 10 % in
-    ``unseen``. At levels 1 and 2 it is a hash of the name of the dialogue's file, at level 3 of the user's requirement.
+    ``unseen``. The hash is that of the record's field ``file`` or, without this field, of the user's requirement.
 
     Attributes:
         left_out: one pair (place in the file, reason) for each record that cannot be used.
@@ -118,7 +113,7 @@ class PublicTasks:
         return first_tasks(found, count, f"split {split} of the public API-Bank")
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue (recorded answers, user message, ground truth, tools) that a task's data describes."""
+        """Returns the dialogue that a task's data describes: recorded answers, user message, ground truth and tools."""
         data = task.data
         turns = turns_from(data["turns"])
         answers = list(zip(turns[0].calls, data["answers"], strict=True))
@@ -159,7 +154,7 @@ def _task(level: int, number: int, record: Mapping[str, Any]) -> Task:
 
 
 def _step(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task data for a record of level 1 or 2, which holds a dialogue and the one call that continues it."""
+    """Returns the task data for a record of level 1 or 2: a dialogue and the one call that continues the dialogue."""
     call = read_request(record["expected_output"])
     dialogue = record["input"].replace(_ASKS, "").strip()
     tools = described(record["instruction"].partition(_DESCRIPTIONS)[2])
@@ -170,9 +165,9 @@ def _step(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task data for a record of level 3, which holds a requirement of the user and the calls that meet it.
+    """Returns the task data for a record of level 3: a requirement of the user and the calls that meet the requirement.
 
-    In the task, the policy can call the search API and the APIs that the searches in the record found.
+    The policy can call the search API and the APIs that the searches in the record found.
     """
     calls, answers, found = [], [], {}
     for one in record["apis"]:
@@ -193,7 +188,7 @@ def _planned(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_request(text: str) -> ToolCall:
-    """Returns the only call in a text, which must contain a request such as ``API-Request: [Name(key='value')]``.
+    """Returns the only call in a text such as ``API-Request: [Name(key='value')]``.
 
     Raises:
         ValueError: the text contains no call, or more than one.
@@ -209,11 +204,10 @@ def read_request(text: str) -> ToolCall:
 
 
 def described(text: str) -> list[dict[str, Any]]:
-    """Returns the tool definitions of the APIs that the text describes. Each line of the text is a JSON object that
-    describes one API.
+    """Returns the tool definitions of the APIs that a text describes, with one JSON object on each line.
 
     Raises:
-        ValueError: a line is not a JSON object that describes an API.
+        ValueError, AttributeError, KeyError: a line is not a JSON object that describes an API.
     """
     return [_tool(parse_json(line)) for line in text.splitlines() if line.strip()]
 

@@ -1,7 +1,7 @@
-"""Creates, calls, copies and compares the simulated APIs of one episode. The APIs of different episodes share no state.
+"""Creates, calls, copies and compares the simulated APIs of one episode, which share no state with other episodes.
 
-A call runs a method of an API with argument values that a parser has read. No text is evaluated as code. The answer to
-a call has the same text as in the benchmark.
+A call runs a method of an API with parsed argument values; no text is evaluated as code. The answers have the same
+texts as in the benchmark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turnwise.envs.bfcl.package import api_class
 from turnwise.types import ToolCall
 
 FAILED = "Error during execution: "
-# maximum precision (in digits) and maximum exponent in a call; a call with larger values could take hours
+# maximum precision (in digits) and maximum exponent in a call; a call with larger values could run for hours
 MAX_DIGITS = 1000
 MAX_ENTRIES, MAX_LEVELS = (
     20_000,
@@ -54,14 +54,13 @@ class Apis:
             self.instances[name] = deepcopy(instance)
 
     def fork(self) -> Apis:
-        """Returns an independent copy of these APIs and their states."""
         twin = Apis.__new__(Apis)
         twin.classes, twin.full = self.classes, self.full
         twin.instances = deepcopy(self.instances)
         return twin
 
     def call(self, call: ToolCall) -> str:
-        """Makes a call and returns the text of its answer. If the call fails, the answer is an error message."""
+        """Makes a call and returns the answer. If the call fails, the answer is an error message."""
         owner = owners(self.classes).get(call.name)
         if owner is None:
             return f"{FAILED}name {call.name!r} is not defined"
@@ -81,9 +80,7 @@ class Apis:
                 self.full = _overgrown(self.instances[owner].root)
 
     def same_state(self, other: Apis) -> bool:
-        """Returns whether all public attributes of these APIs equal those of the APIs ``other``. BFCL's own program
-        compares states in this way.
-        """
+        """Returns whether all public attributes of these APIs equal those of ``other``, as BFCL's own program does."""
         try:
             return all(
                 getattr(instance, key) == value
@@ -95,9 +92,9 @@ class Apis:
             return False
 
     def same_place(self, other: Apis) -> bool:
-        """Returns whether the public and private attributes of these APIs equal those of the APIs ``other``.
+        """Returns whether all public and private attributes of these APIs equal those of ``other``.
 
-        Private attributes hold for example the working folder or a random generator.
+        Private attributes hold, for example, the working folder or a random generator.
         """
         return self.same_state(other) and all(
             _hidden(instance) == _hidden(other.instances[name]) for name, instance in self.instances.items()
@@ -106,7 +103,7 @@ class Apis:
 
 @lru_cache(maxsize=256)
 def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
-    """Returns for each public function of the given APIs the API that has it: function's name -> API's name."""
+    """Returns the name of each public function of the APIs ``classes`` -> the name of the API with this function."""
     return {
         method: name
         for name in classes
@@ -125,7 +122,7 @@ def parameters(owner: str, method: str) -> tuple[inspect.Parameter, ...]:
 def _lists(owner: str, method: str) -> Mapping[str, Any]:
     """Returns copies of a function's default values that are lists, dictionaries or sets: parameter's name -> default.
 
-    Only these types are copied, because a call can change such a value. Without copies, all episodes would share it.
+    A call can change a list, dictionary or set. Without the copies, all episodes would share these values.
     """
     defaults = {parameter.name: parameter.default for parameter in parameters(owner, method)}
     return {name: deepcopy(default) for name, default in defaults.items() if isinstance(default, list | dict | set)}
@@ -174,8 +171,9 @@ def _too_costly(call: ToolCall) -> str | None:
 
 
 def _overgrown(root: Any) -> bool:
-    """Returns whether the simulated file system below ``root`` has more entries or levels of folders than allowed. A
-    folder that occurs several times is counted each time.
+    """Returns whether the simulated file system below ``root`` has more entries or levels of folders than allowed.
+
+    A folder that occurs several times is counted each time.
     """
     seen, level = 0, [root]
     for _ in range(MAX_LEVELS):

@@ -15,23 +15,17 @@ from turnwise.envs.environment import Verifier
 
 
 class BfclEnv(DialogueEnv):
-    """An environment in which the policy fulfils a user's requests with calls of simulated APIs. It implements
-    ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy fulfils a user's requests with calls of simulated APIs.
+
+    :class:`~turnwise.envs.dialogues.environment.DialogueEnv` describes the arguments that are not listed here.
 
     Args:
-        level: ``public`` has the 800 tasks of the benchmark. ``tiny`` has short generated tasks for the same APIs.
+        level: ``public`` has the 800 tasks of the benchmark. ``tiny`` has short generated tasks for six of its APIs.
         horizon: maximum number of turns of an episode; None means the level's default (tiny 16, public 60).
         steps: maximum number of replies with tool calls that the policy may give to one user message. BFCL's own
             program stops a model after 20.
         format: the format of tool calls; None means the level's default (tiny ``bfcl_python``, public ``hermes``).
         subsets: the subsets of the public tasks to use.
-        mistakes: probabilities of the clumsy expert's mistakes.
-        kept: maximum number of tasks whose ground truths are kept in memory.
-        thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
-        muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
-            true.
-        verifier: the functional verifier, either ``oracle`` (module ``dialogues.verifier``) or ``demonstrated`` (module
-            ``dialogues.demonstrated_verifier``).
 
     Raises:
         MissingBfclError: bfcl-eval is not installed; the message says how to install it.

@@ -1,7 +1,4 @@
-"""Generates the short tasks of the level ``tiny`` of ``env=bfcl``. They use the simulated APIs of BFCL.
-
-A task has one or two requests of the user, and each request needs a few calls.
-"""
+"""Generates the short tasks of the level ``tiny`` of ``env=bfcl``, with one or two requests of the user."""
 
 from __future__ import annotations
 
@@ -25,25 +22,24 @@ _HELD_OUT = tuple(name for names in asdict(Names.held_out()).values() for name i
 
 @dataclass(frozen=True)
 class TinyTasks:
-    """Generates the short tasks of the level ``tiny`` of ``env=bfcl`` for each split.
+    """Generates the short tasks of the level ``tiny`` of ``env=bfcl``.
 
     ``train`` and ``seen`` use the same names and the same pairs of APIs but different requests: a hash of the requests'
-    texts decides the split (``dialogues.problem.split_of``). ``unseen`` uses names that occur in no training task. A
-    task of ``unseen`` has two requests, which use a pair of APIs that no training task combines.
+    texts decides between ``train`` and ``seen`` (``dialogues.problem.split_of``). A task of ``unseen`` uses held-out
+    names and has two requests, which use a pair of APIs that no training task combines.
 
     Args:
         names: a function that draws the names (of files, people and so on) for one task of ``train`` or ``seen``. None
-            means that all these tasks use the same names.
+            means that these tasks use ``Names.training()``.
     """
 
     names: Callable[[random.Random], Names] | None = None
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
-        """Returns ``count`` generated tasks of a split."""
         return [self._task(split, seed, index) for index in range(count)]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue (initial state, user messages, ground truth and tools) that a task's data describes."""
+        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools."""
         data = task.data
         classes = tuple(data["classes"])
         tools = tuple(tool for name in classes for tool in shown(name))
@@ -57,15 +53,15 @@ class TinyTasks:
             if _is_of(data["turns"], split):
                 apis = "one_api" if len(data["classes"]) == 1 else "two_apis"
                 return Task("bfcl", f"tiny/{split}/{seed}/{index:06d}", split, data, apis)
-        # practically impossible, because the hash of the requests does not reject so many attempts in a row
+        # practically impossible: the hash of the requests does not reject 1000 attempts in a row
         raise RuntimeError(f"no task of split {split} was found in 1000 attempts")
 
 
 def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
     """Returns whether a task with the user messages ``turns`` belongs to ``split``.
 
-    A task belongs to ``unseen`` if each of its requests contains a held-out name or has a hash that keeps it out of
-    training. The hash is needed for requests without names, such as sums.
+    A task belongs to ``unseen`` if each of its requests contains a held-out name or has a hash that keeps the request
+    out of training. The hash is needed for requests without names, such as sums.
     """
     if split != "unseen":
         return split_of(turns) == split
@@ -73,9 +69,7 @@ def _is_of(turns: Sequence[Mapping[str, Any]], split: str) -> bool:
 
 
 def shown(name: str) -> Tools:
-    """Returns the tool definitions of those functions of an API that the policy can call at the level ``tiny``. Each of
-    these functions is needed in some tasks.
-    """
+    """Returns the tool definitions of the functions of the API ``name`` that the level ``tiny`` needs."""
     return tuple(tool for tool in tools_of_class(name) if function_of(tool)["name"] in SHOWN[name])
 
 

@@ -1,7 +1,6 @@
-"""Reads data files, function descriptions and the classes of the simulated APIs from the installed package bfcl-eval.
+"""Reads the tasks, function descriptions and API classes of the installed package bfcl-eval.
 
-Only the package's data files, its eight API modules and its module of prompt texts are loaded. The settings module is
-not imported, because its import would create folders in the package.
+The package's settings module is never imported, because its import would create folders in the package.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ def api_class(name: str) -> Any:
     """Returns the class of a simulated API.
 
     Raises:
-        ValueError: there is no API of that name.
-        MissingBfclError: bfcl-eval, or mpmath, is not installed.
+        ValueError: there is no API of this name.
+        MissingBfclError: bfcl-eval, or a library that the API imports, is not installed.
     """
     if name not in _MODULES:
         raise ValueError(f"there is no API {name!r}; choose one of {', '.join(_MODULES)}")
@@ -68,7 +67,7 @@ def api_class(name: str) -> Any:
 
 @lru_cache(maxsize=len(_MODULES))
 def tools_of_class(name: str) -> Tools:
-    """Returns one tool definition for each function of an API. The parameters are described as JSON Schema."""
+    """Returns one tool definition for each function of an API, with the parameters as JSON Schema."""
     records = read_lines(root() / "data" / "multi_turn_func_doc" / f"{_MODULES[name][1]}.json")
     return tuple(
         {
@@ -84,24 +83,23 @@ def tools_of_class(name: str) -> Tools:
 
 
 def tools_of_classes(names: tuple[str, ...]) -> Tools:
-    """Returns the tool definitions of several APIs, in the order of ``names``."""
     return tuple(tool for name in names for tool in tools_of_class(name))
 
 
 def without(tools: Tools, names: set[str]) -> Tools:
-    """Returns the tool definitions in ``tools`` whose names are not in ``names``."""
+    """Returns ``tools`` without the tools called ``names``."""
     return tuple(tool for tool in tools if function_of(tool)["name"] not in names)
 
 
 @lru_cache(maxsize=1)
 def announcement() -> str:
-    """Returns the user message with which BFCL tells the model that further functions are available from now on."""
+    """Returns the user message with which BFCL tells the model that more functions are available from now on."""
     return str(import_module("bfcl_eval.constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
 
 
 @lru_cache(maxsize=len(SUBSETS))
 def entries(subset: str) -> dict[str, dict[str, Any]]:
-    """Returns the entries (tasks) of a subset of BFCL: id -> the entry together with its ``ground_truth``.
+    """Returns the tasks of a subset of BFCL: id -> the benchmark's entry together with its ``ground_truth``.
 
     Raises:
         ValueError: there is no subset of this name.
@@ -122,6 +120,5 @@ def entries(subset: str) -> dict[str, dict[str, Any]]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of a file of JSON lines."""
     with path.open(encoding="utf-8") as file:
         return [json.loads(line) for line in file if line.strip()]

@@ -1,7 +1,7 @@
-"""Provides the 800 multi-turn tasks of BFCL v4.
+"""The 800 multi-turn tasks of BFCL v4: 200 dialogues in four variants.
 
-The tasks are 200 dialogues in four variants: plain, with a function that is missing at first, with a value that the
-user leaves out at first, and with additional data in the APIs.
+The variants are ``base``, ``miss_func`` (a function is missing at first), ``miss_param`` (the user leaves out a value
+at first) and ``long_context`` (with additional data in the APIs).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SEEN_SHARE = 20  # number of dialogues in the split seen; they are drawn from th
 
 @dataclass(frozen=True)
 class PublicTasks:
-    """Provides the public multi-turn tasks of BFCL v4 for each split.
+    """The public multi-turn tasks of BFCL v4.
 
-    All variants of a dialogue are in the same split, because training on one variant would reveal the others. The
-    split ``train`` has 80 % of the dialogues. The split ``unseen`` has the 10 % that combine two APIs which no training
-    task combines. The split ``seen`` has another 10 %, drawn at random from the rest.
+    All variants of a dialogue are in the same split, because training on one variant would reveal the other variants.
+    The split ``unseen`` has the 20 dialogues that combine a pair of APIs in ``UNSEEN_PAIRS``. The split ``seen`` has 20
+    dialogues that are drawn from the rest, and ``train`` has the remaining 160.
 
     Raises:
         ValueError: ``subsets`` is empty or holds an unknown subset.
@@ -61,13 +61,12 @@ class PublicTasks:
         return [Task("bfcl", name, split, {"entry": name}, subset_of(name)) for name in chosen]
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue of a task, given the id of the benchmark's entry in the task's data."""
+        """Returns the dialogue of a task, whose data holds the id of the benchmark's entry."""
         return _problem(str(task.data["entry"]))
 
 
 def subset_of(name: str) -> str:
-    """Returns the subset of a public task: ``base``, ``miss_func``, ``miss_param`` or ``long_context``. The task's id
-    contains the name of the subset.
+    """Returns the subset (``base``, ``miss_func``, ``miss_param`` or ``long_context``) in the id of a public task.
 
     Raises:
         ValueError: the id contains no subset's name.

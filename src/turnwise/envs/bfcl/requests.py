@@ -1,7 +1,7 @@
 """Generates the user requests in the short tasks (level ``tiny``) of ``env=bfcl``.
 
-Each kind of request has a function that draws the initial state of one API, the request, and the calls that fulfil it.
-Some requests need one call. Others need several calls, and a later call may need a value from an earlier answer.
+Each kind of request has a function that draws the initial state of one API, the request, and the calls that fulfil the
+request. A later call may need a value from an earlier answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turnwise.types import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of things that generated tasks use. No name is both a training name and a held-out name."""
+    """The names of things in generated tasks. No name is both a training name and a held-out name."""
 
     folders: tuple[str, ...]
     files: tuple[str, ...]
@@ -28,7 +28,7 @@ class Names:
 
     @classmethod
     def training(cls) -> Names:
-        """Returns the names that tasks of the splits train and seen use."""
+        """Returns the names in tasks of the splits train and seen."""
         return cls(
             ("docs", "work", "old", "lab", "home", "pics"),
             ("a.txt", "b.txt", "notes.txt", "plan.txt", "list.txt", "data.txt"),
@@ -40,7 +40,7 @@ class Names:
 
     @classmethod
     def held_out(cls) -> Names:
-        """Returns the names that tasks of the split unseen use."""
+        """Returns the names in tasks of the split unseen."""
         return cls(
             ("box", "mail", "play"),
             ("c.txt", "log.txt", "text.txt"),
@@ -53,7 +53,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: the initial state of one API (``config``), and the user's turn with the calls that fulfil it."""
+    """One request: the initial state of one API (``config``), and the user's turn with its ground truth."""
 
     config: Mapping[str, Any]
     turn: UserTurn
@@ -70,9 +70,9 @@ def _turn(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
 
 
 def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
-    """Creates a file system with two folders. The first folder contains a file that the second does not contain.
+    """Returns a file system with two folders, the name of the folder ``here``, that of ``there``, and that of a file.
 
-    Returns the initial state of the file system, the names of the first and the second folder, and the file's name.
+    The file is in the folder ``here`` and not in the folder ``there``.
     """
     here, there = rng.sample(names.folders, 2)
     file, other = rng.sample(names.files, 2)
@@ -118,7 +118,7 @@ def _move(rng: random.Random, names: Names) -> Request:
 
 
 def _tickets(rng: random.Random, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Creates two open tickets of a user. Returns the initial state of the ticket API and one of the two tickets."""
+    """Returns the initial state of the ticket API, with two open tickets of a user, and one of the two tickets."""
     numbers = sorted(rng.sample(range(1, 10), 2))
     queue = [
         {
@@ -204,10 +204,7 @@ def _lights(rng: random.Random, names: Names) -> Request:
 
 
 def _market(rng: random.Random, names: Names) -> tuple[dict[str, Any], list[str]]:
-    """Creates stock prices and a list of watched stocks.
-
-    Returns the initial state of the trading API and the names of three stocks. The first two are watched.
-    """
+    """Returns the initial state of the trading API and the names of three stocks. The first two stocks are watched."""
     symbols = rng.sample(names.stocks, 3)
     config = {
         "stocks": {symbol: {"price": rng.randint(2, 30)} for symbol in symbols},

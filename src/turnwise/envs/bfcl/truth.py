@@ -1,4 +1,4 @@
-"""Reads the ground truths of bfcl-eval. They are calls written as Python, which are parsed and never evaluated."""
+"""Reads the ground truths of bfcl-eval: calls written as Python, which are parsed and never evaluated."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from turnwise.types import ToolCall
 
 
 def read_truth(source: str, classes: tuple[str, ...]) -> ToolCall:
-    """Returns the call that ``source`` describes, with its arguments by name.
-
-    An argument without a name gets the name of the function's parameter at its position.
+    """Returns the call that ``source`` describes. A positional argument gets the name of its parameter.
 
     Raises:
         ValueError: ``source`` is not a call of a function of the APIs ``classes`` with literal arguments.

@@ -1,7 +1,4 @@
-"""The environment ``env=browse``: the policy answers questions and has to collect the evidence from pages.
-
-Its tools are search, open, find and answer.
-"""
+"""``env=browse``: the policy answers questions with the tools search, open, find and answer."""
 
 from turnwise.envs.browse.environment import BrowseEnv
 from turnwise.envs.browse.experts import Mistakes

@@ -1,4 +1,4 @@
-"""``env=browse``: the questions of ``env=search``. The policy must open and read pages to find the answers."""
+"""``env=browse``: the questions of ``env=search``, for which the policy must open and read pages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from turnwise.types import Task
 
 
 class BrowseEnv(QuestionEnv[BrowseSession]):
-    """An environment in which the policy searches, opens and reads pages to answer questions. It implements
-    ``turnwise.envs.environment.Environment``.
+    """An environment in which the policy searches, opens and reads pages to answer questions.
 
-    A search lists only titles of pages, and an opened page shows only its beginning.
+    See ``turnwise.envs.environment.Environment``. A search lists only titles of pages, and an opened page shows only
+    its beginning.
 
     Args:
-        level, edition, countries, calls, floor, files, corpus: these arguments have the same meaning as in
-            ``env=search``.
-        retriever: has the same meaning as in ``env=search``. The retriever only finds pages. The pages that can be
-            opened come from the encyclopaedia, the files or the corpus.
+        level, edition, countries, calls, floor, files, corpus: see ``env=search``.
+        retriever: see ``env=search``. The retriever only finds pages. The pages that can be opened come from the
+            encyclopaedia, the files or the corpus.
         results: maximum number of titles that a search lists.
         window: number of sentences that an opened page shows at once.
         horizon: maximum number of turns of an episode.

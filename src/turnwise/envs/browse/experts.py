@@ -1,7 +1,6 @@
-"""Scripted experts of ``env=browse``.
+"""Scripted experts of ``env=browse``, which know the pages with the evidence.
 
-The experts know which pages contain the evidence for the answer. They search for these pages, open them and find words
-on them until they have seen all the evidence. Then they answer.
+The experts search for these pages, open them and find words on them until all evidence was shown, and then answer.
 """
 
 from __future__ import annotations
@@ -17,13 +16,10 @@ from turnwise.envs.search.question_environment import malformed
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """The probabilities of the clumsy expert's mistakes in one turn.
-
-    The expert makes a mistake only while enough turns are left to correct it.
-    """
+    """The probabilities of the clumsy expert's mistakes in a turn. No mistake is made if too few turns are left."""
 
     stray: float = 0.1  # opens a page that has nothing to do with the question
-    vain: float = 0.1  # looks on the open page for the title of the page that it needs next
+    vain: float = 0.1  # looks on the open page for the title of another page, which the expert needs next
     again: float = 0.06  # searches for a page that an earlier search has already listed
     malformed: float = 0.06  # writes a reply that is not a valid call
 
@@ -31,7 +27,7 @@ class Mistakes(Chances):
 class GoodExpert(Expert[BrowseSession]):
     """An expert that collects the missing facts one by one with as few calls as possible, and then answers.
 
-    If the question compares two things, the seed decides which of the two the expert reads about first.
+    If the question compares two things, the seed decides which thing the expert reads about first.
     """
 
     def __init__(self, session: BrowseSession, seed: int | str) -> None:
@@ -39,7 +35,7 @@ class GoodExpert(Expert[BrowseSession]):
         self.swap = session.question.kind == "comparison" and self.rng.random() < 0.5
 
     def next_fact(self, session: BrowseSession) -> Fact | None:
-        """Returns the fact that the expert looks for next, or None if it has seen all facts of the evidence."""
+        """Returns the fact that the expert looks for next; None if all facts of the evidence were shown."""
         missing = session.missing()
         if not missing:
             return None
@@ -60,12 +56,11 @@ class GoodExpert(Expert[BrowseSession]):
 
 
 def key_of(page: Page, sentence: str) -> str:
-    """Returns the words with which a sentence can be found on the page: the longest lower-case word that occurs in this
-    sentence and in no other sentence of the page.
+    """Returns a text with which a sentence can be found on the page.
 
-    Lower-case words are preferred because a reader does not know the names yet. If there is no such word, the longest
-    word of any kind that occurs only in this sentence is returned. If there is no such word either, the whole sentence
-    is returned.
+    The text is the longest lower-case word of the sentence that no other sentence of the page contains. Lower-case
+    words are preferred because a reader does not know the names yet. If there is no lower-case word of this kind, the
+    text is the longest word that no other sentence contains, and otherwise the whole sentence.
     """
     others = [other.casefold() for other in page.sentences if other != sentence]
     words = re.findall(r"\w+", sentence)
@@ -75,7 +70,7 @@ def key_of(page: Page, sentence: str) -> str:
 
 
 class ClumsyExpert(Clumsy[BrowseSession], GoodExpert):
-    """An expert that acts like the good expert, but sometimes makes :class:`Mistakes` and then recovers from them."""
+    """An expert that acts like the good expert, but sometimes makes one of the :class:`Mistakes` and then recovers."""
 
     def has_room(self, session: BrowseSession) -> bool:
         return session.horizon - session.turns > 3 * len(session.missing()) + 3  # a page may have to be opened again

@@ -33,18 +33,17 @@ NOT_THERE = "The page does not say."
 class BrowseSession(QuestionSession):
     """A running episode of ``env=browse``.
 
-    The arguments that are not listed here are described in
-    :class:`~turnwise.envs.search.question_environment.QuestionSession`.
+    :class:`~turnwise.envs.search.question_environment.QuestionSession` describes the arguments that are not listed.
 
     Args:
         pages: the pages that can be opened.
         window: number of sentences that an opened page shows at once.
 
     Attributes:
-        listed: the titles that the searches so far have listed.
+        listed: the titles that any search has listed so far.
         results: the titles that the last search listed.
         page: the open page; None if no page is open.
-        collected: those facts of the evidence that the policy has been shown so far.
+        collected: the facts of the evidence that the policy has been shown so far.
     """
 
     def __init__(
@@ -67,9 +66,7 @@ class BrowseSession(QuestionSession):
         self.collected: frozenset[Fact] = frozenset()
 
     def missing(self) -> list[Fact]:
-        """Returns those facts of the evidence that the policy has not been shown yet, in the order in which the policy
-        can find them.
-        """
+        """Returns the facts of the evidence that the policy has not been shown yet, in the order of the evidence."""
         return [fact for fact in self.question.evidence if fact not in self.collected]
 
     def use(self, name: str, argument: str) -> Step:

@@ -1,13 +1,12 @@
 """The functional verifier of ``env=browse``. It accepts an action that brings the policy closer to the evidence.
 
 PivotRL (arXiv:2603.21383, App. A.2) accepts a browsing step if it is a useful next step of collecting evidence. Here,
-each fact of the evidence has a distance: 3 if no search has listed the fact's page, 2 if a search has listed it, 1 if
-the page is open, 0 if the policy was shown the fact. An action is accepted if it lowers the sum of the distances. An
-answer is accepted if it is right and either all facts were shown or the expert's action is also an answer. The expert's
-action has no other influence. So the policy may use any pages, any order and any words that lead to the evidence.
+an action is accepted if it lowers the sum of the distances of all facts (:func:`distance`). An answer is accepted if it
+is right and either all facts were shown or the expert's action is also an answer. The expert's action has no other
+influence. So the policy may use any pages, any order and any words that lead to the evidence.
 
-Every accepted action lowers the sum, so no action can be accepted again and again. Switching between two needed pages
-has no advantage, because the distances of the facts on a page rise again when the policy opens another page.
+Switching between two needed pages has no advantage, because the distances of the facts on a page rise again when the
+policy opens another page.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from turnwise.envs.browse.session import BrowseSession
 
 
 def distance(session: BrowseSession) -> int:
-    """Returns how far the policy is from having seen all facts of the evidence: the sum of the facts' distances.
+    """Returns the sum of the distances of all facts of the evidence.
 
-    The distance of a fact is 3 if no search has listed its page, 2 if a search has listed it, 1 if the page is open,
-    and 0 if the policy was shown the fact.
+    The distance of a fact is 0 if the policy was shown the fact, else 1 if the fact's page is open, 2 if a search has
+    listed this page, and 3 otherwise.
     """
     total = 0
     for title, _ in session.missing():
@@ -29,7 +28,7 @@ def distance(session: BrowseSession) -> int:
 
 
 def accepts(session: BrowseSession, action: str, expert: str) -> bool:
-    """Returns whether the verifier accepts the policy's action. ``session`` is not changed.
+    """Returns whether the verifier accepts ``action``. ``session`` is not changed.
 
     Raises:
         EnvironmentFault: the search failed.

@@ -1,8 +1,4 @@
-"""Checks that can be run on any environment.
-
-The checks repeat the experts' actions in fresh episodes, play hostile actions, test whether a fork and its parent
-session are independent, and compare the verifier's verdicts with hand-written cases.
-"""
+"""Checks for any environment: repeated expert episodes, hostile actions, forks, and hand-written cases."""
 
 from turnwise.envs.checks.cases import Case, Cases, read_cases
 from turnwise.envs.checks.expert_replay import Replayed, check_forks, replay, steps_per_second

@@ -1,9 +1,7 @@
 """Tests the functional verifier of an environment with hand-written cases.
 
-A case is a position in an episode, with actions that the verifier must accept there and actions that it must refuse. An
-action to accept is as good as the expert's action at this position. An action to refuse only looks as good. The cases
-of an environment are in the file ``checks.yaml`` in the folder of its class, or in ``<module>.checks.yaml`` if several
-environments share a folder.
+An action that the verifier must accept is as good as the expert's action. An action that the verifier must refuse only
+looks as good.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from turnwise.errors import InputError
 from turnwise.files import read_yaml
 from turnwise.types import Task
 
-ACCEPTS, REFUSES = 3, 5  # minimum number of actions to accept, and of actions to refuse, in each case
+ACCEPTS, REFUSES = 3, 5  # minimum numbers of actions to accept and of actions to refuse in each case
 
 
 class Where(BaseModel):
@@ -37,9 +35,9 @@ class Where(BaseModel):
 class Case(BaseModel):
     """One case: a position in an episode, with actions that the verifier must accept and actions that it must refuse.
 
-    ``about`` describes the case. ``overrides`` (in the file: ``with``) holds overrides of the environment's
-    configuration. ``after`` holds the actions that lead from the start of the episode to the position. ``expert`` is
-    the expert's action at this position, which the verifier must also accept.
+    ``overrides`` (in the file: ``with``) holds overrides of the environment's configuration. ``after`` holds the
+    actions that lead from the start of the episode to the position. ``expert`` is the expert's action at the position,
+    which the verifier must also accept.
     """
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -54,14 +52,15 @@ class Case(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The hand-written test cases of a verifier that are in one file."""
+    """The test cases in one file."""
 
     path: Path
     cases: tuple[Case, ...]
 
     def wrong(self, make: Callable[[Sequence[str]], Environment]) -> tuple[list[str], list[str]]:
-        """Tests the verifier with all cases and returns two lists of messages. The first list is about actions that the
-        verifier refuses although it must accept them. The second is about actions that it accepts although it must not.
+        """Tests the verifier with all cases and returns two lists of messages.
+
+        The first list is about wrongly refused actions, and the second list about wrongly accepted actions.
 
         Args:
             make: a function that builds the environment from configuration overrides.
@@ -101,10 +100,10 @@ class Cases:
 
 
 def case_file(environment: Environment) -> Path | None:
-    """Returns the path of the file with the test cases of an environment's verifier, or None if there is no such file.
+    """Returns the path of the file with the test cases of an environment's verifier; None if there is no file.
 
-    The environment may have an attribute ``cases`` that holds the path. Otherwise the file is looked for in the folder
-    of the environment's module.
+    An attribute ``cases`` of the environment that is not None holds the path. Otherwise the file is
+    ``<module>.checks.yaml`` or else ``checks.yaml`` in the folder of the environment's module.
     """
     if (named := getattr(environment, "cases", None)) is not None:
         return Path(named)
@@ -114,7 +113,7 @@ def case_file(environment: Environment) -> Path | None:
 
 
 def read_cases(path: Path) -> Cases:
-    """Reads the test cases of a verifier from a file and returns them.
+    """Reads the test cases of a verifier from a file.
 
     Raises:
         InputError: the file is missing, is not YAML, or does not hold a list of cases.

@@ -26,14 +26,10 @@ class Replayed:
 
 
 def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = True) -> Replayed:
-    """Lets the good expert demonstrate a task, repeats its actions in a fresh episode, and returns the result.
+    """Lets the good expert demonstrate a task, repeats the expert's actions in a fresh episode, and returns the result.
 
-    Args:
-        environment: the environment to check.
-        task: the task to demonstrate.
-        seed: seed of the expert.
-        verify: whether to ask the verifier about each of the expert's actions. If False, ``accepted`` is empty in the
-            result.
+    If ``verify`` is true, the verifier judges each of the expert's actions. Otherwise the result's ``accepted`` is
+    empty. ``seed`` is the seed of the expert.
     """
     trajectory = environment.demonstrate(task, "good", seed)
     session = environment.reset(task)
@@ -55,8 +51,7 @@ def replay(environment: Environment, task: Task, seed: int = 0, verify: bool = T
 def _told(messages: Sequence[Message]) -> list[str]:
     """Returns the observation after each reply of the expert, from the messages of the demonstration.
 
-    If a reply made several calls, the answers to these calls are joined by line breaks. Replies without an observation
-    are left out.
+    The answers to several calls of one reply are joined by line breaks. Replies without an observation are left out.
     """
     told: list[list[str]] = []
     for message in messages:
@@ -68,10 +63,10 @@ def _told(messages: Sequence[Message]) -> list[str]:
 
 
 def steps_per_second(environment: Environment, replayed: Sequence[Replayed]) -> float:
-    """Plays the experts' actions again and returns the number of steps of the environment per second.
+    """Plays the experts' actions again and returns the number of the environment's steps per second.
 
-    Only the time that is spent in ``step`` counts. ``environment`` must not have played these tasks before, because
-    cached results would shorten this time.
+    The time for opening the episodes does not count. ``environment`` must not have played these tasks before, because
+    cached results would make the steps faster.
     """
     steps, seconds = 0, 0.0
     for episode in replayed:
@@ -89,15 +84,10 @@ def check_forks(
 ) -> list[str]:
     """Checks that a session and its forks do not influence each other. Returns one message for each error found.
 
-    For each task, the expert's actions are played up to a random turn, and the session is then forked twice. The first
-    fork is forked again, and these two forks take random actions to the end. Then the parent session and the second
-    fork continue with the expert's actions. Both must get exactly the same observations as an episode without forks.
-
-    Args:
-        environment: the environment to check.
-        replayed: the repeated demonstrations, one for each task.
-        others: the actions from which the random actions are drawn.
-        rng: the random generator that draws turns and actions.
+    For each task, the expert's actions are played up to a random turn. Then the session is forked twice. The first
+    fork and a fork of the first fork take random actions, drawn from ``others``, to the end. After that, the parent
+    session and the second fork continue with the expert's actions. Both must get exactly the observations and the
+    outcome of an episode without forks.
     """
     problems = []
     for episode in replayed:
@@ -120,7 +110,7 @@ def check_forks(
 
 
 def _wander(session: Session, actions: Sequence[str], horizon: int, rng: random.Random) -> None:
-    """Plays a session and a fork of it to their ends with random actions. The two sessions take steps in turn."""
+    """Plays a session and a fork of the session, by turns, with random actions until both episodes end."""
     strays = [session, session.fork()]
     for _ in range(horizon):
         for stray in strays:

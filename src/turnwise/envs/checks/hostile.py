@@ -1,7 +1,6 @@
 """Plays hostile and random actions in an environment, and reports what goes wrong.
 
-No action may raise an error, corrupt the session, or run as code, and each episode must end at the horizon at the
-latest.
+No action may raise an error, corrupt the session, or run as code. Each episode must end by the horizon.
 """
 
 from __future__ import annotations
@@ -52,12 +51,11 @@ _VALUES: tuple[Any, ...] = (None, True, -1, 1e308, 10**400, [], {}, [[]], {"a": 
 
 
 class Hostile:
-    """A function without arguments that returns a new hostile or random action at each call.
+    """A function without arguments that returns a random action, often a hostile action, at each call.
 
     Args:
-        known: well-formed actions of the environment. Some of the returned actions are variations of them. Others are
-            these actions unchanged.
-        canary: path of a file that no action may create. Some actions try to create it with Python or shell code.
+        known: well-formed actions of the environment. Some of the returned actions are these actions or variations.
+        canary: path of a file that some actions try to create with Python or shell code.
         rng: the random generator that draws the actions.
     """
 
@@ -70,7 +68,6 @@ class Hostile:
         self._makers = (self._known, self._known, self._broken, self._cut, self._payload, self._filled, self._typed)
 
     def __call__(self) -> str:
-        """Returns the next hostile action."""
         if self.rng.random() < 0.03:
             return self._huge()
         return self.rng.choice(self._makers)()
@@ -91,7 +88,7 @@ class Hostile:
         return self.rng.choice((text[:i] + text[j:], text[:i] + text[i:j] * 2 + text[j:], text[i:j][::-1]))
 
     def _huge(self) -> str:
-        """Returns an action of at least one mebibyte: a repeated letter or bracket, or a call with a huge argument."""
+        """Returns an action of at least 1 MiB: a repeated letter or bracket, or an action with a huge argument."""
         return self.rng.choice(("a" * _MIB, "[" * _MIB, self._known() + " x" * (_MIB // 2), self._fill("x" * _MIB)))
 
     def _filled(self) -> str:
@@ -118,7 +115,7 @@ class Hostile:
 def _call(text: str) -> tuple[int, int, dict[str, Any]] | None:
     """Returns the start, the end and the value of the JSON object that begins at the first brace of a text.
 
-    Returns None if no valid JSON object begins there, or if its value of ``arguments`` is not a JSON object.
+    Returns None if no valid JSON object begins at this brace, or if its field ``arguments`` is not a JSON object.
     """
     start = text.find("{")
     try:
@@ -138,8 +135,7 @@ def _with(text: str, call: tuple[int, int, dict[str, Any]], arguments: Mapping[s
 def forges(step: Step, chat: ChatTokens) -> bool:
     """Returns whether a step's observation contains text that the policy would read as the end or start of a chat turn.
 
-    The observation is rendered as tokens, and so is a harmless observation. The result is True if the two have
-    different special tokens, because the special tokens of the harmless observation come from the chat template itself.
+    This is true if the chat template gives the observation other special tokens than the harmless observation "x".
     """
     special = {i for i, token in chat.tokenizer.added_tokens_decoder.items() if token.special}
 
@@ -159,15 +155,12 @@ def check_hostile(
     forges: Callable[[Step], bool] = lambda step: False,
     on_done: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
-    """Plays episodes of hostile and random actions, and returns one message for each episode in which something went
-    wrong.
+    """Plays episodes of hostile and random actions. Returns one message for each episode in which something went wrong.
 
     Args:
-        environment: the environment to check.
         tasks: the tasks of the episodes. If there are fewer tasks than episodes, tasks are used several times.
-        known: well-formed actions of the environment. The best choice is the experts' actions on these tasks.
+        known: well-formed actions of the environment. The best choice is the experts' actions in these tasks.
         sequences: number of episodes.
-        seed: seed of the actions.
         forges: a function that returns whether the policy would read an observation as more than one chat turn.
         on_done: called after each episode with the number of finished episodes.
     """
@@ -196,12 +189,15 @@ def _sequence(environment: Environment, task: Task, hostile: Hostile, forges: Ca
                 environment.accepts(session, action, hostile.known[0])
                 environment.same(action, hostile.known[0])
             step = session.step(action)
-        except Exception as error:  # catches all exceptions, because any of them would have ended a training run
+        except Exception as error:  # any exception would have ended a training run
             return f"turn {turn}, action {_short(action)}: {type(error).__name__}: {_short(str(error))}"
         if problem := _unsound(step, session):
             return f"turn {turn}, action {_short(action)}: {problem}"
         if forges(step):
-            return f"turn {turn}, action {_short(action)}: the observation {_short(step.observation)} begins a new chat turn"
+            return (
+                f"turn {turn}, action {_short(action)}: the observation {_short(step.observation)} begins a new chat "
+                "turn"
+            )
         if session.done:
             return None
         if hostile.rng.random() < 0.1:

@@ -1,4 +1,4 @@
-"""The shared parts of environments in which a user makes requests and the policy fulfils them with tool calls."""
+"""The shared parts of environments in which a user makes requests and the policy fulfils the requests by tool calls."""
 
 from turnwise.envs.dialogues.experts import Mistakes
 from turnwise.envs.dialogues.multi_turn_check import Reference

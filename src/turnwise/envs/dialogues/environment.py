@@ -1,4 +1,4 @@
-"""The base class of environments in which a user makes requests and the policy fulfils them with tool calls."""
+"""The base class of environments in which a user makes requests and the policy fulfils the requests by tool calls."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from turnwise.types import Task, Trajectory
 
 
 class Source(Protocol):
-    """Provides the tasks of an environment in which a user makes requests and the policy fulfils them."""
+    """Provides the tasks of an environment with dialogues."""
 
     def tasks(self, split: str, count: int, seed: int) -> list[Task]:
         """Returns ``count`` tasks of a split.
 
         Raises:
-            ValueError: there is no split of this name, or the split has fewer than ``count`` tasks.
+            InputError: the split has fewer than ``count`` tasks.
         """
         ...
 
     def problem(self, task: Task) -> DialogueProblem:
-        """Returns the dialogue (initial state, user messages, ground truth and tools) that a task's data describes.
+        """Returns the dialogue that a task's data describes: initial state, user messages, ground truth and tools.
 
         Raises:
             KeyError, TypeError, ValueError: the data does not describe a task of this source.
@@ -42,8 +42,7 @@ class Source(Protocol):
 
 
 class DialogueEnv(ScriptedEnv[DialogueSession]):
-    """Base class of environments with dialogues, in which a user makes requests and the policy fulfils them with tool
-    calls. It implements ``turnwise.envs.environment.Environment``.
+    """Base class of environments with dialogues. See ``turnwise.envs.environment.Environment``.
 
     A subclass defines a name and a source of tasks.
 
@@ -53,8 +52,7 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         steps: maximum number of replies with tool calls that the policy may give to one user message.
         format: the format of tool calls.
         mistakes: probabilities of the clumsy expert's mistakes.
-        brief: whether the system message lists only the functions and gives no instructions. This keeps the message
-            short for small policies.
+        brief: whether the system message lists only the functions, without instructions, for small policies.
         kept: maximum number of tasks whose ground truths are kept in memory.
         thinks: whether each reply of the experts begins with a list of the calls that are still to be made.
         muddle: probability that the clumsy expert writes a wrong list of calls before a correct reply, if ``thinks`` is
@@ -109,10 +107,9 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
         return problem, Reference.of(problem)
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Lets an expert play the task and returns its episode as a trajectory.
+        """Lets an expert of :mod:`~turnwise.envs.dialogues.experts` play the task and returns the trajectory.
 
-        Both experts make the calls of the ground truth. The clumsy expert makes mistakes too, which do not change the
-        state of the simulated APIs. The trajectory's ``success`` says whether the episode passed the task's check.
+        The trajectory's ``success`` says whether the episode passed the task's check.
 
         Raises:
             ValueError: the quality is neither good nor clumsy.

@@ -1,8 +1,7 @@
-"""Scripted experts of environments with dialogues. The good expert makes the calls of the ground truth. The clumsy
-expert makes the same calls and sometimes a mistake.
+"""Scripted experts of environments with dialogues, which make the calls of the ground truth.
 
-A mistake of the clumsy expert does not change the state, and the expert makes the correct call in its next reply. Only
-the mistake ``early`` ends the user turn without the correct call, which loses the episode.
+The clumsy expert sometimes makes a mistake before a correct call. A mistake does not change the state. Only the mistake
+``early`` loses the episode, because it ends the user turn without the correct call.
 """
 
 from __future__ import annotations
@@ -22,16 +21,14 @@ from turnwise.envs.tool_messages import Tools
 from turnwise.types import ToolCall
 
 DONE = "Done."
-# The experts need at most ``steps`` minus this number of correct replies with calls to one user message. The other
-# replies that the limit ``steps`` allows leave room for the clumsy expert's mistakes.
+# To one user message, the experts plan at most ``steps`` minus this number of correct replies with calls. The rest of
+# the limit ``steps`` is for the clumsy expert's mistakes.
 _ROOM = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
     """The probabilities with which the clumsy expert makes each kind of mistake before a call.
-
-    The expert makes no mistake that would change the state.
 
     Attributes:
         wrong: the expert makes the call with a wrong value of one argument.
@@ -52,7 +49,7 @@ class Mistakes(Chances):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One reply of the good expert, planned from the ground truth."""
+    """One reply of the good expert."""
 
     calls: tuple[ToolCall, ...]
     left: tuple[str, ...]  # names of the functions that the request still needs, including those of this reply
@@ -60,16 +57,16 @@ class Planned:
 
 
 Reply = tuple[Sequence[ToolCall], str]
-"""One reply of an expert as a pair (calls, text). If there are calls, the text is the thought before them. If there are
-none, the text is the whole reply.
+"""One reply of an expert as a pair (calls, text). The text is the thought before the calls; in a reply without calls,
+the text is the whole reply.
 """
 
 
 def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
     """Yields the correct replies of a whole dialogue in order.
 
-    The replies to a user message make the calls of its ground truth. A closing reply without calls follows them. A
-    reply makes one call. If a user message needs more than ``session.steps - _ROOM`` calls, each reply makes several.
+    The replies to a user message make the calls of the ground truth, and a closing reply without calls ends the user
+    turn. A reply makes one call, or several if a user message needs more than ``session.steps - _ROOM`` calls.
     """
     for turn in session.problem.turns:
         at_once = math.ceil(len(turn.calls) / max(1, session.steps - _ROOM))
@@ -80,7 +77,7 @@ def planned(session: DialogueSession, closing: str) -> Iterator[Planned]:
 
 
 def good(session: DialogueSession, closing: str, thinks: bool = False) -> Iterator[Reply]:
-    """Yields the replies of the good expert, which makes the calls of the ground truth.
+    """Yields the replies of the good expert.
 
     If ``thinks`` is true, each reply begins with a list of the calls that are still to be made.
     """
@@ -98,9 +95,9 @@ def clumsy(
 ) -> Iterator[Reply]:
     """Yields the replies of the clumsy expert: those of :func:`good`, with occasional mistakes before a call.
 
-    ``session`` is the episode in which the expert acts. In a task in which the first reply with a call ends the user
-    turn, the expert makes no mistake. If ``thinks`` is true, each reply begins with a thought. The thought before a
-    mistake lists the mistaken call, and the thought before a correct reply is wrong with probability ``muddle``.
+    The expert makes no wrong call in a task in which the first reply with a call ends the user turn. If ``thinks`` is
+    true, each reply begins with a thought: before a mistake, the thought lists the mistaken call, and before a correct
+    reply, the thought is wrong with probability ``muddle``.
     """
     last: ToolCall | None = None
     replies = list(planned(session, closing))
@@ -123,7 +120,7 @@ def clumsy(
 
 
 def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
-    """Draws a kind of mistake and returns its name, or an empty text for no mistake."""
+    """Returns the name of a random kind of mistake, or an empty text for no mistake."""
     names = [field.name for field in fields(mistakes)]
     weights = [getattr(mistakes, name) for name in names]
     return rng.choices([*names, ""], [*weights, 1 - sum(weights)])[0]
@@ -132,16 +129,15 @@ def drawn_of(rng: random.Random, mistakes: Mistakes) -> str:
 def mistake(
     world: W, tools: Tools, due: ToolCall, last: ToolCall | None, rng: random.Random, drawn: str
 ) -> ToolCall | None:
-    """Returns a wrong call of the kind ``drawn`` that does not change the state; None if there is no such call here.
+    """Returns a wrong call of the kind ``drawn`` that does not change the state; None if there is no wrong call.
 
     Args:
-        world: the state before the call. It is not changed.
+        world: the state before the call. ``world`` is not changed.
         tools: the tools that can be called.
         due: the correct call.
-        last: the previous correct call; None if the expert made none yet for this user message.
+        last: the last correct call; None if the expert made no call yet for this user message.
         rng: the random generator.
-        drawn: the kind of mistake, which is the name of a field of :class:`Mistakes`. For any other name, and for
-            ``early``, None is returned.
+        drawn: the name of a field of :class:`Mistakes`. For any other text, and for ``early``, the result is None.
     """
     made: ToolCall | None = None
     if drawn == "wrong" and due.arguments:
@@ -167,7 +163,7 @@ def mistake(
 
 
 def _looks(tools: Tools) -> list[ToolCall]:
-    """Returns one call without arguments for each available function that needs no arguments."""
+    """Returns one call without arguments for each tool that needs no arguments."""
     shown = map(function_of, tools)
     return [ToolCall(f["name"], {}) for f in shown if not (f.get("parameters") or {}).get("required")]
 

@@ -1,7 +1,7 @@
 """Checks a dialogue after each user turn, as BFCL's multi-turn check does.
 
-The state that the policy left must equal the state to which the calls of the ground truth lead. The policy must also
-have seen every answer that the calls of the ground truth get.
+The policy must have reached the state to which the calls of the ground truth lead, and must have seen every answer that
+the calls of the ground truth get.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ EMPTY, STATE, ANSWERS, STOPPED = "no_call", "other_state", "answer_missing", "st
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The result of running the calls of the ground truth once: the state after each user turn, and the answers to the
-    calls of each user turn.
-
-    The object is never changed.
-    """
+    """The result of running the calls of the ground truth: the state and the answers of each user turn."""
 
     start: World
     states: tuple[World, ...]
@@ -30,7 +26,6 @@ class Reference:
 
     @classmethod
     def of(cls, problem: DialogueProblem) -> Reference:
-        """Runs the calls of the ground truth of ``problem`` and returns the states and answers."""
         start = problem.world()
         truth = start.fork()
         states, answers = [], []
@@ -40,17 +35,17 @@ class Reference:
         return cls(start, tuple(states), tuple(answers))
 
     def fault(self, turn: int, world: World, seen: Sequence[str], called: bool) -> str:
-        """Checks the state and the answers at the end of a user turn. Returns the name of the policy's fault; empty if
-        there is no fault.
+        """Checks the end of a user turn. Returns the policy's fault (a constant of this module); empty for no fault.
 
         Args:
             turn: index of the user turn.
-            world: the state that the policy left.
-            seen: all answers that the policy got so far, including those of earlier turns.
-            called: whether the policy made a call in this turn.
+            world: the state at the end of the user turn.
+            seen: all answers that the policy got so far, including those of earlier user turns.
+            called: whether the policy made a call in this user turn.
         """
         if not self.answers[turn]:
-            # This request cannot be fulfilled. If the policy has changed the state anyway, the next turn's check fails.
+            # This request cannot be fulfilled. If the policy has changed the state anyway, a later user turn's check
+            # fails.
             return ""
         if not called:
             return EMPTY
@@ -65,13 +60,12 @@ def holds(seen: Iterable[str], wanted: Iterable[str]) -> bool:
 
 
 def check(reference: Reference, turns: Sequence[Sequence[Sequence[ToolCall]]]) -> str:
-    """Checks the policy's calls in a whole dialogue. Returns the name of the first fault (``EMPTY``, ``STATE``,
-    ``ANSWERS`` or ``STOPPED``), or an empty text if the task is solved.
+    """Checks the policy's calls in a whole dialogue. Returns the first fault; an empty text if the task is solved.
 
     Args:
         reference: the result of running the task's ground truth.
         turns: for each user turn, a list of the policy's replies; each reply is a list of calls. If the number of user
-            turns differs from the task's, the fault is ``STOPPED``.
+            turns is not that of the task, the fault is ``STOPPED``.
     """
     if len(turns) != len(reference.states):
         return STOPPED

@@ -1,4 +1,4 @@
-"""A running dialogue between a user, who makes requests, and the policy, which fulfils them with tool calls."""
+"""A running dialogue between a user, who makes requests, and the policy, which fulfils the requests by tool calls."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from turnwise.envs.environment import Step, check_open
 from turnwise.envs.tool_messages import Tools, answered, read_calls, templated
 from turnwise.types import Message, Task, ToolCall
 
-HOW = "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply without a call when the request is served."
+HOW = (
+    "Call a function as name(parameter=value), several as [f(a=1), g()]. Reply without a call when the request is "
+    "served."
+)
 
 
 class DialogueSession:
-    """A running dialogue. It implements ``turnwise.envs.environment.Session``.
+    """A running dialogue. See ``turnwise.envs.environment.Session``.
 
-    The policy makes calls until it replies without a call. This reply ends the user turn, and the user's next message
-    follows. A reply that cannot be parsed also ends the user turn, as in BFCL. The episode is lost if a user turn fails
-    the check (``dialogues.multi_turn_check``), if the policy gives more than ``steps`` replies with calls to one user
-    message, or if the dialogue has not ended after ``horizon`` turns of the policy.
+    A reply without a call, or a reply that cannot be parsed, ends the user turn, as in BFCL. The user's next message
+    follows. The episode is lost if a user turn fails the check (``dialogues.multi_turn_check``), if the policy gives
+    more than ``steps`` replies with calls to one user message, or if the dialogue has not ended after ``horizon`` turns
+    of the policy.
     """
 
     __slots__ = (
@@ -58,7 +61,7 @@ class DialogueSession:
     def opening(self) -> list[Message]:
         """Returns the user's first request.
 
-        If the chat template does not show the functions, a system message with a list of them comes first.
+        If the chat template does not show the functions, a system message lists the functions before the request.
         """
         user: Message = {"role": "user", "content": self.problem.turns[0].user}
         if templated(self.form):
@@ -97,7 +100,7 @@ class DialogueSession:
         return Step(observation, float(self.won), self.done, self.won, info, answered(results, self.form))
 
     def _next(self) -> str:
-        """Checks this user turn and, if it passes, starts the next one.
+        """Checks this user turn. If the check passes, starts the next user turn.
 
         Returns the user's next message, or an empty text if the episode is over.
         """
@@ -112,7 +115,7 @@ class DialogueSession:
         return self.problem.turns[self.turn].user
 
     def fork(self) -> DialogueSession:
-        """Returns an independent copy of this session. The two share only objects that never change."""
+        """Returns an independent copy, which shares only objects that never change with this session."""
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin

@@ -1,7 +1,7 @@
 """Writes the reasoning before an expert's reply: a list of the functions that must still be called for the request.
 
-The judge of AWPO (arXiv:2512.19126, App. B.2) compares the policy's reasoning with this list. The environment's checks
-ignore the reasoning.
+The judge of AWPO (arXiv:2512.19126, App. B.2) compares the policy's reasoning with this list. The environment ignores
+the reasoning.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ NOTHING = "nothing"
 
 
 def thought(names: Sequence[str]) -> str:
-    """Returns a thinking block with a plan: the names of the functions that are still to be called, in order."""
+    """Returns a thinking block with ``names``, the functions that are still to be called, in order."""
     return f"{OPEN_THINKING}left: {', '.join(names) or NOTHING}{CLOSE_THINKING}"
 
 
 def muddled(names: Sequence[str], tools: Tools, rng: random.Random) -> str:
-    """Returns a thinking block with a wrong plan: one function of the right plan ``names`` is left out or replaced by
-    another function of ``tools``.
+    """Returns a thinking block in which one function of ``names`` is left out or replaced by another tool.
 
-    If ``names`` is empty, the wrong plan has one function, unless there are no tools.
+    If ``names`` is empty, the block names one tool, unless there are no tools.
     """
     others = [name for name in (str(function_of(tool)["name"]) for tool in tools) if name not in names]
     place = rng.randrange(len(names)) if names else 0

@@ -1,18 +1,16 @@
-"""The functional verifier (PivotRL, arXiv:2603.21383, Eq. 6) of environments with dialogues. It accepts a reply of the
-policy that is as good as the ground truth.
+"""The functional verifier (PivotRL, arXiv:2603.21383, Eq. 6) of environments with dialogues.
 
-A reply is accepted if it advances the user's request as far as the same number of calls of the ground truth would:
+A reply of the policy is accepted if it advances the user's request as far as equally many calls of the ground truth:
 
 - Its calls are calls of the ground truth, or they fit the schemas of the available functions.
-- Each of its calls takes the place of one call of the ground truth that was not made yet. The remaining calls of the
-  ground truth must then still lead to the state and the answers that are checked. So other spellings, another order of
-  independent calls, and another call with the same effect are accepted. A needless or repeated call is not accepted,
-  so no reply can be accepted again and again.
+- Each of its calls replaces one call of the ground truth that was not made yet. The remaining calls of the ground truth
+  must then still lead to the state and the answers that are checked. So another spelling, another order of independent
+  calls, and another call with an equal effect are accepted. A needless or repeated call is not accepted.
 - If no call of the ground truth is left, or if the request cannot be fulfilled, the reply must make no call. The reply
   may also make no call if the policy has made a call in this user turn and the state and the answers so far already
   fulfil the request.
 
-The demonstrated reply has no influence on the verdict, so a mistake of a clumsy expert changes nothing.
+The demonstrated reply has no influence on the verdict, so a clumsy expert's mistake changes nothing.
 """
 
 from __future__ import annotations
@@ -43,17 +41,17 @@ def accepts(session: DialogueSession, action: str) -> bool:
         return serves(session, [*calls, *rest])
     if len(calls) > len(due) or any(check_call({"name": c.name, "arguments": c.arguments}, tools) for c in calls):
         return False
-    # Some calls of the reply are not calls of the ground truth. They are accepted only if they fulfil the request
-    # together with the rest of the ground truth, and this rest alone would not.
+    # Some calls of the reply are not calls of the ground truth. The reply is accepted only if its calls and the rest of
+    # the ground truth fulfil the request, and the rest alone would not.
     return any(serves(session, [*calls, *rest]) and not serves(session, rest) for rest in _rests(calls, due))
 
 
 def still_due(session: DialogueSession) -> list[ToolCall]:
-    """Returns the calls of the ground truth that are still missing in this user turn, for the verifier.
+    """Returns the calls of the ground truth that are still missing in this user turn.
 
-    First, the calls that the policy has already made are removed from the ground truth. If the remaining calls would
-    not fulfil the request, the policy may have replaced one of them by another call. In this case, one more call is
-    removed, provided that the calls that are left then fulfil the request.
+    First, the calls that the policy has made are removed from the ground truth. If the remaining calls would not fulfil
+    the request, the policy may have replaced one of them by another call. One remaining call is then left out, provided
+    that the others fulfil the request.
     """
     due = _less(session.problem.turns[session.turn].calls, session.made)
     if not due or not session.made or serves(session, due):
@@ -63,7 +61,7 @@ def still_due(session: DialogueSession) -> list[ToolCall]:
 
 
 def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
-    """Returns whether ``calls`` would fulfil the user's request if they were made in the session's present state."""
+    """Returns whether ``calls``, made in the session's present state, would fulfil the user's request."""
     world, turn = session.world.fork(), session.turn
     seen = [*session.seen, *(world.call(call) for call in calls)]
     truth = session.reference
@@ -71,9 +69,9 @@ def serves(session: DialogueSession, calls: Sequence[ToolCall]) -> bool:
 
 
 def _rests(calls: Sequence[ToolCall], due: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
-    """Yields lists of the calls of ``due`` that are left after each call of ``calls`` has replaced one of them.
+    """Yields the calls of ``due`` that are left after each call of ``calls`` has replaced a call of ``due``.
 
-    One call may have replaced any call of ``due``. Several calls are assumed to have replaced the first ones.
+    A single call may have replaced any call of ``due``. Several calls are assumed to have replaced the first calls.
     """
     if len(calls) == 1:
         for i in range(len(due)):

@@ -1,4 +1,4 @@
-"""The household environment: ALFWorld's texts, actions and rules in procedurally generated rooms."""
+"""``env=household``: ALFWorld's texts, actions and rules in generated rooms."""
 
 from turnwise.envs.household.environment import HouseholdEnv
 from turnwise.envs.household.experts import Mistakes

@@ -1,9 +1,8 @@
-"""Constants of the household world: the types of receptacles and objects, which receptacle can hold which object, and
-what each kind of room contains. A receptacle is a place that can hold objects, such as a drawer or a table.
+"""Constants of ``env=household``: types of receptacles and objects, their affordances, and the content of rooms.
 
-The names, the rules about which receptacle holds which object, and the affordances (for example which objects can be
-heated) come from ALFWorld (arXiv:2010.03768) and its AI2-THOR scenes, in ALFWorld's lower-case spelling. Only the types
-that the generated rooms use are listed. The counts per room and the weights were chosen for this environment.
+A receptacle is a place that can hold objects, such as a drawer or a table. The names, the rules about which receptacle
+holds which object, and the affordances (for example which objects can be heated) come from ALFWorld (arXiv:2010.03768)
+and its AI2-THOR scenes. The counts per room and the weights were chosen for this environment.
 """
 
 from __future__ import annotations
@@ -80,18 +79,17 @@ COOLABLE = _set("apple bowl bread cup egg lettuce mug pan plate pot potato tomat
 SLICEABLE = _set("apple bread egg lettuce potato tomato")
 KNIVES = frozenset({"butterknife", "knife"})
 LAMPS = frozenset({"desklamp"})  # lamps cannot be picked up
-VESSELS = _set("bowl cup mug pan plate pot")  # objects that can hold others; ALFWorld calls them receptacle objects
+VESSELS = _set("bowl cup mug pan plate pot")  # ALFWorld's receptacle objects, which can hold other objects
 
 CLEANING, HEATING, COOLING = "sinkbasin", "microwave", "fridge"
 
 LAMP_PLACES = frozenset({"desk", "dresser", "sidetable"})
 
 WEIGHTS = {"bed": 2, "coffeetable": 3, "countertop": 4, "desk": 4, "diningtable": 4, "dresser": 2, "fridge": 2}
-"""Type of receptacle -> its weight, which is the relative probability that an object that fits into the receptacle lies
-there. Types that are not listed have the weight 1.
+"""Type of receptacle -> weight. Types that are not listed have the weight 1.
 
-The room generator draws the receptacle of each object with these weights. The scripted expert draws the order in which
-it searches the receptacles with the same weights.
+With probabilities in proportion to these weights, the generator of tasks draws the receptacle of each object, and the
+scripted expert draws the order of its search.
 """
 
 ROOMS: dict[str, dict[str, tuple[int, int]]] = {

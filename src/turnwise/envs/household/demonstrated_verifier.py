@@ -1,21 +1,20 @@
-"""The verifier ``demonstrated`` of ``env=household``. It compares the policy's action with the expert's action.
+"""The verifier ``demonstrated`` of ``env=household`` compares the policy's action with the expert's action.
 
 Source: PivotRL, arXiv:2603.21383, App. A.2.
 
-An action is accepted if it has the effect of the expert's action: it changes the same part of the state in the same
-way, and its observation is of the same kind. This is the case if both actions do the same operation with objects and
-receptacles that are alike. Such actions differ only in details that do not matter or cannot be known, for example which
-of two mugs is taken, or which of two places that may hold a mug is searched first.
+An action is accepted if it does the operation of the expert's action with objects and receptacles that are alike. The
+two actions then differ only in details that do not matter or cannot be known, for example which of two mugs is taken,
+or which of two places that may hold a mug is searched first.
 
 - Two objects are alike if they have the same type and are equally clean, hot, cold, sliced and lit.
 - Two receptacles (places that can hold objects) are alike if they agree in three respects. First, their role in the
   task: whether the target object has to be placed there, is cleaned, heated or cooled there, or may lie there, and
-  whether the lamp may lie there. Second, whether they have a door, and whether it is open. Third, what the policy has
-  seen inside: either it has looked into neither receptacle, or the target objects and lamps in both are alike.
+  whether the lamp may lie there. Second, whether they have a door, and whether the door is open. Third, what the policy
+  has seen inside: it has looked into neither receptacle, or the target objects and lamps in both are alike.
 
 The verifier does not ask whether the expert's action was good. If the expert's action does nothing ("Nothing
-happens."), there is no effect to compare with. In such a turn no action is accepted, not even the expert's action. The
-paper, too, does not train on expert turns whose call ends in an error.
+happens."), no action is accepted, not even the expert's action. The paper, too, does not train on expert turns whose
+call ends in an error.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _OBJECT = frozenset({USE, LOOK_AT})
 _RECEPTACLE = frozenset({GO, OPEN, CLOSE, LOOK_INTO})
 
 Kind = tuple[object, ...]
-"""The properties of an object or receptacle. Two objects or receptacles are alike if all properties are equal."""
+"""The properties of an object or receptacle. Two objects, or two receptacles, with equal properties are alike."""
 
 
 class Effect(NamedTuple):
-    """The effect of an action: its operation, and the properties of the objects and receptacles that it acts on."""
+    """The effect of an action: its operation, and the properties of the objects and receptacles in the action."""
 
     operation: int
     things: tuple[Kind, ...]
@@ -62,7 +61,7 @@ def accepts(session: HouseholdSession, action: str, expert: str) -> bool:
 
 
 def effect(session: HouseholdSession, action: str) -> Effect | None:
-    """Returns the effect of an action; None if the action has no effect or the episode is over."""
+    """Returns the effect of an action; None if the action is not possible now or the episode is over."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):

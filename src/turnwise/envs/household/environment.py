@@ -1,4 +1,4 @@
-"""``env=household``: a pure Python environment with ALFWorld's texts and rules, in generated rooms."""
+"""``env=household``: ALFWorld's texts and rules in generated rooms, in pure Python."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
 
     Args:
         horizon: maximum number of turns of an episode.
-        mistakes: probabilities of the mistakes of the clumsy scripted expert.
-        worlds: number of tasks whose rooms (:class:`~turnwise.envs.household.world.World`) are kept in memory.
+        mistakes: probabilities of the clumsy expert's mistakes.
+        worlds: maximum number of tasks whose rooms (:class:`~turnwise.envs.household.world.World`) are kept in memory.
         verifier: ``oracle`` accepts actions that make progress (``household.verifier``). ``demonstrated`` accepts
             actions that have the effect of the expert's action (``household.demonstrated_verifier``).
 
@@ -54,10 +54,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return HouseholdSession(task, self._worlds(task), self.horizon)
 
     def replay(self, task: Task, actions: Sequence[str]) -> HouseholdSession:
-        """Opens an episode of the task, applies the given actions in it and returns the episode.
-
-        If the episode ends before the last action, the remaining actions are ignored.
-        """
+        """Opens an episode of the task, applies ``actions`` until the episode ends, and returns the episode."""
         session = self.reset(task)
         for action in actions:
             if session.done:
@@ -66,7 +63,7 @@ class HouseholdEnv(ScriptedEnv[HouseholdSession]):
         return session
 
     def remaining(self, session: HouseholdSession) -> int:
-        """Returns the length of the shortest plan from the session's state to the goal, in actions; 0 at the goal.
+        """Returns the number of actions of the shortest plan from the session's state to the goal; 0 at the goal.
 
         The plan may use the places of all objects, even of those that the policy has not seen.
         """

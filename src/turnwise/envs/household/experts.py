@@ -1,7 +1,7 @@
-"""The scripted experts of ``env=household``. They know only what the observations of the episode have shown.
+"""The scripted experts of ``env=household``, which know only what the observations of the episode have shown.
 
-``GoodExpert`` follows a shortest plan if it knows enough to make one. Otherwise it searches likely places in a random
-order. ``ClumsyExpert`` does the same, but sometimes makes a detour or a mistake, and then corrects it.
+An expert follows a shortest plan if it knows enough to make a plan. Otherwise it searches likely places in a random
+order.
 """
 
 from __future__ import annotations
@@ -32,37 +32,34 @@ _PLANNED = frozenset({OPEN, TAKE, MOVE, CLEAN, HEAT, COOL, USE})
 
 @dataclass(frozen=True, slots=True)
 class Mistakes(Chances):
-    """The probability with which the clumsy scripted expert makes each kind of mistake in a turn.
-
-    A mistake is made only where it is possible.
-    """
+    """The probabilities of the clumsy expert's mistakes in a turn. A mistake is made only where it is possible."""
 
     revisit: float = 0.06  # walks to a receptacle into which the expert has already looked
     idle: float = 0.06  # examines something, looks around, or checks the inventory
     leave: float = 0.08  # walks away from the object or receptacle that should be taken or opened
-    wrong: float = 0.08  # takes a thing that is not needed, and puts it back
+    wrong: float = 0.08  # takes an object that is not needed; the expert puts the object down later
     premature: float = 0.25  # goes to the destination before the target was cleaned, heated or cooled
     inadmissible: float = 0.06  # gives a command that has no effect here
 
 
 class GoodExpert(Expert[HouseholdSession]):
-    """An expert that acts almost optimally, given what it has seen. Its seed decides the order in which it searches."""
+    """An expert that acts almost optimally, given its observations. The seed decides the order of its search."""
 
     def __init__(self, session: HouseholdSession, seed: int | str) -> None:
         super().__init__(session, seed)
-        # The expert searches the receptacle with the largest key first. In this way it draws receptacles without
-        # replacement, with probabilities in proportion to their weights.
+        # The expert searches the receptacle with the largest key first. These keys draw receptacles without
+        # replacement, with probabilities in proportion to the weights.
         self.order = [self.rng.random() ** (1 / weight(name)) for name in session.world.receptacles]
 
     def best(self, session: HouseholdSession) -> str:
         return session.world.texts[self.command(session)]
 
     def command(self, session: HouseholdSession) -> Command:
-        """Returns the command that the good expert gives in the present state of the episode."""
+        """Returns the command that the good expert gives now."""
         return self.pursue(session) or self.search(session)
 
     def pursue(self, session: HouseholdSession) -> Command | None:
-        """Returns the next action of a shortest plan that uses only what the expert knows; None if it has to search."""
+        """Returns the next command of a shortest plan with the expert's knowledge; None if the expert has to search."""
         world, state = session.world, session.state
         aim = known_aim(world, state)
         if aim is None:
@@ -81,8 +78,8 @@ class GoodExpert(Expert[HouseholdSession]):
     def search(self, session: HouseholdSession) -> Command:
         """Returns the expert's next command while it searches for a target object or the lamp.
 
-        The expert puts down an object that the task does not need, or opens the closed receptacle before which it
-        stands, or walks to a likely receptacle that it has not looked into yet.
+        The expert puts down an unneeded object, or opens the closed receptacle before which it stands, or walks to a
+        likely receptacle that it has not looked into yet.
         """
         world, state = session.world, session.state
         held, at = state.held, state.at
@@ -113,18 +110,17 @@ class GoodExpert(Expert[HouseholdSession]):
 
     @staticmethod
     def seeks_lamp(session: HouseholdSession) -> bool:
-        """Returns whether the expert has to find the lamp now, because it holds the object that it has to look at."""
+        """Returns whether the expert already holds the object that it has to look at, and so seeks the lamp."""
         held = session.state.held
         return session.world.looking and held != NOWHERE and bool(session.world.targets >> held & 1)
 
 
 class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
-    """An expert that acts like the good one but sometimes makes :class:`Mistakes`, from which it then recovers."""
+    """An expert that acts like the good expert, but sometimes makes one of the :class:`Mistakes` and then recovers."""
 
-    carried = False  # whether the mistake ``premature`` was made; it is made at most once
+    carried = False  # whether the mistake ``premature`` was made, which happens at most once
 
     def act(self, session: HouseholdSession) -> str:
-        """Returns the next action, which is sometimes a mistake."""
         planned = self.command(session)
         return self.mistake(session, planned) or session.world.texts[planned]
 
@@ -170,10 +166,10 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
         return self._choose(session, [(GO, 0, r) for r in bits(world.destinations) if r != state.at])
 
     def _inadmissible(self, session: HouseholdSession, planned: Command) -> str | None:
-        """Returns a plausible command that has no effect in the present state.
+        """Returns a plausible command that is not possible now.
 
-        The command uses only names that the expert has seen, but its precondition fails: a door is closed, the expert's
-        hands are full, or the expert stands elsewhere.
+        The command uses only names that the expert has seen, but its precondition fails: for example, a door is closed
+        or the expert's hands are full.
         """
         world, state = session.world, session.state
         known = 0 if state.held == NOWHERE else 1 << state.held
@@ -192,7 +188,7 @@ class ClumsyExpert(Clumsy[HouseholdSession], GoodExpert):
 
 
 def options(session: HouseholdSession) -> list[Command]:
-    """Returns the commands that a plan may use and that have an effect now. Walks (``GO``) are last in the list."""
+    """Returns the commands that a plan may use and that are possible now. Walks (``GO``) are last in the list."""
     world, state = session.world, session.state
     commands = [c for c in world.nearby[state.at] if c[0] in _PLANNED and state.admits(world, c)]
     return commands + [(GO, 0, r) for r in range(len(world.receptacles)) if r != state.at]

@@ -1,11 +1,10 @@
 """Computes the exact number of actions of the shortest plan that reaches the goal of a household task.
 
 A plan has only a few forms, so its length is computed without a search, as a minimum over the objects, their places and
-their destinations. With empty hands, the agent walks to a target object, opens the receptacle if needed and takes the
-object. It treats the object (cleans, heats or cools it) if the goal requires that. It walks to a destination,
-opens it if needed and puts the object down. It repeats this for a second target. With an object in its hands, the agent
-treats and delivers this object if it is a target. Otherwise it puts the object down somewhere on the way and continues
-with empty hands. Tests compare the result with a breadth-first search.
+the destinations. The agent takes a target object, treats it (cleans, heats or cools it) if the goal requires that, and
+puts it down at a destination. If the goal needs a second target, the agent repeats these actions. If the agent holds an
+object at the start, it delivers this object, or puts the object down on the way and continues with empty hands. Tests
+compare the result with a breadth-first search.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ class Aim(NamedTuple):
 
     targets: int
     lamps: int
-    wanted: int  # number of objects to place; in a look-at task 1 (take the target, go to the lamp) or 0 (take it only)
+    wanted: int  # number of objects to place; in a look-at task 1 (take the target, use the lamp) or 0 (only take it)
 
 
 def full_aim(world: World) -> Aim:
-    """Returns the whole goal of a task as an aim. A plan for it may use the places of all target objects and lamps."""
+    """Returns the whole goal of a task as an aim with the places of all target objects and lamps."""
     return Aim(world.targets, world.toggles, world.wanted)
 
 
 def known_aim(world: World, state: State) -> Aim | None:
-    """Returns the part of the goal that the agent can reach with what it has seen; None if it has to search first.
+    """Returns the part of the goal that the agent can reach with its observations; None if it has to search first.
 
-    If the goal asks for two objects and only one was found, the aim is to place the one that was found. If the lamp was
-    not found yet, the aim is to take the object to look at.
+    If the goal asks for two objects and only one object was found, the aim is to place the found object. If the lamp
+    was not found yet, the aim is to take the object to look at.
     """
     known = 0 if state.held == NOWHERE else 1 << state.held
     for r in bits(state.seen):
@@ -57,9 +56,9 @@ def known_aim(world: World, state: State) -> Aim | None:
 
 
 def remaining(world: World, state: State) -> int:
-    """Returns the number of actions of the shortest plan that reaches the goal; 0 if the goal is reached.
+    """Returns the number of actions of the shortest plan that reaches the goal; 0 at the goal.
 
-    The plan may use the places of all objects, even if the agent has not seen them.
+    The plan may use the places of all objects, even of those that the agent has not seen.
     """
     return distance(world, state, full_aim(world))
 
@@ -144,11 +143,7 @@ def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
 
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
-    """Returns how many actions the agent needs to treat and place the object ``o``, which it holds.
-
-    The agent goes to an appliance, treats the object (cleans, heats or cools it), goes to a destination and puts the
-    object down.
-    """
+    """Returns how many actions the agent needs to treat (clean, heat or cool) and place object ``o``, which it holds."""
     things, stations = world.treatment
     if not things >> o & 1:
         return UNREACHABLE

@@ -1,11 +1,8 @@
 """Generates the rooms and tasks of ``env=household`` from seeds.
 
-The seed of a room determines its receptacles. The seed of a task determines where the objects lie and what the policy
-has to do.
-
-The splits ``train`` and ``seen`` use the same rooms. ``unseen`` has other rooms, whose layouts occur in no training
-room. A task in one of the rooms of ``train`` and ``seen`` belongs to ``seen`` if the hash of its content is 0 modulo 8,
-and to ``train`` otherwise. So these two splits share no task, whatever the seeds are.
+The splits ``train`` and ``seen`` use the same rooms but share no task, whatever the seeds are: a task belongs to
+``seen`` if the hash of its content is 0 modulo 8, and to ``train`` otherwise. ``unseen`` has other rooms, whose layouts
+occur in no training room.
 """
 
 from __future__ import annotations
@@ -87,15 +84,12 @@ def listing(names: Iterable[str]) -> list[str]:
 
 
 def numbered(types: Iterable[str]) -> list[str]:
-    """Returns one name (type and number) for each element of ``types``, in the order of ``listing``.
-
-    For example, ``["drawer", "drawer"]`` gives ``["drawer 2", "drawer 1"]``.
-    """
+    """Returns one name for each element of ``types``: ``["drawer", "drawer"]`` gives ``["drawer 2", "drawer 1"]``."""
     return listing(f"{kind} {i + 1}" for kind, count in Counter(types).items() for i in range(count))
 
 
 def layout(seed: int) -> tuple[str, tuple[str, ...]]:
-    """Returns the kind of the room that belongs to a seed, and the names of the room's 8 to 14 receptacles."""
+    """Returns the kind of the room with a seed, and the names of the room's 8 to 14 receptacles."""
     rng = random.Random(f"household room {seed}")
     kind = list(ROOMS)[seed % len(ROOMS)]
     while True:
@@ -106,7 +100,7 @@ def layout(seed: int) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def rooms(split: str) -> dict[str, tuple[int, ...]]:
-    """Returns the seeds of the rooms of a split: kind of room -> seeds of the rooms of this kind."""
+    """Returns kind of room -> seeds of the rooms of this kind in a split."""
     train = range(TRAIN_ROOMS)
     chosen: list[int] = list(train)
     if split == "unseen":
@@ -123,15 +117,12 @@ def rooms(split: str) -> dict[str, tuple[int, ...]]:
 
 
 def weight(receptacle: str) -> float:
-    """Returns the weight of a receptacle, given its type or name.
-
-    An object lies in one of the receptacles that can hold it, with probabilities in proportion to their weights.
-    """
+    """Returns the weight (``catalog.WEIGHTS``) of a receptacle, given its type or name."""
     return WEIGHTS.get(receptacle.split()[0], 1)
 
 
 def make_task(split: str, seed: int, index: int) -> Task:
-    """Returns the task with the number ``index`` of a split. The same arguments always give the same task."""
+    """Returns the task with the number ``index`` of a split. Equal arguments always give equal tasks."""
     attempt = 0
     while True:
         rng = random.Random(f"household {split} {seed} {index} {attempt}")
@@ -148,16 +139,14 @@ def make_task(split: str, seed: int, index: int) -> Task:
 
 
 def fingerprint(data: Mapping[str, Any]) -> int:
-    """Returns a hash of a task's data, which is the same in every run.
-
-    A task in the rooms of ``train`` and ``seen`` is in ``seen`` if its hash is 0 modulo 8, else in ``train``.
-    """
+    """Returns a hash of a task's data, which is the same in every run."""
     return zlib.crc32(json.dumps(data, sort_keys=True).encode())
 
 
 def _draw(split: str, rng: random.Random) -> dict[str, Any] | None:
-    """Returns the data of one random task. Returns None if the drawn room has no start place for the target object,
-    or if fewer than 8 objects were placed.
+    """Returns the data of one random task.
+
+    Returns None if the drawn room has no start place for the target object, or if fewer than 8 objects were placed.
     """
     goal = rng.choice(TYPES)
     room = rng.choice(rooms(split)[rng.choice(_KINDS[goal])])

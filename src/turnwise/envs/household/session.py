@@ -11,8 +11,7 @@ from turnwise.types import Message, Task
 class HouseholdSession:
     """A running episode of ``env=household``. See ``turnwise.envs.environment.Session``.
 
-    An action that is unknown or not possible now gets the answer "Nothing happens.". ``turns`` counts every action,
-    including actions without effect. The episode ends when the goal is reached or after ``horizon`` turns.
+    An action that is unknown or not possible now gets the answer "Nothing happens." and counts as a turn.
     """
 
     __slots__ = ("done", "horizon", "state", "task", "turns", "won", "world")
@@ -51,7 +50,6 @@ class HouseholdSession:
         return Step(observation, float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> HouseholdSession:
-        """Returns an independent copy of this session. The two share only objects that never change."""
         twin = HouseholdSession.__new__(HouseholdSession)
         twin.task = self.task
         twin.world = self.world
@@ -63,16 +61,15 @@ class HouseholdSession:
         return twin
 
     def admissible(self) -> list[str]:
-        """Returns the texts of all commands that are possible now, in alphabetical order as in TextWorld."""
+        """Returns all commands that are possible now, in alphabetical order as in TextWorld."""
         world, state = self.world, self.state
         return sorted(world.texts[c] for c in world.nearby[state.at] if state.admits(world, c))
 
     def gains_information(self, action: str) -> bool:
         """Returns whether the action shows the inside of a new receptacle, or walks to a new receptacle that is closed.
 
-        A receptacle is new if the policy has not looked into it yet. If the policy already stands before a new, closed
-        receptacle, a walk to another closed receptacle does not count, because the policy should first open the
-        receptacle before which it stands.
+        A receptacle is new if the policy has not looked into it yet. A walk to a closed receptacle does not count if
+        the policy stands before another new receptacle, which the policy should open first.
         """
         world, state = self.world, self.state
         command = world.commands.get(action.strip())

@@ -1,7 +1,4 @@
-"""The part of a household episode that actions change.
-
-The state says where the agent stands, what it holds, which receptacles are open, and where the objects are. The agent
-is the policy or a scripted expert.
+"""The part of a household episode that actions change. The agent is the policy or a scripted expert.
 
 Preconditions and effects of commands follow ALFWorld's planning domain. To heat, clean or cool an object, the agent
 only has to stand at the appliance with the object in its hands. To use a lamp, the agent has to stand at the receptacle
@@ -39,11 +36,8 @@ NOWHERE = -1
 class State:
     """Everything in a household episode that an action can change.
 
-    In a bit mask, bit i stands for receptacle or object number i of ``World``.
-
-    ``seen`` is the mask of the receptacles into which the agent has looked. Only the agent moves objects, so it still
-    knows what lies in these receptacles. The agent therefore knows the place of an object if the object lies in a
-    receptacle in ``seen``, or if the agent holds the object.
+    In a bit mask, bit i stands for receptacle or object number i of ``World``. ``seen`` is the mask of the receptacles
+    into which the agent has looked. Only the agent moves objects, so it still knows the content of these receptacles.
     """
 
     __slots__ = (
@@ -67,7 +61,6 @@ class State:
         self.clean = self.hot = self.cool = self.sliced = self.lit = 0
 
     def copy(self) -> State:
-        """Returns an independent copy of this state."""
         twin = State.__new__(State)
         twin.at = self.at
         twin.held = self.held
@@ -97,11 +90,11 @@ class State:
         )
 
     def accessible(self, world: World, r: int) -> bool:
-        """Returns whether objects can be put into or taken out of receptacle ``r``: it is open or has no door."""
+        """Returns whether receptacle ``r`` is open or has no door, so that objects can be put in and taken out."""
         return not (world.openable & ~self.opened) >> r & 1
 
     def admits(self, world: World, command: Command) -> bool:
-        """Returns whether the command is possible in this state, that is, whether its preconditions hold."""
+        """Returns whether the command is possible in this state."""
         op, o, r = command
         at = self.at
         if op == GO:
@@ -109,7 +102,7 @@ class State:
         if op >= INVENTORY:
             return True
         if op == LOOK_AT:
-            return self.held == o  # as in the ALFWorld engine, a thing can be examined only while it is held
+            return self.held == o  # as in the ALFWorld engine, an object can be examined only while it is held
         if op == USE:
             return at != NOWHERE and bool(self.contents[at] >> o & 1)
         if op == SLICE:
@@ -127,7 +120,7 @@ class State:
         return op == LOOK_INTO or self.held == o  # the remaining operations are cleaning, heating and cooling
 
     def apply(self, world: World, command: Command) -> None:
-        """Changes this state as the command does. The command must be possible in this state (:meth:`admits`)."""
+        """Applies a command, which must be possible in this state (:meth:`admits`)."""
         op, o, r = command
         if op == GO:
             self.at = r
@@ -158,7 +151,7 @@ class State:
             self.sliced |= 1 << o
 
     def treated(self, world: World) -> int:
-        """Returns a bit mask of the objects that are in the condition (clean, hot or cool) that the goal requires.
+        """Returns a bit mask of the objects that are clean, hot or cool, as the goal requires.
 
         If the goal requires none of these conditions, all bits are set.
         """
@@ -221,10 +214,7 @@ class State:
         return HELP_TEXT
 
     def _object(self, world: World, o: int) -> str:
-        """Returns the description of an object. If several descriptions match, the first one is used, as in ALFWorld.
-
-        A cooled object is called "cool" beside another adjective, but "cold" alone.
-        """
+        """Returns the description of an object, as in ALFWorld. "cold" becomes "cool" beside another adjective."""
         name = world.objects[o]
         if world.vessels >> o & 1:
             return f"This is a normal {name}. In it, you see nothing."

@@ -1,19 +1,16 @@
 """The functional verifier ``oracle`` of ``env=household`` (PivotRL, arXiv:2603.21383).
 
-It accepts actions that are as good as those of an expert. It is not enough that an action does no harm: when harmless
-actions were rewarded, walking back and forth was as good as searching. So every accepted action makes progress in one
-of the following two ways, and the policy gains nothing by repeating actions:
+It is not enough that an action does no harm: when harmless actions were rewarded, walking back and forth was as good as
+searching. So every accepted action makes progress in one of two ways:
 
 - If the observations so far suffice to pursue a part of the goal, the action must shorten the shortest plan that uses
-  only these observations by one step. No action can shorten it by more.
+  only these observations. No action can shorten this plan by more than one step.
 - If the policy has to search first, there are three kinds of accepted actions. The policy looks into a receptacle for
   the first time. Or it walks to a closed receptacle that it has not looked into, unless it already stands before
-  another such receptacle. Or it puts down an object or switches on the lamp, if this shortens the shortest plan that is
-  computed with full knowledge of the room.
+  another receptacle that it has not looked into. Or it puts down an object or switches on the lamp, if this action
+  shortens the shortest plan with full knowledge of the room.
 
-The expert's action has no influence on the decision. So the accepted actions in a state do not depend on whether the
-good or the clumsy expert demonstrated the task. Once everything that matters was observed, the shortest plan that uses
-only the observations is as short as the one that is computed with full knowledge of the room.
+The expert's action has no influence on the decision, so a clumsy expert's mistake changes nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +21,7 @@ from turnwise.envs.household.world import MOVE, USE
 
 
 def accepts(session: HouseholdSession, action: str) -> bool:
-    """Returns whether the policy's action makes progress, and is therefore accepted. ``session`` is not changed.
-
-    An action that is not possible in the present state makes no progress.
-    """
+    """Returns whether the policy's action makes progress, and is therefore accepted. ``session`` is not changed."""
     world, state = session.world, session.state
     command = world.commands.get(action.strip())
     if session.done or command is None or not state.admits(world, command):

@@ -3,9 +3,8 @@
 Texts, commands and conditions follow ALFWorld's TextWorld games (arXiv:2010.03768). Two things are left out: the banner
 line before the description of the room, and rooms in which several receptacles share a place.
 
-Receptacles (places that can hold objects) and objects are numbered in the order of ``rooms.listing``. A set of them is
-a bit mask over these numbers. A ``World`` does not change after construction, except for its cached texts, so sessions
-and their forks share it.
+Receptacles (places that can hold objects) and objects are numbered in the order of ``rooms.listing``. A set of
+receptacles or objects is a bit mask over these numbers. Sessions and their forks share a ``World``.
 """
 
 from __future__ import annotations
@@ -48,11 +47,7 @@ from turnwise.envs.household.rooms import TYPES, listing
 ) = range(15)
 
 Command = tuple[int, int, int]
-"""A command as three numbers: operation, object, receptacle. For a command without object or receptacle, that number
-is 0.
-
-The third number of SLICE is the number of the knife.
-"""
+"""A command as three numbers: operation, object (0 if none), receptacle (0 if none; for SLICE, the knife)."""
 
 _ANYWHERE = frozenset({GO, USE, SLICE, LOOK_AT, INVENTORY, LOOK, HELP})
 
@@ -88,10 +83,7 @@ def bits(mask: int) -> list[int]:
 
 
 def enumerate_names(names: Sequence[str]) -> str:
-    """Returns the names as an enumeration in words, such as ``a mug 2, a mug 1, and a pan 1``.
-
-    Like TextWorld, the function writes "a" even before vowels. It writes a comma before the "and".
-    """
+    """Returns the names as an enumeration, such as ``a mug 2, a mug 1, and a pan 1``, with "a" even before vowels."""
     if not names:
         return "nothing"
     if len(names) == 1:
@@ -111,7 +103,7 @@ class World:
 
     Raises:
         ValueError: the data contains an unknown type of receptacle or goal, or an object in an unknown receptacle, or
-            the goal names a type of object or receptacle that the task does not have.
+            the goal names a type of object or receptacle that is not in the room.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -157,7 +149,7 @@ class World:
         for key, mask in (("object", self.targets), ("receptacle", self.looking or self.destinations)):
             if not mask:
                 raise ValueError(f"task data: the goal needs {goal[key]!r}, but the task has no {key} of this type")
-        self.treatment = {  # masks of the objects that can be treated, and of the receptacles that treat them
+        self.treatment = {  # masks of the objects that can be treated, and of the appliances for the treatment
             "pick_clean_then_place_in_recep": (self.cleanable, self.cleaning),
             "pick_heat_then_place_in_recep": (self.heatable, self.heating),
             "pick_cool_then_place_in_recep": (self.coolable, self.cooling),
@@ -177,7 +169,7 @@ class World:
         self._inside: dict[tuple[int, int], str] = {}
 
     def contents(self, receptacle: int, mask: int, is_open: bool) -> str:
-        """Returns as text what the agent sees at a receptacle. ``mask`` is a bit mask of the objects in it."""
+        """Returns the text that the agent reads at a receptacle. ``mask`` is a bit mask of the objects inside."""
         name = self.receptacles[receptacle]
         if self.openable >> receptacle & 1:
             if not is_open:
