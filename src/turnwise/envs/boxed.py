@@ -142,7 +142,7 @@ def digest(tree: Tree, *words: str) -> bytes:
 
 
 def cut(text: str, most: int) -> str:
-    """Returns ``text``. If it has more than ``most`` characters, a note replaces its middle."""
+    """Returns ``text``, with a note in place of its middle if ``text`` has more than ``most`` characters."""
     if len(text) <= most:
         return text
     half = most // 2

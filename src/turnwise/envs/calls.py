@@ -30,11 +30,11 @@ class Calls(Protocol):
         ...
 
     def explain(self) -> str:
-        """Returns a part of the prompt: a list of the tools and how to write a call."""
+        """Returns the part of the prompt that lists the tools and explains how to write a call."""
         ...
 
     def read(self, text: str) -> ToolCall:
-        """Returns the tool call in a reply, which must contain exactly one.
+        """Returns the only tool call in a reply.
 
         Raises:
             ToolCallError: there is not exactly one call, or the call fits none of the tools. The policy sees the error

@@ -112,7 +112,7 @@ class Environment(Protocol):
     These attributes are optional:
 
     - ``waits = True``: the environment's steps wait for commands, worker processes or servers. Several threads then
-      step the sessions, but never two threads one session (``rollouts.environment_steps``).
+      step the sessions, and each session is stepped by only one thread at a time (``rollouts.environment_steps``).
     - ``together``: the maximum number of rollouts that run at once, for environments in which each rollout holds a
       process or a server (``rollouts.live_limit``). The rollouts of a group that is larger than ``together`` still run
       at once, but no other group runs meanwhile.
@@ -134,7 +134,7 @@ class Environment(Protocol):
     def reset(self, task: Task) -> Session: ...
 
     def demonstrate(self, task: Task, quality: Quality = "good", seed: int = 0) -> Trajectory:
-        """Runs an expert on the task and returns its episode as chat messages."""
+        """Runs an expert on the task and returns the expert's trajectory."""
         ...
 
     def accepts(self, session: Any, action: str, expert: str) -> bool:
@@ -205,7 +205,7 @@ def environment_of(environment: Environment, task: Task) -> Environment:
 
 
 def check_horizon(turns: int) -> int:
-    """Returns ``turns``, the maximum number of turns of an episode, unchanged.
+    """Checks and returns ``turns``, the maximum number of turns of an episode.
 
     Raises:
         ValueError: ``turns`` is below 1.
@@ -216,7 +216,7 @@ def check_horizon(turns: int) -> int:
 
 
 def check_verifier(verifier: str) -> Verifier:
-    """Returns the name of a verifier unchanged.
+    """Checks and returns the name of a verifier.
 
     Raises:
         ValueError: there is no verifier of this name.

@@ -103,7 +103,7 @@ class Clumsy(Expert[S]):
 
 
 def check_quality(quality: Quality) -> Quality:
-    """Returns the quality of an expert unchanged.
+    """Checks and returns the quality of an expert.
 
     Raises:
         ValueError: ``quality`` is neither good nor clumsy.

@@ -45,7 +45,7 @@ class Mixture:
                 )
             if hasattr(part, "parts"):
                 raise ValueError(
-                    f"worlds.{name}: a mixture cannot contain a mixture; add the environments of the inner one"
+                    f"worlds.{name}: a mixture cannot contain a mixture; add the environments of the inner mixture"
                 )
             if part.name != name:
                 raise ValueError(

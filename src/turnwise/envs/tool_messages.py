@@ -20,7 +20,7 @@ Tools = tuple[Mapping[str, Any], ...]
 
 
 def check_format(form: str) -> Format:
-    """Returns the name of a format of tool calls unchanged.
+    """Checks and returns the name of a format of tool calls.
 
     Raises:
         ValueError: there is no format of this name.

@@ -1,4 +1,7 @@
-"""Reads and answers requests of OpenAI's Chat Completions API (``POST /v1/chat/completions``): text and functions."""
+"""Reads and answers requests of OpenAI's Chat Completions API, limited to text and functions.
+
+The path of the requests is ``POST /v1/chat/completions``.
+"""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ class AgentEnv(ReplayedEnv):
         command: a line of bash that runs the agent program.
         code: path of a folder whose files are copied into the program's folder. None means that no files are copied.
         tasks_file: a file of JSON lines (``envs.agent.tasks.Row``).
-        score: a line of bash whose last line of output is the reward. The line runs after the program has ended, in the
-            program's folder, into which the files of ``code`` and the task's hidden files have been written (again). If
-            the program failed and no reward can be computed, the reward is 0.
+        score: a line of bash whose last line of output is the reward. After the program has ended, the files of
+            ``code`` and the task's hidden files are written into the program's folder, and then the line runs in this
+            folder. If the program failed and no reward can be computed, the reward is 0.
         threshold: minimum reward at which an episode counts as won.
         horizon: maximum number of turns of an episode.
         format: the format in which the policy writes calls.

@@ -1,4 +1,7 @@
-"""A running episode of an agent program: its requests are the policy's turns, and its score is the last reward."""
+"""A running episode of an agent program.
+
+Each request of the program is a turn of the policy. The program's score is the reward of the last turn.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs agent programs in the sandbox. For each running program, a thread of this process waits for the end."""
+"""Runs agent programs in the sandbox. A thread of this process waits for the end of each program."""
 
 from __future__ import annotations
 

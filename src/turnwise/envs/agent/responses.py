@@ -1,4 +1,4 @@
-"""Reads and answers requests of OpenAI's Responses API (``POST /v1/responses``): text and functions."""
+"""Reads and answers requests of OpenAI's Responses API (``POST /v1/responses``), limited to text and functions."""
 
 from __future__ import annotations
 

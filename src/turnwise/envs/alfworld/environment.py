@@ -90,5 +90,5 @@ class AlfworldEnvironment(ScriptedEnv[AlfworldSession]):
         return self.games.accepts(session, action, expert)
 
     def close(self) -> None:
-        """Ends the worker processes. If this method is not called, they end with this process."""
+        """Ends the worker processes, which otherwise end with this process."""
         self.pool.close()

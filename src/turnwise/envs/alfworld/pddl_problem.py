@@ -1,8 +1,8 @@
 """Writes a room and a goal as a game of the ALFWorld engine: a PDDL problem for the domain of the alfworld package.
 
 The engine's demangler turns the PDDL id of each object and receptacle into a name: a type and a number. Within a type,
-it gives the highest number to the first id and the number 1 to the last id. The ids that ``pddl_id`` makes therefore
-count backwards, so that the engine and the scene use equal names.
+the demangler gives the highest number to the first id and the number 1 to the last id. The ids that ``pddl_id`` makes
+therefore count backwards, so that the engine and the scene use equal names.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ def counts(names: Any) -> Counter[str]:
 
 
 def pddl_id(name: str, count: int) -> str:
-    """Returns the PDDL id that the engine displays as ``name``. ``count`` names in the scene have this name's type."""
+    """Returns the PDDL id that the engine displays as ``name``.
+
+    ``count`` is the number of names in the scene that have the type of ``name``.
+    """
     kind, number = name.split(" ")
     order = f"{count - int(number):03d}"
     if kind.endswith("basin"):  # the demangler appends "basin" itself
@@ -156,7 +159,7 @@ def problem(scene: Scene) -> str:
 
 
 def goal(scene: Scene) -> str:
-    """Returns the scene's goal as a PDDL condition, equivalent to that in ALFRED's goal library."""
+    """Returns the scene's goal as a PDDL condition that is equivalent to the condition in ALFRED's goal library."""
     target = f"{scene.goal['object']}Type"
     if scene.kind == "look_at_obj_in_light":
         lit = (

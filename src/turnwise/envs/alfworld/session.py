@@ -1,4 +1,4 @@
-"""A running episode of ``env=alfworld``. The ALFWorld engine in a worker process holds its state."""
+"""A running episode of ``env=alfworld``. The ALFWorld engine in a worker process holds the episode's state."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AlfworldSession:
         return Step(reply["observation"], float(self.won), self.done, self.won, {"admissible": admissible})
 
     def fork(self) -> AlfworldSession:
-        """Returns an independent copy of this session. The worker process of this session also holds the copy.
+        """Returns an independent copy of this session. Both are held by one worker process.
 
         Raises:
             EnvironmentFault: the worker died or timed out.

@@ -39,7 +39,7 @@ def call_accuracy(
             if place is not None:
                 del made[place]
     if not right:
-        raise ValueError("there are no replies to judge; give at least one")
+        raise ValueError("there are no replies to judge; give at least one reply")
     everything = [one for some in right.values() for one in some]
     return {
         **{level: sum(some) / len(some) for level, some in sorted(right.items())},

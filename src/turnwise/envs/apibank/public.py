@@ -59,9 +59,9 @@ class Recorded:
 
 
 def same_call(made: ToolCall, true: ToolCall) -> bool:
-    """Returns whether two calls are equivalent. Two searches only need keywords with the same words.
+    """Returns whether two calls are equivalent.
 
-    The order of these words, repetitions and capital letters do not matter.
+    Two searches are equivalent if their keywords contain the same words, in any order and with any capital letters.
     """
     if made.name == true.name == SEARCHER:
         return words(str(made.arguments.get("keywords"))) == words(str(true.arguments.get("keywords")))

@@ -103,7 +103,7 @@ class Apis:
 
 @lru_cache(maxsize=256)
 def owners(classes: tuple[str, ...]) -> Mapping[str, str]:
-    """Returns the name of each public function of the APIs ``classes`` -> the name of the API with this function."""
+    """Returns function's name -> API's name, for all public functions of the APIs ``classes``."""
     return {
         method: name
         for name in classes

@@ -70,9 +70,9 @@ def _turn(user: str, *calls: tuple[str, dict[str, Any]]) -> UserTurn:
 
 
 def _files(rng: random.Random, names: Names) -> tuple[dict[str, Any], str, str, str]:
-    """Returns a file system with two folders, the name of the folder ``here``, that of ``there``, and that of a file.
+    """Returns the initial state of the file system, the names of its two folders, and the name of a file.
 
-    The file is in the folder ``here`` and not in the folder ``there``.
+    The file is in the first of the two folders and not in the second.
     """
     here, there = rng.sample(names.folders, 2)
     file, other = rng.sample(names.files, 2)

@@ -47,7 +47,6 @@ class DialogueEnv(ScriptedEnv[DialogueSession]):
     A subclass defines a name and a source of tasks.
 
     Args:
-        source: provides the tasks.
         horizon: maximum number of turns of an episode.
         steps: maximum number of replies with tool calls that the policy may give to one user message.
         format: the format of tool calls.

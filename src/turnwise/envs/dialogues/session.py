@@ -115,7 +115,7 @@ class DialogueSession:
         return self.problem.turns[self.turn].user
 
     def fork(self) -> DialogueSession:
-        """Returns an independent copy, which shares only objects that never change with this session."""
+        """Returns an independent copy. This session and the copy share only objects that never change."""
         twin = copy.copy(self)
         twin.world, twin.seen, twin.made = self.world.fork(), self.seen[:], self.made[:]
         return twin

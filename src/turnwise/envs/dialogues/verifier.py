@@ -2,10 +2,10 @@
 
 A reply of the policy is accepted if it advances the user's request as far as equally many calls of the ground truth:
 
-- Its calls are calls of the ground truth, or they fit the schemas of the available functions.
-- Each of its calls replaces one call of the ground truth that was not made yet. The remaining calls of the ground truth
-  must then still lead to the state and the answers that are checked. So another spelling, another order of independent
-  calls, and another call with an equal effect are accepted. A needless or repeated call is not accepted.
+- The reply's calls are calls of the ground truth, or they fit the schemas of the available functions.
+- Each call of the reply replaces one call of the ground truth that was not made yet. The remaining calls of the ground
+  truth must then still lead to the state and the answers that are checked. So another spelling, another order of
+  independent calls, and another call with an equal effect are accepted. A needless or repeated call is not accepted.
 - If no call of the ground truth is left, or if the request cannot be fulfilled, the reply must make no call. The reply
   may also make no call if the policy has made a call in this user turn and the state and the answers so far already
   fulfil the request.

@@ -10,7 +10,7 @@ or which of two places that may hold a mug is searched first.
 - Two receptacles (places that can hold objects) are alike if they agree in three respects. First, their role in the
   task: whether the target object has to be placed there, is cleaned, heated or cooled there, or may lie there, and
   whether the lamp may lie there. Second, whether they have a door, and whether the door is open. Third, what the policy
-  has seen inside: it has looked into neither receptacle, or the target objects and lamps in both are alike.
+  has seen inside: the policy has looked into neither receptacle, or the target objects and lamps in both are alike.
 
 The verifier does not ask whether the expert's action was good. If the expert's action does nothing ("Nothing
 happens."), no action is accepted, not even the expert's action. The paper, too, does not train on expert turns whose

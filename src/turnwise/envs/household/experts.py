@@ -1,7 +1,7 @@
 """The scripted experts of ``env=household``, which know only what the observations of the episode have shown.
 
-An expert follows a shortest plan if it knows enough to make a plan. Otherwise it searches likely places in a random
-order.
+An expert follows a shortest plan if it knows enough to make a plan. Otherwise the expert searches likely places in a
+random order.
 """
 
 from __future__ import annotations

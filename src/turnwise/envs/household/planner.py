@@ -34,7 +34,7 @@ def full_aim(world: World) -> Aim:
 
 
 def known_aim(world: World, state: State) -> Aim | None:
-    """Returns the part of the goal that the agent can reach with its observations; None if it has to search first.
+    """Returns the part of the goal that the agent can reach with its observations; None if a search has to come first.
 
     If the goal asks for two objects and only one object was found, the aim is to place the found object. If the lamp
     was not found yet, the aim is to take the object to look at.
@@ -143,7 +143,7 @@ def _placed(world: World, aim: Aim, contents: list[int], treated: int) -> bool:
 
 
 def _treat_and_place(world: World, o: int, at: int, closed: int) -> int:
-    """Returns how many actions the agent needs to treat (clean, heat or cool) and place object ``o``, which it holds."""
+    """Returns how many actions the agent needs to treat (clean, heat or cool) and place the held object ``o``."""
     things, stations = world.treatment
     if not things >> o & 1:
         return UNREACHABLE

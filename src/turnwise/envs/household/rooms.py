@@ -89,7 +89,7 @@ def numbered(types: Iterable[str]) -> list[str]:
 
 
 def layout(seed: int) -> tuple[str, tuple[str, ...]]:
-    """Returns the kind of the room with a seed, and the names of the room's 8 to 14 receptacles."""
+    """Returns the kind of the room that ``seed`` determines, and the names of the room's 8 to 14 receptacles."""
     rng = random.Random(f"household room {seed}")
     kind = list(ROOMS)[seed % len(ROOMS)]
     while True:
