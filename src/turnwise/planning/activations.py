@@ -1,6 +1,4 @@
-"""Counts the bytes that a forward pass keeps for the backward pass. The forward pass is traced with fake tensors, which
-have a shape but no memory.
-"""
+"""Counts the bytes that a forward pass keeps for the backward pass, with fake tensors, which allocate no memory."""
 
 from __future__ import annotations
 
@@ -50,18 +48,18 @@ def activation_bytes(
     kernels are assumed to keep as much as CPU kernels, apart from workspaces.
 
     Args:
-        source, dtype, lora: architecture, dtype and adapter settings of the policy.
         rows, tokens: number of rows B and tokens per row S of the micro-batch.
         scored: number U of predicted tokens in the micro-batch.
         autocast: whether matrix products are in bfloat16, as with ``trainer.precision=bf16-mixed``.
-        recompute: whether activation checkpointing is used: only the input of each layer is kept, and each layer is
-            computed again in the backward pass.
-        offload: whether the kept inputs of the layers are in CPU memory, except the input of the layer that is being
-            computed again.
+        recompute: whether activation checkpointing is used: the forward pass keeps only the input of each layer, and
+            the backward pass computes each layer again.
+        offload: whether the kept inputs are in CPU memory. The input of the layer that is being computed again is on
+            the GPU.
     """
     if dtype != "bfloat16" and any(getattr(source.config, name, 0) for name in EXPERTS):
-        # The matrix product of experts works on fake tensors only in bfloat16. So the bytes are counted in bfloat16 and
-        # scaled to the size of dtype. If autocast keeps some tensors in bfloat16, the result is too large.
+        # The matrix product of experts works on fake tensors only in bfloat16. The bytes are therefore counted in
+        # bfloat16 and scaled to the size of dtype. With autocast, the result is too large, because autocast keeps some
+        # tensors in bfloat16.
         half = activation_bytes(source, "bfloat16", lora, rows, tokens, scored, autocast, recompute, offload)
         return half * getattr(torch, dtype).itemsize // torch.bfloat16.itemsize
     layers = int(source.config.num_hidden_layers)
@@ -89,7 +87,7 @@ def _kept(
         flat = torch.zeros(scored, dtype=torch.long)
         own = {p.untyped_storage()._cdata for p in model.parameters()}
         kept: dict[int, int] = {}
-        # the tensors are kept alive: the address of a freed tensor could be reused, and both tensors would count as one
+        # keeps the tensors alive: a new tensor at the address of a freed tensor would not be counted
         alive: list[Tensor] = []
 
         def keep(x: Tensor) -> Tensor:
@@ -105,7 +103,7 @@ def _kept(
 
 
 def _give_memory(model: Any) -> None:
-    """Replaces parameters and buffers on the meta device by CPU tensors of the active fake-tensor mode."""
+    """Replaces parameters and buffers on the meta device by fake CPU tensors."""
     for module in model.modules():
         for name, p in module._parameters.items():
             if p is not None:

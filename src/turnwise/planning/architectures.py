@@ -1,6 +1,4 @@
-"""Finds the architecture of a model in a configuration. It is read from a local folder, the Hugging Face cache, or
-architectures.yaml in this package.
-"""
+"""Finds the architecture of a model in a local folder, the Hugging Face cache, or planning/architectures.yaml."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ LAYERS = 10_000  # largest number of layers that a planned model may have
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The architecture of a model. ``folder`` is the local folder that contains the model's config.json and perhaps its
-    weights. It is None if there is no such folder.
+    """The architecture of a model. ``folder`` is the local folder with the model's config.json and perhaps its weights,
+    or None. ``gated`` says whether the Hugging Face hub requires an accepted licence.
     """
 
     model: str
@@ -38,8 +36,8 @@ def architecture(model: str) -> Architecture:
     a folder, or a Hugging Face id. No server is contacted.
 
     Raises:
-        InputError: the folder has no ``config.json``, or the id is neither in the Hugging Face cache nor in
-            architectures.yaml.
+        InputError: the folder has no ``config.json``, its ``config.json`` is invalid, or the id is neither in the
+            Hugging Face cache nor in planning/architectures.yaml.
     """
     folder = Path(weights_of(model))
     if folder.is_dir():
@@ -61,8 +59,8 @@ def architecture(model: str) -> Architecture:
 
 
 def _configuration(place: Path, model: str) -> PretrainedConfig:
-    """Returns the configuration of a model. The number of layers in it is checked first, because transformers creates a
-    list with one entry for each layer.
+    """Returns the configuration of a model. The number of layers is checked first, because transformers creates a list
+    with one entry for each layer.
     """
     try:
         about = read_json(place / "config.json" if place.is_dir() else place)
@@ -72,8 +70,8 @@ def _configuration(place: Path, model: str) -> PretrainedConfig:
         layers = part.get("num_hidden_layers", 1)
         if not isinstance(layers, int) or not 0 < layers <= LAYERS:
             raise InputError(
-                f"policy.model={model}: its config.json has num_hidden_layers={layers!r}, but this must be from 1 "
-                f"to {LAYERS}"
+                f"policy.model={model}: its config.json has num_hidden_layers={layers!r}, but num_hidden_layers must "
+                f"be from 1 to {LAYERS}"
             )
     return AutoConfig.from_pretrained(place, trust_remote_code=False)
 

@@ -1,4 +1,4 @@
-"""Draws the fraction of a run's GPUs that is busy over time. The figure has one panel for each simulated schedule."""
+"""Draws the fraction of a run's GPUs that is busy over time."""
 
 from __future__ import annotations
 

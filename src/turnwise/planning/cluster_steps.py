@@ -1,4 +1,4 @@
-"""Adds to each reason why a run cannot start a link to the section of docs/cluster.md that explains the remedy."""
+"""Links the reasons why a run cannot start to the sections of docs/cluster.md that explain the remedies."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LINK = re.compile(rf"{re.escape(PAGE)}#([\w-]+)")
 
 
 def at_step(reason: str, name: str) -> str:
-    """Returns ``reason``, why a run cannot start, with a link to the section ``name`` of docs/cluster.md."""
+    """Returns ``reason`` followed by a link to the section ``name`` of docs/cluster.md."""
     return f"{reason} ({PAGE}#{name})"
 
 
 def steps_in(reasons: Iterable[str]) -> list[str]:
-    """Returns the sections of docs/cluster.md that the reasons link to, each once, in the order of the reasons."""
+    """Returns the names of the sections of docs/cluster.md to which the reasons link, each name once."""
     return list(dict.fromkeys(name for reason in reasons for name in _LINK.findall(reason)))

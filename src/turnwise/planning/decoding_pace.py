@@ -12,19 +12,19 @@ Points = Sequence[tuple[float, float]]
 
 class Pace:
     """The decoding speed of one server: the seconds that a request needs for one token, as a function of the number of
-    requests in progress. The seconds are interpolated linearly between given points, and extrapolated linearly beyond
-    them.
+    requests in progress. The seconds are interpolated linearly between ``points``, and extrapolated linearly beyond
+    the first and the last point.
 
-    A decoding step reads the weights once, and the keys and values once for each request. Its time is therefore a
+    A decoding step reads the weights once, and for each request its keys and values. The time of a step is therefore a
     constant plus a term that is proportional to the number of requests, and the total throughput approaches a limit.
 
     Args:
-        points: measured or computed points; see ``Points``. With a single point, the speed does not depend on the
-            number of requests.
+        points: measured or computed speeds (``Points``). With a single point, the speed does not depend on the number
+            of requests.
 
     Raises:
-        ValueError: the numbers of requests do not increase from point to point, a rate (tokens per second of one
-            request) is not positive, or a rate grows with the number of requests.
+        ValueError: there are no points, the numbers of requests do not increase from point to point, a rate (tokens
+            per second of one request) is not positive, or a rate grows with the number of requests.
     """
 
     def __init__(self, points: Points) -> None:
@@ -48,18 +48,16 @@ class Pace:
 
     @classmethod
     def halving(cls, first: float, half: float) -> Pace:
-        """Returns the pace at which each of n requests in progress gets first / (1 + n / half) tokens per second."""
+        """Returns a pace at which each of n requests in progress gets ``first / (1 + n / half)`` tokens per second."""
         return cls([(0, first), (half, first / 2)])
 
     def seconds(self, requests: float) -> float:
-        """Returns the seconds that a server takes to decode one token for each of ``requests`` requests. Values of
-        ``requests`` below 1 count as 1.
-        """
+        """Returns the seconds of a decoding step with ``requests`` requests. Values of ``requests`` below 1 count as 1."""
         requests = max(1.0, requests)
         piece = bisect_right(self._at, requests) - 1
         constant, slope = self._lines[min(max(piece, 0), len(self._lines) - 1)]
         return max(constant + slope * requests, 1e-12)
 
     def throughput(self, requests: float) -> float:
-        """Returns the total tokens per second that a server decodes while ``requests`` requests are in progress."""
+        """Returns the total tokens per second of a server with ``requests`` requests in progress."""
         return requests / self.seconds(requests)

@@ -1,4 +1,4 @@
-"""Lists the settings of a run's environment. An environment may contain other environments with their own settings."""
+"""Lists the settings of a run's environment, including the settings of environments that it contains."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 
 def settings_of(cfg: DictConfig) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields (keys, value) for every setting below ``env`` in a configuration. ``keys`` is the path of nested keys that
-    leads to the value. Mappings are not yielded themselves, but their values are.
+    """Yields (keys, value) for every setting below ``env`` in a configuration, such as (("env", "horizon"), 30). The
+    values of a nested mapping are yielded, but not the mapping itself.
     """
     yield from _below(OmegaConf.to_container(cfg.env, resolve=True), ("env",))
 

@@ -1,7 +1,6 @@
-"""Counts the floating-point operations (FLOPs) of a transformer's forward and backward passes. A multiplication and an
-addition count as two operations.
+"""Counts the floating-point operations (FLOPs) of a transformer. A multiplication and an addition count as two FLOPs.
 
-Norms, activation functions, softmax and rotary positions are not counted. Together they are a few thousandths of the
+Norms, activation functions, softmax and rotary positions are not counted. Together they need a few thousandths of the
 FLOPs of the matrix products.
 """
 
@@ -18,8 +17,8 @@ def attention(shape: Shape, tokens: float, context: float) -> float:
 
 
 def forward(shape: Shape, tokens: float, context: float, scored: float) -> float:
-    """Returns the FLOPs of a forward pass: 2 x (matmul + adapter_matmul) x tokens + attention + 2 x head x scored. The
-    parameter counts ``matmul``, ``adapter_matmul`` and ``head`` are explained at :class:`Shape`.
+    """Returns the FLOPs of a forward pass: 2 x (matmul + adapter_matmul) x tokens + attention + 2 x head x scored, with
+    the parameter counts of :class:`Shape`.
 
     Args:
         tokens: number of tokens that pass through the layers.
@@ -31,14 +30,13 @@ def forward(shape: Shape, tokens: float, context: float, scored: float) -> float
 
 
 def backward(shape: Shape, tokens: float, context: float, scored: float) -> float:
-    """Returns the FLOPs of a transformer's backward pass.
+    """Returns the FLOPs of a backward pass. The arguments are those of :func:`forward`.
 
-    For each matrix, the gradient of the input costs as much as the forward pass, and so does the gradient of the
-    weights. A trained matrix therefore costs twice its forward pass. A frozen matrix costs one forward pass, and its
-    adapter costs twice the forward pass of the adapter. Attention costs twice its forward pass; the extra work of
-    kernels that recompute attention scores is not counted. The output head computes the logits again
-    (``tensors.selected_logprobs``), then the gradient of the hidden states and, if the head is trained, the gradient of
-    its weights.
+    For each matrix, the gradient of the input costs as much as the forward pass, and the gradient of the weights costs
+    as much again. A trained matrix or adapter therefore costs twice its forward pass, and a frozen matrix costs one
+    forward pass. Attention costs twice its forward pass; the extra work of kernels that recompute attention scores is
+    not counted. For the output head, the logits (``tensors.selected_logprobs``) and the gradient of the hidden states
+    are computed. If the head is trained, the gradient of its weights is also computed.
     """
     full = shape.adapter == 0
     layers = 2.0 * ((2 if full else 1) * shape.matmul + 2 * shape.adapter_matmul) * tokens
@@ -47,10 +45,10 @@ def backward(shape: Shape, tokens: float, context: float, scored: float) -> floa
 
 
 def decode(shape: Shape, sampled: float, context: float, prefilled: float) -> float:
-    """Returns the FLOPs of sampling. Each of the ``sampled`` tokens attends to ``context`` other tokens and needs
-    logits. The ``prefilled`` tokens need no logits, and attend to half of ``context`` on average.
+    """Returns the FLOPs of sampling. Each of the ``sampled`` tokens attends to ``context`` tokens and needs logits. Each
+    of the ``prefilled`` tokens attends to half of ``context`` on average and needs no logits.
 
-    The adapter costs nothing, because it is merged into the weights of the engine's copy of the policy.
+    The adapter costs nothing, because the engine's copy of the policy has the adapter merged into its weights.
     """
     tokens = sampled + prefilled
     seen = attention(shape, sampled, context) + attention(shape, prefilled, context / 2)

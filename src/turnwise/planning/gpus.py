@@ -18,7 +18,6 @@ class Gpu:
     """A GPU, and the fractions of its peak throughput and bandwidth that a program reaches.
 
     Attributes:
-        name: name of the GPU.
         memory_gb: memory in 10^9 bytes.
         peak_tflops: peak throughput in TFLOP/s, dense, in bfloat16.
         bandwidth_tb_s: memory bandwidth in TB/s.
@@ -45,8 +44,8 @@ class Gpu:
                 raise ValueError(f"{name} must be in (0, 1], got {getattr(self, name)}")
 
     def seconds(self, operations: float, moved: float = 0.0) -> float:
-        """Returns the time in seconds that a computation takes according to the roofline model: the time to compute
-        ``operations`` FLOPs or to move ``moved`` bytes, whichever is longer.
+        """Returns the seconds of a computation according to the roofline model: the time to compute ``operations``
+        FLOPs or the time to move ``moved`` bytes, whichever is longer.
         """
         computing = operations / (self.peak_tflops * 1e12 * self.utilisation)
         return max(computing, moved / (self.bandwidth_tb_s * 1e12 * self.bandwidth_utilisation))

@@ -1,5 +1,5 @@
-"""Estimates the lengths of a run's histories and replies in tokens. The numbers come from demonstrations or from the
-user. If neither gives a number, a limit in the configuration is used as an upper bound.
+"""Estimates the lengths of a run's histories and replies in tokens, from demonstrations, from values of the user, or
+from limits in the configuration.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from turnwise.planning.environment_settings import settings_of
 from turnwise.types import Trajectory
 
 SAMPLE = 16  # number of demonstrations whose lengths are averaged
-AT_MOST = "at most"  # if the text in ``Lengths.source`` starts with these words, the number is only an upper bound
+AT_MOST = "at most"  # if a text in ``Lengths.source`` starts with these words, the length is only an upper bound
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean lengths of histories, replies and episodes in tokens. ``demonstrated`` and ``episode`` are numbers of turns.
+    """Mean lengths of histories, replies and episodes.
 
     Attributes:
         opening: tokens of the history before the first turn.
@@ -43,7 +43,7 @@ class Lengths:
         demonstrated: number of turns of a demonstration.
         spoken: tokens of a demonstrated action.
         episode: number of turns of an episode that the policy plays.
-        source: for each field, a text that says where its number comes from.
+        source: name of a field -> a text that says where the length comes from.
     """
 
     opening: float
@@ -56,13 +56,12 @@ class Lengths:
 
 
 def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, float | None]) -> tuple[Lengths, str]:
-    """Returns the estimated lengths of a run's histories and replies, and the reason why demonstrations could not be
-    read. The reason is empty if they could be read.
+    """Returns the estimated lengths, and the reason why demonstrations could not be read (empty if they were read).
 
-    For a shipped policy, a reply is assumed to be as long as a demonstrated action. For other models the length of a
-    reply is unknown before a run, so ``rollout.sampling.max_tokens`` is used unless ``given`` has a value. An episode
-    is assumed to last for all ``horizon`` turns of the environment, because a policy that fails plays until the
-    horizon.
+    Values of ``given`` replace the estimates. A reply of a shipped policy is assumed to be as long as a demonstrated
+    action. A reply of any other model is assumed to have ``rollout.sampling.max_tokens`` tokens. An episode is assumed
+    to last for all ``horizon`` turns of the environment, because a policy that fails plays until the horizon.
+    ``rollout.max_length`` limits the number of turns of an episode.
     """
     limit, longest = int(cfg.rollout.sampling.max_tokens), int(cfg.rollout.max_length)
     folder = policy.folder if policy is not None else None
@@ -102,8 +101,8 @@ def lengths(cfg: DictConfig, policy: Architecture | None, given: Mapping[str, fl
 
 def _bounded(found: dict[str, float], source: dict[str, str], longest: int) -> None:
     """Fills in upper bounds of lengths for an environment without demonstrations. All replies of an episode together
-    are assumed to take at most half of ``rollout.max_length``. The opening history and each observation get equal parts
-    of the rest.
+    are assumed to take at most half of ``rollout.max_length``. The opening and each observation get equal parts of the
+    remaining tokens.
     """
     bound = f"{AT_MOST} rollout.max_length"
     found["spoken"] = found["reply"]
@@ -127,12 +126,8 @@ def _demonstrations(cfg: DictConfig, folder: Path) -> tuple[dict[str, float], st
 def _read(file: str | None, env: str, good: float, folder: str) -> tuple[dict[str, float], str]:
     try:
         trajectories = _of_file(Path(file)) if file else _played(json.loads(env), good)
-    except (
-        InputError,
-        ValueError,
-        OSError,
-        RuntimeError,
-    ) as error:  # the environment is not installed, or a file is missing
+    except (InputError, ValueError, OSError, RuntimeError) as error:
+        # the environment is not installed, or a file is missing
         return {}, str(error).splitlines()[0]
     chat = ChatTokens(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     dialect = dialect_of(chat)

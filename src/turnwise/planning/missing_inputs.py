@@ -1,6 +1,4 @@
-"""Finds out what a configured run still lacks: files, checkpoints, credentials, programs or memory. For each missing
-item, this module returns a text with a remedy and the section of docs/cluster.md that explains the remedy.
-"""
+"""Finds what a configured run lacks: files, demonstrations, checkpoints, credentials or memory."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from turnwise.planning.memory import Memory, gpus_of, sharding
 from turnwise.planning.parameter_counts import Shape
 
 _FILES = {"files", "corpus", "games", "data"}  # environment settings that hold a file, or one file per split
-SMALLEST_STEP = 2.0**-9  # if |step / weight| of an update is smaller, rounding the weight to bfloat16 removes the step
+SMALLEST_STEP = 2.0**-9  # if |step / weight| is smaller, rounding the updated weight to bfloat16 removes the step
 
 
 def missing(
@@ -32,12 +30,12 @@ def missing(
     gpu: Gpu,
     world: str,
 ) -> list[str]:
-    """Returns the reasons why the run cannot start. Each reason names a remedy and a section of docs/cluster.md.
+    """Returns what the run lacks, as one text for each missing item. Each text ends with a link to the section of
+    docs/cluster.md that explains the remedy.
 
     Args:
         models: the architecture of each model by its configuration key, such as ``policy.model``.
-        lengths: the estimated lengths of histories and replies in tokens.
-        world: the reason why the environment provided no demonstrations; empty if it provided some.
+        world: the reason why the environment's demonstrations could not be read; empty if they were read.
     """
     found = [at_step(reason, "data-sets") for reason in _files(cfg)]
     if world and not found:
@@ -60,16 +58,16 @@ def _files(cfg: DictConfig) -> Iterator[str]:
 
 
 def _room(cfg: DictConfig, lengths: Lengths) -> Iterator[str]:
-    """Yields a reason if the opening history and the longest reply together exceed ``rollout.max_length``. The run
-    would then leave out states with such histories, or its episodes would end before their first turn.
+    """Yields a reason if an opening and the longest reply together exceed ``rollout.max_length``. The run would then
+    leave out states, or episodes would end before the first turn.
     """
     limit, reply = int(cfg.rollout.max_length), int(cfg.rollout.sampling.max_tokens)
     needed = ceil(lengths.opening) + reply
     if needed > limit:
         yield (
             f"rollout.max_length: an opening of {lengths.opening:,.0f} tokens ({lengths.source['opening']}) and a "
-            f"reply of up to {reply:,} tokens exceed {limit:,}, so such episodes end before their first turn and "
-            f"such states are left out; set rollout.max_length to {needed:,} or more, or lower "
+            f"reply of up to {reply:,} tokens exceed {limit:,}, so episodes with this opening end before the first "
+            f"turn, and states with this opening are left out; set rollout.max_length to {needed:,} or more, or lower "
             "rollout.sampling.max_tokens"
         )
 
@@ -121,5 +119,5 @@ def _training(cfg: DictConfig, shape: Shape) -> Iterator[str]:
     if (gpus := gpus_of(cfg)) > int(cfg.rollout.states):
         yield (
             f"trainer.devices: {gpus} GPUs share the {cfg.rollout.states} states of an iteration, and all rollouts "
-            f"of a state are sampled on one GPU; set rollout.states to at least {gpus}, or fewer devices"
+            f"of a state are sampled on one GPU; set rollout.states to at least {gpus}, or lower trainer.devices"
         )

@@ -1,7 +1,6 @@
-"""Counts the parameters and bytes of each part of a policy, which is built on torch's meta device without weights.
+"""Counts the parameters and bytes of each part of a model, which is built on torch's meta device without weights.
 
-Transformers builds the model, and the same code as in a run adds its adapter. The counts therefore equal those of a
-run.
+Transformers builds the model, and ``models.policy`` adds the adapter, as in a run. The counts are therefore exact.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ class Shape:
 
     Attributes:
         parameters: number of parameters of the base model; tied weights count once.
-        active: number of parameters that the forward pass of one token uses. It excludes the experts to which the token
-            is not routed.
+        active: number of parameters that the forward pass of one token uses, without the experts to which the token is
+            not routed.
         matmul: entries of the weight matrices in ``active``, without the embedding and the output head.
         adapter: number of LoRA parameters; 0 if all weights are trained.
-        adapter_matmul: adapter parameters without those of experts. The adapters of experts are merged into the weights
-            once per pass, so that they cost nothing per token.
+        adapter_matmul: number of LoRA parameters outside experts. The adapters of experts are merged into the weights
+            once per pass, so these adapters cost nothing per token.
         head: number of entries of the output embedding, V x D.
         experts: number of parameters of all experts; 0 for a dense model.
         trained: number of parameters that receive gradients.
         weight_bytes, adapter_bytes, trained_bytes: bytes of ``parameters``, ``adapter`` and ``trained`` in their
             dtypes.
-        layers, heads, kv_heads, head_dim, hidden, vocabulary: sizes from the configuration of the model.
+        layers, heads, kv_heads, head_dim, hidden, vocabulary: sizes from the model's config.json.
         item: bytes per number in the policy's dtype.
     """
 
@@ -68,8 +67,8 @@ class Shape:
 
 
 def blank(source: Architecture, dtype: str, lora: LoraSettings, layers: int | None = None) -> Any:
-    """Returns the policy and its adapter as a model on the meta device, which allocates no memory. If ``layers`` is
-    given, the model has only so many layers.
+    """Returns a model with its adapter on the meta device, which allocates no memory. The model has ``layers`` layers,
+    or all layers of its configuration if ``layers`` is None.
     """
     config = type(source.config)(**{**source.config.to_dict(), **({} if layers is None else _cut(source, layers))})
     with torch.device("meta"), warnings.catch_warnings():
@@ -86,7 +85,7 @@ def _cut(source: Architecture, layers: int) -> dict[str, Any]:
 
 
 def shape_of(source: Architecture, dtype: str = "bfloat16", lora: LoraSettings | None = None) -> Shape:
-    """Returns the parameter counts and sizes of a model. All weights are trained unless ``lora`` is given."""
+    """Returns the parameter counts and sizes of a model. Without ``lora``, all weights are trained."""
     model = blank(source, dtype, lora or LoraSettings(r=0))
     config: Any = source.config
     chosen = getattr(config, "num_experts_per_tok", 0) / getattr(config, "num_experts", 1)
@@ -124,7 +123,7 @@ def shape_of(source: Architecture, dtype: str = "bfloat16", lora: LoraSettings |
 
 def shape_of_critic(cfg: DictConfig, source: Architecture) -> Shape:
     """Returns the parameter counts of the success predictor, which consists of the lowest ``predictor.layers`` layers
-    of its base model. They also include an output head, which the predictor does not have.
+    of its base model. The counts include an output head, although the predictor has none.
     """
     layers = cfg.predictor.layers
     if layers is not None:

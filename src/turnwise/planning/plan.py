@@ -1,6 +1,4 @@
-"""Computes the plan of one run from its configuration: tokens, memory, FLOPs, GPU-hours, and missing inputs.
-``scripts/plan.py`` prints each plan as a row of its tables.
-"""
+"""Computes the plan of one run from its configuration: tokens, memory, FLOPs, GPU-hours, and missing inputs."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ from turnwise.planning.tokens import Around, Tokens, around, collections, iterat
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The resources that one run needs. ``shape``, ``memory`` and ``work`` are None if the policy's architecture is
-    unknown.
+    """The resources that one run needs. If the policy's architecture is unknown, ``shape``, ``memory`` and ``work`` are
+    None.
     """
 
     model: str
@@ -42,7 +40,7 @@ class RunPlan:
     missing: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """Returns the plan as a dictionary for JSON. Memory is in units of 10^9 bytes, and times are in GPU-hours."""
+        """Returns the plan as a dictionary for JSON. Memory is in GB (10^9 bytes)."""
         shape, taken = self.shape, self.work
         everything = {
             "sampled": self.played * self.tokens.sampled,
@@ -70,11 +68,10 @@ class RunPlan:
 
 
 def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = None) -> RunPlan:
-    """Returns the plan of a run from its checked configuration. No policy is trained or sampled, and nothing is
-    downloaded.
+    """Returns the plan of a run. No model weights are loaded, and nothing is downloaded.
 
     Args:
-        cfg: the run's configuration (``turnwise.config.schema.compose_config``).
+        cfg: the run's checked configuration (``turnwise.config.schema.compose_config``).
         gpu: the GPU and its utilisation.
         given: lengths that the user provides (fields of :class:`turnwise.planning.lengths.Lengths`).
     """

@@ -1,4 +1,4 @@
-"""Renders the plans of runs and the simulations of runs as text tables."""
+"""Renders plans and simulations of runs as text tables."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ HOURS = ("sampling", "training", "predictor", "profile", "evaluation", "in all")
 
 
 def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Table]:
-    """Returns three tables of the planned runs: the first shows the memory, the second the tokens, and the third the
-    FLOPs and GPU-hours. Each table has one line for each row of the sweep.
-    """
+    """Returns three tables with one line for each planned run: memory, tokens, and FLOPs with GPU-hours."""
     memory = Table(f"{title}: GB on a GPU", ["row", "model", "parameters, B", "trained, M", *PARTS], [])
     tokens = Table(
         "Tokens",
@@ -70,14 +68,12 @@ def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Tabl
 
 
 def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
-    """Returns notes about the planned runs, one per line. They say where the assumed lengths come from, what is
-    missing, and which sections of docs/cluster.md explain how to get it. Rows of the sweep with the same note share one
-    line.
+    """Returns notes about the planned runs, one per line: where the assumed lengths come from, which inputs are
+    missing, and which sections of docs/cluster.md explain how to get these inputs. Runs with equal notes share a line.
 
     Args:
-        plans: the plan of each row by name.
-        gpu: the planned GPU.
-        cannot: for each row that has no plan, the reason why it has none.
+        plans: name of a run -> its plan.
+        cannot: name of a run without a plan -> the reason why the run cannot be planned.
     """
     told: dict[str, list[str]] = {}
     for name, one in plans.items():
@@ -102,14 +98,14 @@ def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> 
 
 
 def steps_of(row: str, plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) -> list[str]:
-    """Returns the sections of docs/cluster.md that explain how to get what the runs of a row of the sweep lack."""
+    """Returns the sections of docs/cluster.md that explain how to get the missing inputs of the run ``row``."""
     own = plans[row].missing if row in plans else ()
     return steps_in((cannot.get(row, ""), *own))
 
 
 def simulated_table(name: str, simulation: Simulation) -> Table:
-    """Returns a table of a simulation, with a line for each schedule. The last column is the fraction of tokens that
-    the gate saves, compared with a run that has no gate.
+    """Returns a table of a simulation with one line for each schedule. The last column is the fraction of the tokens of
+    a run without a gate that the gate saves.
     """
     assumed, site = simulation.assumed, simulation.assumed.site
     head = [
@@ -146,7 +142,7 @@ def simulated_table(name: str, simulation: Simulation) -> Table:
 
 
 def resting(name: str, assumed: Assumptions) -> list[str]:
-    """Returns the assumptions of a simulation as lines of text, one line for each assumption."""
+    """Returns a heading and one line of text for each assumption of a simulation."""
     lines = [f"Assumptions about {name}; --assume NAME=VALUE changes one:"]
     for key, value in assumed.values.items():
         told = ",".join(f"{n:g}:{rate:g}" for n, rate in value) if isinstance(value, tuple) else f"{value:.5g}"

@@ -1,6 +1,4 @@
-"""Simulates the sampling engine, and describes the machines of a simulation. All requests share the engine's servers, and
-all get tokens at the same rate.
-"""
+"""Simulates the sampling engine, and describes the machines of a simulation."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ T = TypeVar("T")
 
 
 class Request(Generic[T]):
-    """A request for one reply. ``end`` is the value of the engine's clock at which the reply is complete. It is None
-    while the request waits in the queue.
+    """A request for one reply. ``end`` is the value of the engine's clock at which the reply is complete, or None while
+    the request waits in the queue.
     """
 
     __slots__ = ("cancelled", "end", "owner", "tokens")
@@ -28,8 +26,7 @@ class Request(Generic[T]):
 
 
 class Decoding(Generic[T]):
-    """Simulates an engine that decodes requests together and spreads them evenly over its servers. If ``places``
-    requests are in progress, further requests wait in a queue.
+    """Simulates an engine that decodes requests together and spreads them evenly over its servers.
 
     All requests in progress get tokens at the same rate, so that one clock is enough for all of them. The clock counts
     the tokens that a request would have received if it had been in progress since the start of the simulation. A
@@ -38,7 +35,7 @@ class Decoding(Generic[T]):
     Args:
         pace: the decoding speed of one server.
         servers: number of servers that share the requests.
-        places: the largest number of requests in progress on all servers together.
+        places: largest number of requests in progress on all servers together. Further requests wait in a queue.
     """
 
     def __init__(self, pace: Pace, servers: int, places: float) -> None:
@@ -54,7 +51,7 @@ class Decoding(Generic[T]):
         self._count = 0
 
     def put(self, request: Request[T]) -> None:
-        """Starts a request, or puts it into the queue if ``places`` requests are in progress."""
+        """Starts a request, or queues the request if ``places`` requests are in progress."""
         if self.running >= self.places:
             self._line.append(request)
             return
@@ -64,8 +61,8 @@ class Decoding(Generic[T]):
         self._changed(1)
 
     def next_end(self, speed: float) -> float:
-        """Returns the time at which the next request completes if the servers run at ``speed`` times their normal pace.
-        Returns infinity if no request is in progress.
+        """Returns the time in seconds at which the next request completes, or infinity if no request is in progress.
+        ``speed`` is a factor on the pace of the servers.
         """
         while self._ends and self._ends[0][2].cancelled:
             heappop(self._ends)
@@ -74,13 +71,13 @@ class Decoding(Generic[T]):
         return self._now + (self._ends[0][0] - self._clock) * self._seconds / speed
 
     def advance(self, now: float, speed: float) -> None:
-        """Advances the simulated time to ``now``. No request may complete before that time."""
+        """Advances the simulated time to ``now``. No request may complete before ``now``."""
         if self.running:
             self._clock += (now - self._now) / self._seconds * speed
         self._now = now
 
     def take(self) -> Request[T]:
-        """Returns the request that completes now, and starts the next request that waits in the queue."""
+        """Returns the request that completes now, and starts the next request of the queue."""
         end, _, request = heappop(self._ends)
         self._clock = end  # the exact value, without the rounding errors of the time steps
         self.decoded += request.tokens
@@ -88,7 +85,7 @@ class Decoding(Generic[T]):
         return request
 
     def cancel(self, request: Request[T]) -> None:
-        """Cancels an unfinished request. Its tokens that were already decoded are added to ``thrown``."""
+        """Cancels an unfinished request, and adds its tokens that were already decoded to ``thrown``."""
         request.cancelled = True
         if request.end is None:
             self._line.remove(request)
@@ -101,7 +98,7 @@ class Decoding(Generic[T]):
         self._leave()
 
     def throughput(self) -> float:
-        """Returns the tokens per second that all requests in progress receive together."""
+        """Returns the total tokens per second of all requests in progress."""
         return self.running / self._seconds if self.running else 0.0
 
     def _leave(self) -> None:
@@ -122,7 +119,7 @@ class Site:
         pace: decoding speed of one server.
         servers: number of servers that sample.
         places: largest number of requests in progress on all servers together.
-        sampling_gpus, training_gpus: number of GPUs of the servers, and number of GPUs of the trainer.
+        sampling_gpus, training_gpus: number of GPUs of all servers together, and of the trainer.
         update: seconds of one update.
         sync: seconds to load new weights into the engine before a collection starts.
         shared: whether servers and trainer use the same GPUs. While both work, each runs at half of its speed.
@@ -139,15 +136,13 @@ class Site:
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs of the servers and the trainer together."""
         return self.sampling_gpus if self.shared else self.sampling_gpus + self.training_gpus
 
     def full(self, rollouts: float) -> float:
-        """Returns the largest throughput of the engine in tokens per second with at most ``rollouts`` requests in
-        progress.
+        """Returns the largest tokens per second of all servers together with at most ``rollouts`` requests in progress.
 
-        Between two points of the pace, the throughput is monotonic in the number of requests. The maximum is therefore
-        at a point or at the largest number of requests.
+        Between two neighbours among ``pace.points``, the throughput only rises or only falls with the number of
+        requests. The maximum is therefore at one of the points or at the largest number of requests.
         """
         requests = min(self.places, rollouts)
         used = min(self.servers, requests)

@@ -1,5 +1,5 @@
-"""Draws random rollouts for a simulation: groups of rollouts with the tokens of each reply and the seconds until the
-environment answers it.
+"""Draws random rollouts for a simulation: the number of tokens of each reply, and the seconds until the environment
+answers the reply.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ Turn = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A log-normal distribution whose values are clipped to at most ``most``.
+    """A log-normal distribution of which values above ``most`` are replaced by ``most``.
 
     Attributes:
-        mean: mean before values are clipped.
-        sigma: standard deviation of the logarithm. The 99th percentile is exp(2.33 sigma) times the median. For sigma
-            1.0 that is 10 times the median.
-        most: largest value. A larger random value is replaced by ``most``.
+        mean: mean before large values are replaced. A mean of 0 or less gives only zeros.
+        sigma: standard deviation of the logarithm. The 99th percentile is exp(2.33 sigma) times the median, for example
+            10 times the median for sigma 1.0.
     """
 
     mean: float
@@ -29,7 +28,6 @@ class Tail:
     most: float = float("inf")
 
     def draw(self, count: int, generator: np.random.Generator) -> np.ndarray:
-        """Returns ``count`` random values of this distribution."""
         if self.mean <= 0:
             return np.zeros(count)
         values = generator.lognormal(log(self.mean) - self.sigma**2 / 2, self.sigma, count)
@@ -51,17 +49,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The distribution from which the rollouts of a collection are drawn. A collection is the batch of rollouts for one
-    update. Rollouts are independent of each other.
+    """The distribution of the rollouts of a collection, which is the batch of rollouts for one update. Rollouts are
+    independent of each other.
 
     Attributes:
         groups: number of groups in a collection, one group for each state.
         size: number of rollouts in a group.
         turns: distribution of the number of turns of a rollout.
         tokens: distribution of the number of tokens of a reply.
-        latency: distribution of the seconds until the environment answers.
-        opening, observation: number of tokens before the first turn, and number of tokens of one answer of the
-            environment.
+        latency: distribution of the seconds until the environment answers a reply.
+        opening: number of tokens before the first turn.
+        observation: number of tokens of one answer of the environment.
         max_length: largest number of tokens of a rollout. A rollout ends early if a further reply of ``tokens.most``
             tokens could exceed this number.
         gate_share: fraction of the groups that a gate stops.
@@ -80,7 +78,7 @@ class Workload:
     gate_step: int = 10
 
     def collection(self, seed: int, number: int) -> list[Group]:
-        """Returns the groups of the collection with index ``number``. They depend only on ``seed`` and ``number``."""
+        """Returns the groups of collection ``number``. Equal values of ``seed`` and ``number`` give equal groups."""
         generator = np.random.default_rng((seed, number))
         groups = []
         for _ in range(self.groups):

@@ -1,6 +1,5 @@
-"""Simulates sampling and training as discrete events. A collection is the batch of rollouts for one update. The
-schedule decides which collections and updates wait for each other. Its staleness is the number of collections by which
-sampling may be ahead of training.
+"""Simulates sampling and training as discrete events. A schedule says which collections (batches of rollouts for one
+update) and updates wait for each other.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from heapq import heappop, heappush
 from turnwise.planning.simulated_engine import Decoding, Request, Site
 from turnwise.planning.simulated_rollouts import Group, Turn
 
-SHARE = 0.5  # speed of the engine and the trainer while both use the same GPUs, divided by the speed of each one alone
+SHARE = 0.5  # while engine and trainer use the same GPUs, each runs at this fraction of its normal speed
 NEVER = float("inf")
 
 
@@ -24,7 +23,7 @@ class Schedule:
         free: whether a request joins the running batch at once (continuous batching). Otherwise a batch starts only
             when every unfinished rollout waits for its next reply.
         staleness: number of collections by which sampling may be ahead of training.
-        spanning: whether a collection may begin while rollouts of the previous one are still in progress.
+        spanning: whether a collection may begin while rollouts of the previous collection are still in progress.
     """
 
     free: bool
@@ -38,15 +37,15 @@ class Schedule:
 
 @dataclass(slots=True)
 class Played:
-    """The result of the simulation of a run: times and token counts.
+    """The simulated times and token counts of a run.
 
     Attributes:
-        staleness: the staleness of the schedule.
-        updated: for each update, the time in seconds at which it ended.
-        collected: for each collection, the time in seconds at which it ended.
-        decoded: number of decoded tokens, including those of groups that a gate stopped.
-        busy: pairs (start time, fraction of the GPUs that are busy from then on). A sampling GPU counts as busy in
-            proportion to the throughput of the engine relative to its largest throughput.
+        staleness: the staleness of the schedule (:class:`Schedule`).
+        updated: for each update, the time in seconds at which the update ended.
+        collected: for each collection, the time in seconds at which the collection ended.
+        decoded: number of decoded tokens, including the tokens of groups that a gate stopped.
+        busy: pairs (start time in seconds, fraction of the GPUs that are busy from this time on). If the engine has
+            60 % of its largest throughput, 60 % of the sampling GPUs count as busy.
     """
 
     staleness: int
@@ -57,15 +56,15 @@ class Played:
 
     @property
     def first(self) -> int:
-        """Index of the update at which the timing of iterations begins. Earlier updates are not timed, because their
-        collections did not have to wait for any update.
+        """Index of the update at whose end the timing of iterations begins. The time before is left out, because the
+        first collections wait for no update.
         """
         return min(self.staleness, max(0, len(self.updated) - 2))
 
     @property
     def iteration(self) -> float:
-        """Mean seconds from the end of one update to the end of the next, beginning at :attr:`first`. If there is only
-        one update, this is the time at which it ended.
+        """Mean seconds from the end of an update to the end of the next update, beginning with the update
+        :attr:`first`. If there is only one update, the value is the time at which this update ended.
         """
         count = len(self.updated) - 1 - self.first
         return (self.updated[-1] - self.updated[self.first]) / count if count else self.updated[-1]
@@ -92,14 +91,11 @@ def play(
     schedule: Schedule,
     on_update: Callable[[int], None] | None = None,
 ) -> Played:
-    """Simulates a run from its start until the last collection has been trained on, and returns the times and token
-    counts.
+    """Simulates a run from its start until the end of the last update, and returns the times and token counts.
 
     Args:
         collections: the groups of each collection, in the order of training.
-        site: the simulated machines.
-        schedule: the rules by which collections and updates wait for each other.
-        on_update: function that is called after each update with the number of finished updates, for a progress bar.
+        on_update: function that is called after each update with the number of finished updates.
     """
     return _ScheduledRun(collections, site, schedule).play(on_update)
 
@@ -111,8 +107,8 @@ class _ScheduledRun:
         self.full = site.full(site.places)
         self.played = Played(schedule.staleness)
         self.now, self.training = 0.0, NEVER  # remaining seconds of the update; NEVER: the trainer waits
-        # (time, order, rollout): the time when a rollout continues, because its environment has answered or new weights
-        # are loaded
+        # (time, order, rollout): the time at which the environment of a rollout has answered, or at which the engine
+        # has loaded new weights
         self.ready: list[tuple[float, int, _Rollout]] = []
         self.count = self.begun = self.loaded = 0
         self.left: list[int] = []  # number of unfinished rollouts of each collection
@@ -145,7 +141,7 @@ class _ScheduledRun:
         return self.played
 
     def _begin(self) -> None:
-        """Starts the next update if its batch of rollouts is complete, and the next batch if the schedule allows it."""
+        """Starts the next update if its collection is complete, and the next collection if the schedule allows it."""
         updates = len(self.played.updated)
         if self.training == NEVER and updates < self.begun and self.left[updates] == 0:
             self.training = self.site.update
@@ -170,9 +166,7 @@ class _ScheduledRun:
         self._ready_in(rollout.turns[rollout.taken - 1][1], rollout)
 
     def _answered(self, rollout: _Rollout) -> None:
-        """Continues a rollout after its environment has answered or new weights have been loaded. The rollout ends or
-        requests its next reply.
-        """
+        """Continues a rollout after its environment has answered, or after the engine has loaded new weights."""
         if not rollout.live:
             return  # its group was stopped in the meantime
         if rollout.taken == len(rollout.turns):
@@ -206,8 +200,8 @@ class _ScheduledRun:
         self.engine.put(Request(rollout.turns[rollout.taken][0], rollout))
 
     def _look(self, group: _Group) -> None:
-        """Stops a group of rollouts if each of them has reached the turn at which the gate decides, or has ended. A
-        group is stopped at most once.
+        """Stops a group with a gate if each of its rollouts has ended or has reached the turn at which the gate decides.
+        A group is stopped at most once.
         """
         if group.stop is None or group.before:
             return
@@ -224,9 +218,8 @@ class _ScheduledRun:
 
     def _note(self) -> None:
         site, training = self.site, self.training < NEVER
-        sampling = min(
-            1.0, self.engine.throughput() / self.full
-        )  # limited to 1.0, because the throughput of a measured pace may fall when requests are added
+        # limited to 1.0, because the throughput of a measured pace may fall when requests are added
+        sampling = min(1.0, self.engine.throughput() / self.full)
         if site.shared:
             busy = 1.0 if training else sampling
         else:

@@ -1,6 +1,4 @@
-"""Simulates a run under several schedules. A schedule says how sampling and training wait for each other. The results
-are the duration of the run, the mean fraction of its GPUs that are busy, and a lower bound of the time per iteration.
-"""
+"""Simulates a run under several schedules. A schedule says how sampling and training wait for each other."""
 
 from __future__ import annotations
 
@@ -44,8 +42,7 @@ class Row:
         asked: number of tokens that would be sampled if no gate stopped any rollout.
         hours: duration of the whole run in hours, without evaluations and profiles.
         gpu_hours: ``hours`` times the number of GPUs.
-        busy: mean fraction of the GPUs that are busy, over the iterations from which ``Played.iteration`` computes its
-            mean.
+        busy: mean fraction of the GPUs that are busy, from the end of update ``Played.first`` on.
     """
 
     schedule: Schedule
@@ -57,8 +54,8 @@ class Row:
     busy: float
 
     def record(self) -> dict[str, Any]:
-        """Returns the result of one schedule as a dictionary for JSON. ``timeline`` holds the fraction of busy GPUs in
-        each of ``BINS`` equal parts of the simulated time.
+        """Returns the result as a dictionary for JSON. ``timeline`` holds the fraction of busy GPUs in each of ``BINS``
+        equal parts of the simulated time.
         """
         played, end = self.played, self.played.updated[-1]
         return {
@@ -77,13 +74,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The simulation of one run: its assumptions, and one result for each schedule."""
+    """The assumptions of the simulation of one run, and one result for each schedule."""
 
     assumed: Assumptions
     rows: list[Row]
 
     def record(self) -> dict[str, Any]:
-        """Returns the assumptions and results of the simulation as a dictionary for JSON."""
+        """Returns the assumptions and results as a dictionary for JSON."""
         assumed = self.assumed
         return {"assumed": assumed.values, "why": assumed.why, "schedules": [row.record() for row in self.rows]}
 
@@ -91,7 +88,7 @@ class Simulation:
 def simulated(
     configs: Mapping[str, DictConfig], plans: Mapping[str, RunPlan], gpu: Gpu, given: Given
 ) -> dict[str, Simulation]:
-    """Returns the simulation of each run. A progress bar is written to standard error if that is a terminal.
+    """Returns the simulation of each run. A progress bar is shown if standard error is a terminal.
 
     Raises:
         InputError: a run cannot be simulated, or an assumption that the user provides is invalid.
@@ -109,8 +106,8 @@ def simulated(
 
 
 def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) -> list[Row]:
-    """Simulates a run under each schedule and returns the results. All schedules are simulated with the same randomly
-    drawn rollouts. ``on_update`` is called after each simulated update.
+    """Simulates a run under each schedule and returns the results. Every schedule gets the same randomly drawn
+    rollouts. ``on_update`` is called after each simulated update.
     """
     drawn = [assumed.workload.collection(assumed.seed, number) for number in range(assumed.collections)]
     asked = sum(tokens for groups in drawn for group in groups for rollout in group.rollouts for tokens, _ in rollout)
@@ -128,12 +125,11 @@ def simulate(assumed: Assumptions, on_update: Callable[[], None] | None = None) 
 def bound(collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule) -> float:
     """Returns a lower bound of the mean duration of an iteration of a long run, in seconds.
 
-    A collection is the batch of rollouts for one update. It takes at least the time to decode its tokens at the
-    engine's largest throughput. It also takes at least as long as its slowest rollout would take alone on a server,
-    with its replies and the answers of the environment one after the other. Staleness is the number of collections by
-    which sampling may be ahead of training. With staleness 0, each collection is followed by an update, and their times
-    add up. With a larger staleness, collections and updates overlap. With ``schedule.spanning``, up to
-    ``staleness + 1`` collections also overlap each other.
+    A collection (the batch of rollouts for one update) takes at least the time to decode its tokens at the engine's
+    largest throughput. A collection also takes at least as long as its slowest rollout, alone on a server: the time of
+    the replies plus the time of the environment's answers. Staleness is the number of collections by which sampling may
+    be ahead of training. With staleness 0, the time of a collection and the time of its update add up. With a larger
+    staleness, collections and updates overlap. With ``schedule.spanning``, up to ``staleness + 1`` collections overlap.
     """
     work, chain, both = [], [], []
     for groups in collections:
@@ -155,7 +151,7 @@ def bound(collections: Sequence[Sequence[Group]], site: Site, schedule: Schedule
 
 def shares(busy: Sequence[tuple[float, float]], begin: float, end: float, bins: int) -> list[float]:
     """Returns the mean of a step function in each of ``bins`` equal parts of the interval from ``begin`` to ``end``.
-    ``busy`` gives the function as pairs (start time, value from that time on).
+    ``busy`` describes the function by pairs (start time, value from this time on).
     """
     width, sums = (end - begin) / bins, [0.0] * bins
     if not width:

@@ -1,6 +1,4 @@
-"""Collects what a simulation assumes about a run: values from the run's configuration and plan, and values that the
-user provides.
-"""
+"""Collects the assumptions of a simulation from a run's configuration, its plan, and values that the user provides."""
 
 from __future__ import annotations
 
@@ -28,27 +26,29 @@ from turnwise.planning.tokens import iteration
 SIGMA = 1.0  # sigma of the log-normal distributions of reply lengths and of latencies
 TURNS_SIGMA = 0.5
 LATENCY = 1.0  # assumed mean seconds until an environment answers
-HANDED_GB_S = 1.0  # assumed speed in GB/s at which new weights are written to files and loaded by the servers
+HANDED_GB_S = 1.0  # assumed GB/s at which new weights are written to files and then loaded by the servers
 USED = 0.9  # fraction of a GPU's memory that a server uses; vLLM's default
-# smallest number of simulated collections; with the largest staleness, the first three collections wait for no update
+# Smallest number of simulated collections. With staleness 2, the largest one simulated, the first three collections wait
+# for no update and are not timed.
 LEAST = 6
 DRAWN = 40_000  # approximate number of turns that a simulation draws
 
 Given = Mapping[str, float | tuple[tuple[float, float], ...]]
-"""Assumptions that the user provides: name -> value. ``curve`` holds points (``planning.decoding_pace.Points``)."""
+"""Assumptions that the user provides: name -> value. The value of ``curve`` is ``planning.decoding_pace.Points``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """All assumptions of the simulation of a run. A collection is the batch of rollouts for one update.
+    """All assumptions of the simulation of a run.
 
     Attributes:
-        workload, site: the distribution of the rollouts, and the simulated machines.
+        workload: the distribution of the rollouts.
+        site: the simulated machines.
         steps: number of updates of the whole run.
-        collections: number of collections that are simulated.
+        collections: number of simulated collections (batches of rollouts for one update).
         seed: seed of the random draws.
-        values: every assumed number, by the name under which the user can set it.
-        why: for each name in ``values``, a text that says where its number comes from.
+        values: every assumed value, by the name under which the user can set the value.
+        why: for each name in ``values``, a text that says where the value comes from.
     """
 
     workload: Workload
@@ -61,7 +61,7 @@ class Assumptions:
 
 
 class _Values:
-    """Collects assumed numbers and the reason for each. A value from the user replaces a derived value."""
+    """Collects assumed numbers, and where each comes from. A value from the user replaces a derived value."""
 
     def __init__(self, given: Given) -> None:
         self.given, self.values, self.why = dict(given), dict[str, Any](), dict[str, str]()
@@ -77,8 +77,8 @@ def assumptions(cfg: DictConfig, plan: RunPlan, gpu: Gpu, given: Given) -> Assum
     """Returns the assumptions of the simulation of a run.
 
     Raises:
-        ValueError: the run samples no rollouts, the shape of its policy is unknown, or a given assumption has an
-            unknown name or an invalid value.
+        ValueError: the run samples no rollouts, the shape of its policy is unknown, or an assumption in ``given`` has
+            an unknown name or an invalid value.
     """
     if plan.shape is None:
         raise ValueError("the shape of its policy is unknown")
@@ -101,8 +101,8 @@ def assumptions(cfg: DictConfig, plan: RunPlan, gpu: Gpu, given: Given) -> Assum
     )
     if collections < LEAST:
         raise ValueError(
-            f"collections must be at least {LEAST}, got {collections}; the first collections are not timed, because "
-            "they wait for no update"
+            f"collections must be at least {LEAST}, got {collections}; the first collections wait for no update and "
+            "are therefore not timed"
         )
     seed = int(tell("seed", 0, "seed of the random draws"))
     if tell.given:
@@ -159,7 +159,7 @@ def _workload(cfg: DictConfig, plan: RunPlan, tell: _Values) -> Workload:
 
 
 def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Values) -> Site:
-    """Returns the simulated servers and trainers. ``lengths`` are the mean lengths of the simulated rollouts."""
+    """Returns the simulated servers and trainer. ``lengths`` are the mean lengths of the simulated rollouts."""
     assert plan.shape is not None
     tokens = iteration(cfg, lengths)
     by_servers = served(cfg)
@@ -218,9 +218,9 @@ def _site(cfg: DictConfig, plan: RunPlan, gpu: Gpu, lengths: Lengths, tell: _Val
 
 
 def _pace(shape: Shape, gpu: Gpu, each: int, context: float, tell: _Values) -> Pace:
-    """Returns the decoding speed of one server. If the user does not give it, it is computed from the time of a
-    decoding step. A step reads all weights once. For each request, it also reads the keys and values and computes one
-    token.
+    """Returns the decoding speed of one server. Unless the user gives the speed, it is computed from the time of a
+    decoding step. A step reads all weights once. For each request, a step also reads the request's keys and values and
+    computes one token.
     """
     points = tell.given.pop("curve", None)
     if isinstance(points, tuple):

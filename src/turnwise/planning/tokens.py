@@ -1,7 +1,7 @@
 """Estimates how many tokens a run samples and trains on.
 
-To count rollouts, this module calls the allocator of the run. The allocator gets artificial states and artificial
-finished rollouts of the expected length. Half of these rollouts succeed.
+To count rollouts, this module calls the run's allocator with artificial states and with artificial finished rollouts of
+the expected length. Half of the artificial rollouts succeed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ ANSWER = 24  # assumed number of tokens of an answer to an out-of-domain test it
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The estimated token counts of one iteration in which every group of rollouts is used in the update. A history is
-    the token sequence of a rollout so far.
+    """The estimated token counts of one iteration. Every group of rollouts is assumed to be used in the update. A
+    history is the token sequence of a rollout so far.
 
     Attributes:
         states: number of sampled states.
         rollouts: number of rollouts, including those that branch off at a turn of another rollout.
         turns: number of sampled replies.
         sampled: tokens of the sampled replies.
-        prefilled: number of tokens that the engine prefills: each history once, and the observations.
+        prefilled: number of tokens that the engine prefills: the tokens before the states, of which a shared prefix
+            counts once, and the observations.
         before: mean number of tokens before the first action at a state.
         context: mean number of tokens to which a sampled token attends.
         histories: number of histories for which the engine holds keys and values at the same time.
@@ -41,8 +42,8 @@ class Tokens:
         samples: number of replies sampled at the same time from one history.
         depth: mean number of turns of a rollout.
         trained: number of tokens on which the loss is computed.
-        stored: number of tokens in all packed rows of the update. A row stores each prefix only once, even if
-            several of its paths share it. If a tree needs several rows, each of them repeats the prefix.
+        stored: number of tokens in all packed rows of the update. A row stores a shared prefix only once. If a tree
+            needs several rows, each row repeats the prefix.
         row: number of tokens in one packed row.
     """
 
@@ -64,16 +65,17 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The numbers of tokens that are sampled for profiles and evaluations, outside of training iterations. A profile
-    samples actions at every demonstrated turn and records which of them are accepted (states=pivots).
+    """The estimated token counts of all profiles and evaluations of a run. A profile samples actions at every
+    demonstrated turn and records which actions are accepted (states=pivots).
 
     Attributes:
-        profiled: tokens sampled for profiles. With ``states.refresh`` the count assumes the largest possible number of
-            profiles.
-        profiled_prefill, evaluated_prefill: tokens that the engine prefills for profiles, and for evaluations.
+        profiled: tokens sampled for all profiles together. With ``states.refresh``, the largest possible number of
+            profiles is assumed.
+        profiled_prefill: tokens that the engine prefills for all profiles together.
         demonstrated: number of turns of a demonstrated trajectory.
-        evaluated: tokens sampled in all evaluations together.
         evaluations: number of evaluations.
+        evaluated: tokens sampled in all evaluations together.
+        evaluated_prefill: tokens that the engine prefills in all evaluations together.
         context: mean number of tokens to which a sampled token of an evaluated episode attends.
         history: number of tokens of an evaluated episode at its end.
     """
@@ -89,12 +91,11 @@ class Around:
 
 
 def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
-    """Returns the estimated token counts of one training iteration of a run."""
     states = int(cfg.rollout.states)
     from_experts = not str(OmegaConf.select(cfg, "states._target_")).endswith("TaskStarts")
     spoken = lengths.spoken + lengths.observation
-    # Imitation trains on whole demonstrated trajectories and has no allocator. A scale (conf/scale) may still set
-    # allocator.group_size.
+    # Imitation trains on whole demonstrated trajectories and has no allocator. A file of conf/scale may still set
+    # allocator.group_size, so the section allocator may exist.
     if OmegaConf.select(cfg, "allocator._target_") is None:
         spine = lengths.opening + lengths.demonstrated * spoken - lengths.observation
         turns = lengths.demonstrated * states
@@ -137,24 +138,30 @@ def iteration(cfg: DictConfig, lengths: Lengths) -> Tokens:
 
 
 def collections(cfg: DictConfig) -> float:
-    """Returns the number of iterations for which a run samples rollouts. This is the number of training iterations, or,
-    if all rollouts are sampled before training (``rollout.frozen``), the number of iterations that use them once.
+    """Returns the number of iterations for which a run samples rollouts: the number of training iterations, or
+    ``rollout.frozen / rollout.states`` if the base policy samples all rollouts before training.
     """
     frozen = cfg.rollout.frozen
     return int(cfg.trainer.max_epochs) if frozen is None else int(frozen) / int(cfg.rollout.states)
 
 
 def _packed(trees: int, shared: float, own: float, pieces: float, longest: float) -> tuple[float, float]:
-    """Returns the number of tokens in all packed rows, and the length of one packed row. If a rollout tree needs
-    several rows, each row repeats the prefix that its rollouts share.
+    """Returns the number of tokens in all packed rows, and the number of tokens in one packed row.
+
+    Args:
+        trees: number of rollout trees.
+        shared: tokens of the prefix that all rollouts of a tree share. Each row of the tree repeats this prefix.
+        own: tokens of a tree without the prefix.
+        pieces: number of turns of a tree.
+        longest: the configured greatest number of tokens of a row (``update.row_tokens``).
     """
     rows = max(1, ceil(own / max(row_limit(shared, longest) - shared, own / max(pieces, 1))))
     return trees * (rows * shared + own), shared + own / rows
 
 
 def _allocated(cfg: DictConfig, states: int, depth: float) -> tuple[int, list[float]]:
-    """Returns two values: the number of rollouts that the run's allocator starts at root states, and the number of
-    turns of each rollout that it lets branch off later from another rollout.
+    """Returns the number of rollouts that the run's allocator starts at the states, and the number of turns of each
+    further rollout that the allocator starts at a turn of a finished rollout.
     """
     allocator = build(cfg, "allocator", value=_even, reward=_alternating)
     shown = [State(f"planned/{i}", Task("", str(i), "train"), (0,)) for i in range(states)]
@@ -185,9 +192,7 @@ def _alternating(tree: RolloutTree) -> Rewards:
 
 
 def trajectories(cfg: DictConfig) -> int:
-    """Returns the number of demonstrations that a run reads: those in ``data.file`` if the file exists, otherwise
-    ``data.trajectories``.
-    """
+    """Returns the number of demonstrations in ``data.file``, or ``data.trajectories`` if this file does not exist."""
     path = Path(cfg.data.file) if cfg.data.file else None
     if path is None or not path.is_file():
         return int(cfg.data.trajectories)
@@ -198,8 +203,8 @@ def trajectories(cfg: DictConfig) -> int:
 
 
 def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
-    """Returns the numbers of tokens that are sampled for profiles of ``trajectories`` demonstrations, and for
-    evaluations before, during and after training.
+    """Returns the estimated token counts of all profiles and evaluations of a run with ``trajectories`` demonstrations.
+    Evaluations take place before, during and after training.
     """
     k = int(OmegaConf.select(cfg, "states.k", default=0) or 0)
     again = OmegaConf.select(cfg, "states.refresh", default=None) is not None
@@ -209,9 +214,8 @@ def around(cfg: DictConfig, lengths: Lengths, trajectories: int) -> Around:
     # an evaluation that is due after the last iteration is the same as the evaluation after training
     times = 2 + (max(epochs - 1, 0) // every if every else 0)
     episodes = int(cfg.eval.tasks) * (int(cfg.eval.attempts) + 1)
-    items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(
-        cfg.eval["items"]
-    )  # a suite that is an environment counts as a single answer
+    # an item of a suite that is an environment counts as a single answer
+    items = (len(SKILLS) + len(cfg.eval.suites or {})) * int(cfg.eval["items"])
     turn = lengths.reply + lengths.observation
     history = lengths.opening + lengths.episode * turn
     return Around(
