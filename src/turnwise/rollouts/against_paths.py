@@ -1,10 +1,8 @@
-"""Compares the loss and gradients of a packed rollout tree with those of separate forward passes, one for each path
-from the root to a leaf.
+"""Compares the loss and every gradient of a packed rollout tree with those of separate forward passes, one for each path
+from the root to a leaf, in a small model. The probe of large models (``rollouts.probe``) compares only log-probs.
 
-The packed tree uses tree attention; the separate passes use the model's own attention. This module is for small models:
-it compares the loss and every gradient, and leaves attention windows as configured. The module also compares the
-log-probs that the engine returned for its samples with the trainer's log-probs. The probe (``rollouts.probe``) instead
-compares the log-probs of a few tokens of a large model.
+The packed tree uses tree attention; the separate passes use the model's own attention. The log-probs of the engine are
+also compared with the log-probs of the trainer.
 """
 
 from __future__ import annotations
@@ -21,22 +19,20 @@ from turnwise.models.attention import unwrapped
 from turnwise.models.packed_logprobs import score
 from turnwise.rollouts.probe import LAST, SEEN, WRITTEN, Example, own_attention, sampled
 
-EXACT, NEAR = 1e-5, 1e-4  # limits: EXACT for loss and gradient (relative), NEAR for log-probs of the engine (nats)
+EXACT, NEAR = 1e-5, 1e-4  # greatest differences: of loss and gradient (relative), and of log-probs (nats)
 TRUNK = 150  # number of tokens of the prefix that all paths share; the probe's prefix is shorter
 LONG = 3  # turns and observations are this many times as long as those of the probe
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """The differences between the results on a packed tree and on each of its paths alone, and between the log-probs of
-    engine and trainer.
+    """Differences between the results on a packed tree and on its separate paths.
 
     Attributes:
-        loss: absolute difference between the loss on the packed tree and the loss on the paths, divided by the absolute
-            loss on the paths or by 1, whichever is greater.
-        gradient: largest absolute difference between corresponding entries of the tree's gradient and the paths'
-            gradient, divided by the largest absolute entry of the paths' gradient or by 1, whichever is greater.
-        sampled: largest difference between the engine's log-prob of a token and the trainer's, in nats.
+        loss: absolute difference of the loss, divided by the absolute loss on the paths or by 1, whichever is greater.
+        gradient: largest absolute difference of an entry of the gradient, divided by the largest absolute entry of the
+            gradient on the paths or by 1, whichever is greater.
+        sampled: largest difference between the engine's log-prob and the trainer's log-prob of a token, in nats.
     """
 
     loss: float
@@ -49,14 +45,13 @@ class Distance:
 
 
 def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
-    """Runs a small causal LM once on a packed tree and once on each path of this tree alone, and returns the
-    differences between the results: losses, gradients, and log-probs of engine and trainer.
+    """Runs a small causal LM on a packed tree and on each path of this tree alone, and returns the differences.
 
     Only the gradients of trained parameters are compared. The model must use tree attention and have float32 weights.
 
     Args:
         model: the model, with or without adapters. Its ``.grad`` attributes are not changed.
-        copy: whether the engine samples from a plain copy of the model, with adapters merged into the weights.
+        copy: whether the engine samples from a copy of the model that has the adapters merged into the weights.
         seed: seed of the random tokens and advantages.
     """
     draw = random.Random(seed)
@@ -84,9 +79,9 @@ def against_paths(model: Any, copy: bool = True, seed: int = 0) -> Distance:
 
 
 def _path(model: Any, example: Example, row: int) -> Tensor:
-    """Returns the log-probs of the tokens that path number ``row`` contributes, from a forward pass over this path.
+    """Returns the log-probs of the tokens that are counted for path number ``row``, from a forward pass over this path.
 
-    A token that several paths share is counted for only one of them.
+    A token that several paths share is counted only for the first of these paths.
     """
     items = [k for k, own in enumerate(example.row) if own == row]
     logits = model(input_ids=example.paths[row : row + 1], use_cache=False).logits[0].float()

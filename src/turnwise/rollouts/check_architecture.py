@@ -1,8 +1,8 @@
 """Classifies a model architecture as exact, refused or wrong.
 
-An exact architecture is one whose packed trees give the same loss, gradients and log-probs as separate forward passes
-over their paths (within rounding). A refused architecture is one that the project does not train. A wrong one is
-accepted by the probe, although its packed trees give other numbers than the separate passes.
+``exact``: packed trees give the same loss, gradients and log-probs as separate forward passes over the paths of the
+trees, within rounding. ``refused``: a run refuses the model, or the model cannot be built from a small configuration.
+``wrong``: a run accepts the model, although packed trees give other numbers than the separate passes.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from turnwise.models.random_models import filled, small_config, small_model, win
 from turnwise.rollouts.against_paths import Distance, against_paths
 from turnwise.rollouts.probe import probe
 
-SAID = 240  # greatest length of a reason in characters
+SAID = 240  # greatest number of characters of the reason for a verdict
 RANK, ALPHA = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyVerdict:
-    """The verdict on one architecture, which is one row of the table of architectures.
+    """The verdict on one architecture: one row of the table of architectures.
 
     Attributes:
         family: the model type, and whether its layers were given an attention window.
         verdict: ``exact``, ``refused`` or ``wrong``, or ``traceback`` if an unexpected error occurred.
         lora: the verdict for the model with LoRA; empty if the model without LoRA is not exact.
-        why: the reason in one line; may be empty.
-        loss, gradient, sampled: the distances of ``against_paths.Distance``, each the larger of the values with and
-            without LoRA; nan if nothing was measured.
+        why: the reason for a verdict other than ``exact``, in one line; may be empty.
+        loss, gradient, sampled: the fields of ``against_paths.Distance``, each the larger of the values without LoRA
+            and with LoRA; nan if nothing was measured.
     """
 
     family: str
@@ -45,11 +45,11 @@ class FamilyVerdict:
 
 
 def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the rows of a model type in the table of architectures: each row's name, and its changes to the model's
-    configuration.
+    """Returns the rows of a model type in the table of architectures, as pairs (name of the row, changes to the model's
+    configuration).
 
-    The first row is the model type as it is. If its configuration can have an attention window but has none, a second
-    row is the model type with a window.
+    The first row is for the unchanged model type. If the configuration can have an attention window but has none, the
+    second row is for the model type with a window.
     """
     rows: list[tuple[str, dict[str, Any]]] = [(kind, {})]
     try:
@@ -57,16 +57,14 @@ def rows_of(kind: str) -> list[tuple[str, dict[str, Any]]]:
         if changes is not None:
             small_config(kind, **changes)
             rows.append((f"{kind}, with a window", changes))
-    except Exception:  # a model that cannot be built is refused later, when it is judged
+    except Exception:  # judge_family refuses a model that cannot be built
         return rows[:1]
     return rows
 
 
 def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict:
-    """Returns the verdict on a model type: builds a small random model, probes it as a run would, and compares packed
-    trees with separate paths.
-
-    The comparison is made without LoRA and then with LoRA.
+    """Builds a small random model, probes the model as a run would, compares packed trees with separate paths (first
+    without LoRA and then with LoRA), and returns the verdict.
     """
     try:
         model = small_model(small_config(kind, **changes))
@@ -96,8 +94,8 @@ def judge_family(kind: str, name: str, changes: dict[str, Any]) -> FamilyVerdict
     try:
         both = against_paths(adapted, copy=True)
         if not both.exact and (live := against_paths(adapted, copy=False)).exact:
-            # If the forward pass of a layer does not use the layer's weight, the adapter of this layer is never
-            # trained. Merging the adapter of a run then does not change this layer.
+            # If the forward pass does not use the weight of a layer, the adapter of this layer is never trained. In a
+            # run, merging this adapter then does not change the weight.
             return _of(
                 name, "exact", "refused", "LoRA: a merged copy applies an adapter that the model does not", plain, live
             )

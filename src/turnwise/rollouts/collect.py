@@ -1,12 +1,10 @@
-"""Collects the experience (rollouts, rewards, credit) of one iteration, with the same loop for every method.
+"""Collects the experience (rollouts, rewards, credit) of one iteration, with one loop for all methods.
 
-    states    = select(iteration)               the states at which the policy acts
-    trees     = play(states)                    samples rollouts, decides where to branch and when to stop
-    rewards   = reward(tree)                    named rewards for each leaf
-    credit    = advantage(trees, rewards)       an advantage and a weight for each turn
-    updates   = pack(trees, credit)             stores each token once; one update per optimiser step
-
-The loop does not depend on the method. A method is defined by the parts that are passed to it.
+states    = select(iteration)               the states at which the policy acts
+trees     = play(states)                    samples rollouts, decides where to branch and when to stop
+rewards   = reward(tree)                    named rewards for each leaf
+credit    = advantage(trees, rewards)       an advantage and a weight for each turn
+updates   = pack(trees, credit)             stores each token once; one update per optimiser step
 """
 
 from __future__ import annotations
@@ -20,33 +18,33 @@ from turnwise.algo.rewards.reward import Reward
 from turnwise.rollouts.pack import Update, pack
 from turnwise.types import Credit, Rewards, RolloutTree, State
 
-REFILLS = 1_000_000  # refills call ``select`` with numbers from this one on, which no iteration reaches
+REFILLS = 1_000_000  # refills call ``select`` with numbers from 1,000,000 on, which no iteration reaches
 
 Select = Callable[[int], list[State]]
 """A function that takes the number of an iteration or of a refill and returns its states."""
 
 Play = Callable[[Sequence[State], object], list[RolloutTree]]
-"""A function that takes states and a key that seeds their random draws, and returns one tree for each state.
+"""A function that takes states and a key that seeds all random draws, and returns one tree for each state.
 
-In a run of several processes, each process returns the trees of its own part of the states.
+In a run of several processes, each process returns only the trees of its own part of the states.
 """
 
 Played = tuple[RolloutTree, Rewards]
 
 Gather = Callable[[list[Played]], list[Played]]
-"""A function that takes the trees of this process and returns those of all processes, in the order of the states."""
+"""A function that takes the trees of this process and returns the trees of all processes, in the order of the states."""
 
 Memory = Callable[[], Mapping[str, float]]
-"""A function that returns the values that the advantage rule keeps from one iteration to the next."""
+"""A function that returns the advantage rule's memory: the values that the rule keeps between iterations."""
 
 
 @dataclass(slots=True)
 class Experience:
-    """The result of one iteration's collection. ``trees``, ``rewards`` and ``credits`` have the same order.
+    """The rollouts, rewards and credit of one iteration. ``trees``, ``rewards`` and ``credits`` have the same order.
 
     ``replaced`` holds the trees that a refill replaced, with their rewards. ``skipped`` is the number of states without
     a rollout. ``memory`` holds the values that the advantage rule needs at the next iteration. ``metrics`` holds the
-    metrics of the advantage rule for this iteration.
+    metrics of the advantage rule.
     """
 
     trees: list[RolloutTree] = field(default_factory=list)
@@ -65,11 +63,12 @@ class Collector:
     Args:
         select, play, reward, advantage: the functions that define the method (see the start of this module).
         row_tokens, batch_tokens: limits of the packed rows and micro-batches; see :func:`turnwise.rollouts.pack.pack`.
-        steps: the number of optimiser steps into which the trees of an iteration are divided.
-        max_refills: the greatest number of refills in an iteration. A refill samples rollouts from further states in
-            place of trees without a learning signal, if the advantage rule asks for this (DAPO's dynamic sampling).
-        gather: exchanges trees between processes. Each process computes the rewards of its own trees. Afterwards all
-            processes have all trees, so that refills and advantages are the same as in a single process.
+        steps: number of optimiser steps of an iteration. Each step gets a part of the iteration's trees.
+        max_refills: greatest number of refills in an iteration. A refill samples rollouts from further states, to
+            replace trees without a learning signal. Only advantage rules with ``wants_refill`` refill (DAPO's dynamic
+            sampling).
+        gather: exchanges trees and rewards between processes. Afterwards every process has the trees of all processes,
+            so that refills and advantages are equal to those of a run in a single process.
     """
 
     select: Select
@@ -85,8 +84,8 @@ class Collector:
     def collect(self, iteration: int, memory: Memory = dict) -> Experience:
         """Samples rollouts from the states of this iteration and computes the credit of each turn.
 
-        ``memory`` is a function that returns the advantage rule's memory of the previous iteration. The function is
-        called only after the rollouts have ended, because the previous iteration may be collected at the same time.
+        ``memory`` returns the advantage rule's memory after the previous iteration. ``memory`` is called only after the
+        rollouts have ended, because the previous iteration may still be collected while these rollouts are sampled.
         """
         wanted = self.select(iteration)
         experience = Experience()
@@ -100,7 +99,7 @@ class Collector:
             missing = len(wanted) - len(kept)
             if missing <= 0:
                 break
-            # Refills use numbers that are far above those of all iterations, so that no iteration draws the same batch.
+            # The numbers of refills are above the numbers of all iterations, so that no iteration draws the same batch.
             further = [s for s in self.select(REFILLS + iteration * self.max_refills + attempt) if s.id not in kept]
             self._extend(experience, further[:missing], (iteration, attempt), memory)
         _drop_empty(experience)
@@ -109,9 +108,8 @@ class Collector:
     def updates(self, experience: Experience) -> list[Update]:
         """Returns one packed update for each optimiser step.
 
-        The trees of ``experience`` are divided in their order into parts whose sizes differ by at most one tree. All
-        rollouts of a group are in one tree and stay together. The credit is not computed again: it was computed before,
-        from the trees of all parts together.
+        The trees of ``experience`` are divided, in order, into parts whose sizes differ by at most one tree. The credit
+        is not computed again for each part.
         """
         trees, credits = experience.trees, experience.credits
         ends = [part * len(trees) // self.steps for part in range(self.steps + 1)]
@@ -120,9 +118,9 @@ class Collector:
         ]
 
     def _extend(self, experience: Experience, states: Sequence[State], key: object, memory: Memory) -> None:
-        """Samples rollouts from ``states``, adds them to ``experience`` and computes the credit of all its trees again.
+        """Samples rollouts from ``states``, adds the trees to ``experience`` and computes the credit of all trees again.
 
-        The credit of the earlier trees may change, because an advantage rule may compare trees with each other.
+        The credit of earlier trees may change, because an advantage rule may compare trees with each other.
         """
         paid: list[Played] = [(tree, self.reward(tree) if tree.turns else {}) for tree in self.play(states, key)]
         whole = self.gather(paid)
@@ -135,15 +133,14 @@ class Collector:
 
 
 def _counts(tree: RolloutTree, credit: Credit) -> bool:
-    """Returns whether a tree counts towards the batch size: a turn has a non-zero weight, or a gate stopped the tree.
-
-    A stopped tree is not replaced, because sampling a replacement would cost as much as the gate has saved.
+    """Returns whether a turn of the tree has a non-zero weight, or a gate stopped the tree. A refill replaces any other
+    tree. A stopped tree is not replaced, because sampling a replacement would cost as much as the gate has saved.
     """
     return tree.stopped or any(credit.weight)
 
 
 def _drop_empty(experience: Experience) -> None:
-    """Moves trees that do not count towards the batch size (:func:`_counts`) to ``experience.replaced``."""
+    """Moves the trees for which :func:`_counts` is False to ``experience.replaced``."""
     whole = list(zip(experience.trees, experience.rewards, experience.credits, strict=True))
     kept = [(tree, rewards, credit) for tree, rewards, credit in whole if _counts(tree, credit)]
     experience.replaced += [(tree, rewards) for tree, rewards, credit in whole if not _counts(tree, credit)]

@@ -8,13 +8,11 @@ from turnwise.types import RolloutTree, State, Turn
 
 
 def demonstration(turns: Sequence[State]) -> RolloutTree:
-    """Returns a tree whose only path is the expert's path through the given states of one trajectory.
-
-    Each demonstrated turn occurs once. The tokens between two demonstrated turns are the observation of the first one.
-    Each state must continue the state before it, as the states in a list of :func:`demonstrated_paths` do.
+    """Returns a tree whose only path consists of the demonstrated turns at ``turns``, a list of
+    :func:`demonstrated_paths`. The tokens between two demonstrated turns are the observation of the earlier turn.
 
     Raises:
-        ValueError: a state does not continue the state before it.
+        ValueError: the history of a state does not begin with the history and demonstrated turn of the state before.
     """
     root = turns[0]
     tree = RolloutTree(root)
@@ -32,9 +30,10 @@ def demonstration(turns: Sequence[State]) -> RolloutTree:
 
 
 def demonstrated_paths(states: Sequence[State]) -> Mapping[str, list[State]]:
-    """Groups the states of demonstrations into paths: lists in which each state continues the one before it.
+    """Groups the states of demonstrations into paths, and returns a map from the id of a path's first state to the path.
 
-    Such states are consecutive and belong to the same trajectory. The key of each list is the id of its first state.
+    A path is a list of consecutive states of one trajectory. The history of each further state begins with the history
+    and the demonstrated turn of the state before.
     """
     found: dict[str, list[State]] = {}
     last: State | None = None

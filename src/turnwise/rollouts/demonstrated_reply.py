@@ -1,6 +1,4 @@
-"""Judges the policy's replies in a dialogue by comparing them with the demonstrated reply, if no environment can judge
-them.
-"""
+"""Judges the policy's replies in dialogues without an environment, by comparing each reply with the demonstrated reply."""
 
 from __future__ import annotations
 
@@ -22,27 +20,22 @@ Kind = Literal["strict", "calls", "similarity", "arguments"]
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """Compares a reply of the policy with the demonstrated reply and returns two verdicts, ``functional`` and
-    ``strict``.
+    """Compares a reply of the policy with the demonstrated reply and returns the verdicts ``functional`` and
+    ``strict`` (PivotRL, arXiv:2603.21383, section 3, App. A.2).
 
-    PivotRL describes such verifiers in addition to the verifiers of an environment (arXiv:2603.21383, section 3, App.
-    A.2).
-
-    A reply is ``strict`` if it has the same calls in the same order, or the same text up to whitespace. The rule for
-    ``functional`` depends on the demonstrated reply. If that reply has calls, the calls of the judged reply must match
-    them one to one by name and arguments (``data.toolcalls.match``). If it has no calls, the judged reply must have
-    similar words and no call. Rows of a pivot file are judged by the rule of NeMo Gym
-    (``data.toolcalls.nemo_gym_rule``), because pivot files come from NeMo Gym. A truncated reply is neither
-    ``functional`` nor ``strict``.
+    A reply is ``strict`` if it has the same calls in the same order as the demonstrated reply, or, without calls, the
+    same text up to whitespace. The rule for ``functional`` depends on the demonstrated reply. If the demonstrated reply
+    has calls, the calls of the judged reply must match these calls one to one by name and arguments
+    (``data.toolcalls.match``). If the demonstrated reply has no calls, the judged reply must have similar words and no
+    call. Rows of a pivot file are judged by the rule of NeMo Gym (``data.toolcalls.nemo_gym_rule``), because pivot
+    files come from NeMo Gym. A truncated reply is neither ``functional`` nor ``strict``.
 
     Attributes:
         format: the format of tool calls, in replies and in demonstrations.
-        kind: the name of one rule for ``functional`` that applies to all replies. None: the rule depends on the
-            demonstrated reply, as described above.
-        threshold: least similarity of an accepted reply. The similarity is 1 minus the edit distance between the two
-            lists of words divided by the longer length.
-        word_overlap: least fraction of common words at which the rule for pivot rows (``arguments``) accepts two texts
-            as equal.
+        kind: the rule for ``functional`` that applies to all replies: ``strict``, ``calls``, ``similarity``, or
+            ``arguments`` (the rule for pivot files). None: the rule depends on the demonstrated reply.
+        threshold: least :func:`similarity` of an accepted reply without calls.
+        word_overlap: least fraction of common words at which the rule ``arguments`` accepts two texts as equal.
     """
 
     format: Format = "hermes"
@@ -57,7 +50,7 @@ class Anchored:
             raise ValueError(f"threshold must be a similarity in (0, 1], got {self.threshold}")
         if not 0 <= self.word_overlap <= MOST:
             raise ValueError(
-                f"word_overlap must be from 0 to {MOST}, the overlap of texts with the same words; got "
+                f"word_overlap must be from 0 to {MOST}, the overlap of two texts with equal words; got "
                 f"{self.word_overlap}"
             )
 

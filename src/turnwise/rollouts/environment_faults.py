@@ -1,8 +1,7 @@
 """Converts exceptions and time-outs of an environment into one kind of error, ``EnvironmentFault``.
 
-A failure of the environment gives no reward (not even 0) and does not end the run. The rollout becomes invalid and is
-restarted. An error that the user can correct (:class:`~turnwise.errors.InputError`) still ends the run with its
-message.
+If an environment fails, the run continues. The rollout gets no reward (not even 0) and is restarted. An error that the
+user can correct (:class:`~turnwise.errors.InputError`) still ends the run.
 """
 
 from __future__ import annotations
@@ -22,23 +21,21 @@ _told: set[str] = set()  # code locations (file and line) whose first fault has 
 
 
 class _Late(BaseException):
-    """The exception that is raised when the time limit is over. It is a BaseException, so that no ``except Exception``
-    of an environment catches it.
-    """
+    """Is raised when the time limit is over. ``except Exception`` in an environment does not catch a BaseException."""
 
 
 class guarded:  # noqa: N801 - the name of a context manager is lower case
     """Context manager that raises ``EnvironmentFault`` if its ``with`` block fails or takes longer than ``seconds``.
 
-    The time limit works only in the main thread, because only this thread receives signals. Environments that wait for
-    workers, sandboxes or servers have shorter limits of their own.
+    The time limit works only in the main thread, because only the main thread receives signals. Environments that wait
+    for workers, sandboxes or servers have shorter limits of their own.
 
     Args:
         seconds: the time limit in seconds. None means no limit.
-        passing: classes of further exceptions that are not converted. ``InputError`` is never converted.
+        passing: exception classes that are not converted, in addition to ``InputError``.
 
     Raises:
-        EnvironmentFault: raised in place of any other exception. The first fault from each place in the code is logged.
+        EnvironmentFault: replaces any other exception. The first fault from each file and line is logged.
     """
 
     __slots__ = ("_armed", "_began", "_handler", "_left", "_passing", "_seconds")
@@ -51,13 +48,13 @@ class guarded:  # noqa: N801 - the name of a context manager is lower case
         if self._seconds is not None and threading.current_thread() is threading.main_thread():
             self._began, self._handler = time.monotonic(), signal.signal(signal.SIGALRM, self._ring)
             self._armed = True
-            self._left, _ = signal.setitimer(signal.ITIMER_REAL, self._seconds)  # an earlier alarm continues afterwards
+            self._left, _ = signal.setitimer(signal.ITIMER_REAL, self._seconds)  # __exit__ restores an earlier alarm
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._armed:
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            except _Late as late:  # the time limit was over at this very moment
+            except _Late as late:  # the time limit ended while the alarm was switched off
                 error = late
             self._armed = False
             signal.signal(signal.SIGALRM, self._handler)

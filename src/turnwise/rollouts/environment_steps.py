@@ -1,8 +1,7 @@
-"""Runs the steps of environments: in this thread, or in further threads if the environment waits for other processes.
+"""Runs the steps of environments, in this thread or in further threads.
 
-An environment that uses commands, servers or worker processes takes milliseconds to seconds for an answer. If its steps
-run in separate threads, a step begins as soon as the action is complete, while the policy is still sampling other
-actions.
+An environment that uses commands, servers or worker processes takes milliseconds to seconds for an answer. In a further
+thread, a step of this environment can run while the policy samples other actions.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from turnwise.rollouts.environment_faults import guarded
 
 @dataclass(slots=True, eq=False)
 class Begun:
-    """An environment step that :meth:`Answers.begin` handed to the threads.
-
-    ``since`` is the monotonic time at which a thread began the step, or None while the step is still queued.
+    """An environment step that runs in a thread. ``since`` is the value of ``time.monotonic()`` at which a thread began
+    the step, or None while the step is queued.
     """
 
     session: Session
@@ -32,8 +30,8 @@ class Answers:
     """Runs environment steps and returns their answers.
 
     Args:
-        threads: greatest number of concurrent steps. With 0, every step runs in this thread.
-        seconds: time limit of a step in seconds, counted from when the step begins. None means no limit.
+        threads: greatest number of steps that run at the same time in threads. With 0, every step runs in this thread.
+        seconds: time limit of a running step in seconds. None means no limit.
     """
 
     def __init__(self, threads: int, seconds: float | None) -> None:
@@ -43,7 +41,7 @@ class Answers:
         self._under_way: set[Begun] = set()
 
     def begin(self, session: Session, text: str) -> Begun:
-        """Hands an environment step to the threads and returns without waiting for its answer."""
+        """Queues an environment step for the threads and returns at once."""
         assert self._pool is not None
         begun = Begun(session)
         self._under_way.add(begun)
@@ -60,12 +58,11 @@ class Answers:
             return session.step(text)
 
     async def wait(self, begun: Begun) -> Step:
-        """Waits for a step that :meth:`begin` handed to the threads, and returns the environment's answer.
-
-        A step that is still queued fails if no thread has begun or ended a step for ``seconds``.
+        """Waits for the step ``begun`` and returns the environment's answer.
 
         Raises:
-            EnvironmentFault: the environment failed or does not answer.
+            EnvironmentFault: the environment failed or does not answer, or the step is queued and no thread has begun
+                or ended a step for ``seconds``.
         """
         assert begun.step is not None
         step = asyncio.wrap_future(begun.step)
@@ -98,6 +95,6 @@ class Answers:
 
 
 def _close(session: Session) -> None:
-    """Closes an episode if it has a method ``close``. Otherwise its running step ends by its own time limit."""
+    """Closes an episode that has a method ``close``. In any other episode, a running step ends by its time limit."""
     if close := getattr(session, "close", None):
         close()

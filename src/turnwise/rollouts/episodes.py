@@ -11,8 +11,7 @@ from turnwise.types import Task
 
 @dataclass(slots=True)
 class Episodes:
-    """Returns environment episodes (sessions) at given states of a task. A cache stores the episodes under the task and
-    the actions that were taken.
+    """Returns environment episodes (sessions) of a task after given actions.
 
     If the wanted episode is not in the cache, the cached episode whose actions are the longest prefix of the wanted
     actions is copied, and the copy takes the remaining actions.
@@ -20,16 +19,17 @@ class Episodes:
 
     environment: Environment
     seconds: float | None = None  # time limit of one call of the environment; see ``rollouts.environment_faults``
+    # the cache: (task.env, task.id, actions) -> episode
     kept: dict[tuple[str, str, tuple[str, ...]], Session] = field(default_factory=dict)
     _last: Session | None = None  # the only cached session that may hold a live episode, such as a server process
 
     def after(self, task: Task, actions: tuple[str, ...]) -> Session:
         """Returns a copy of the episode of ``task`` after ``actions``, for one rollout.
 
-        If the environment fails, the cached episodes of this task are dropped and a fresh episode is tried.
+        If the environment fails, the cached episodes of this task are dropped and a new episode is begun.
 
         Raises:
-            EnvironmentFault: the environment failed in the fresh episode too.
+            EnvironmentFault: the environment failed in the new episode too.
             ValueError: the environment has no such task.
         """
         try:
@@ -43,11 +43,7 @@ class Episodes:
             return session.fork()
 
     def _stand(self, task: Task, actions: tuple[str, ...]) -> Session:
-        """Returns the cached episode of ``task`` after ``actions``.
-
-        If there is none, the cached episode whose actions are the longest prefix of ``actions`` is copied, and the
-        copy takes the remaining actions.
-        """
+        """Returns the episode of ``task`` after ``actions``, from the cache or newly made."""
         done = 0
         session = None
         for done in range(len(actions), -1, -1):
@@ -72,7 +68,7 @@ class Episodes:
 def _release(session: Session | None) -> None:
     """Lets a session give up its live episode, such as a server process, if the session has a method ``release``.
 
-    Forks of the session keep their own episodes. The released episode can be restored by replaying its actions.
+    Forks of the session keep their own episodes. The session can restore its episode by replaying the actions.
     """
     if release := getattr(session, "release", None):
         release()

@@ -1,7 +1,4 @@
-"""Samples one rollout tree: runs the first rollouts, asks the gate, and runs the branches that the allocator adds.
-
-The first rollouts of a tree are those that start at its root.
-"""
+"""Samples one rollout tree: runs the rollouts from the root, asks the gate, and runs the branches of the allocator."""
 
 from __future__ import annotations
 
@@ -26,15 +23,14 @@ class Group:
     Args:
         number: the group's index among the groups of one call of ``Player.play``.
         tree: the tree, which grows while the group runs.
-        count: the number of rollouts that start at the root.
-        gate: decides after each step of the rollouts from the root whether the group is stopped.
+        count: number of rollouts that start at the root. These rollouts are called the first rollouts.
+        gate: decides after each step of the first rollouts whether the group is stopped.
         schedule: decides when the engine samples.
         start: function that starts rollouts.
         roll_out: function that runs one rollout to its end.
-        expand: function that returns the turns at which further rollouts start, and how many start at each.
+        expand: function that returns a map from the index of a turn to the number of rollouts that start there.
         room: limits the number of rollouts that are live at the same time.
-        act: function that samples single actions, for rollouts that consist of one action. None: ``roll_out`` runs each
-            rollout.
+        act: function that samples all rollouts if each rollout is one action. None: ``roll_out`` runs each rollout.
     """
 
     number: int
@@ -51,11 +47,11 @@ class Group:
     past: int = 0  # the last step at which ``Gate.early`` decided to continue, so that no rollout waits there
     _held: dict[Branch, asyncio.Future[None]] = field(default_factory=dict)
     _going: dict[Branch, asyncio.Task[None]] = field(default_factory=dict)
-    _first: bool = True  # whether the first rollouts are running; a gate compares only the first rollouts
+    _first: bool = True  # whether the first rollouts are running; a gate compares only first rollouts
 
     async def run(self) -> None:
-        """Samples the first rollouts and then the further rollouts that branch from them, until all have ended or the
-        gate stops the group.
+        """Samples the first rollouts and then the rollouts that branch from them. If the gate stops the group, sampling
+        ends early.
         """
         async with self.room.of(self.count, self):
             first = self.start(self.tree, -1, self.count)
@@ -72,8 +68,8 @@ class Group:
         self.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:
-        """Waits for the gate's decision at the step that ``branch`` has reached, and returns whether the rollout may
-        take another turn. The method does not wait if the gate makes no decision at this step.
+        """Returns whether the rollout ``branch`` may take another turn. If the gate decides at the step that the rollout
+        has reached, the method waits for the decision.
         """
         branch.reached = branch.depth
         self._look(branch)
@@ -83,8 +79,7 @@ class Group:
         return not self.tree.stopped
 
     def _look(self, branch: Branch) -> None:
-        """Asks the gate for its decision when the slowest rollout has reached a new step, and wakes or cancels
-        rollouts.
+        """Asks the gate for its decision if the slowest rollout has reached a new step, and wakes or cancels rollouts.
 
         This method is called when ``branch`` has taken a turn or has ended.
         """
@@ -113,7 +108,7 @@ class Group:
         """Returns whether rollouts that have reached ``step`` must wait for the gate's decision.
 
         Without waiting, a rollout might take turns that are wasted if the gate stops the group. With the schedule
-        ``rounds`` no such wait is needed, because all rollouts wait for the slowest one anyway.
+        ``rounds`` the result is False, because this schedule lets all rollouts wait for the slowest rollout.
         """
         waits = self._first and not self.tree.stopped and not self.schedule.repeats
         return waits and step > max(self.asked, self.past) and self.gate.looks_at(step)
@@ -147,9 +142,9 @@ class Group:
 
 
 def in_order(tree: RolloutTree, branches: Sequence[Branch]) -> None:
-    """Sorts the turns of a tree's first rollouts by depth and then by rollout, whatever order they were sampled in.
+    """Sorts the turns of a tree's first rollouts by depth and then by rollout.
 
-    The index of a turn is part of the seed of rollouts that branch there, so it must not depend on timing.
+    The index of a turn is part of the seed of rollouts that branch there, so the index must not depend on timing.
     """
     written = [(place, branch.branch, turn) for branch in branches for place, turn in enumerate(branch.turns)]
     order = [turn for _, _, turn in sorted(written)]

@@ -1,6 +1,4 @@
-"""Asks a judge (such as a language model) to score every rollout, while other rollouts are still running. The score is
-added to the rewards of the rollout.
-"""
+"""Asks a judge, such as a language model, to score every rollout while other rollouts are still running."""
 
 from __future__ import annotations
 
@@ -26,10 +24,9 @@ NOT_SUMS = ("calls_per_s", "tokens_per_s", "latency_p50", "latency_p95")  # entr
 class Judged:
     """A reward that adds a judge's scores, under the name ``reasoning``, to the rewards of ``reward``.
 
-    The reward ``total`` is not changed. :meth:`ask` submits the question about one reply and returns at once. Calling
-    the object with a finished tree submits the questions that were not submitted before, and waits for all answers
-    about the replies of the tree. Equal replies at one state share one question. The call then forgets the questions
-    about the tree's state, so that no answer is used in a later collection.
+    :meth:`ask` submits the question about one reply and returns at once. Calling the object with a finished tree
+    submits the remaining questions and waits for all answers. Equal replies at one state share one question. No answer
+    is used in a later collection.
 
     Args:
         reward: the outcome reward, for trees whose rollouts consist of one action.
@@ -44,13 +41,12 @@ class Judged:
     steps: Mapping[str, TurnInContext]
     text: Callable[[Sequence[int]], str]
     format: Format = "hermes"
-    waited: float = field(default=0.0, init=False)  # seconds spent waiting for answers after all rollouts had ended
+    waited: float = field(default=0.0, init=False)  # seconds that calls of this object have waited for answers
     _asked: dict[str, dict[tuple[int, ...], Future[float | None]]] = field(default_factory=dict, init=False, repr=False)
 
     def prove(self, state: State) -> str | None:
-        """Asks the judge about the demonstrated reply of one state, as a test, and returns a message for the user.
-
-        Returns None without asking if the judge has no method ``prove``.
+        """Asks the judge about the demonstrated reply of one state, as a test, and returns a message for the user, or
+        None. A judge without a method ``prove`` is not asked.
 
         Raises:
             InputError: the judge gives no score, or the demonstrated action is not in ``format``.
@@ -70,9 +66,8 @@ class Judged:
             asked[key] = self.judge.submit(candidate(self.steps[state.id], self.text(action_ids), self.format))
 
     def __call__(self, tree: RolloutTree) -> Rewards:
-        """Returns the rewards of a tree's leaves, including ``reasoning``.
-
-        ``reasoning`` is NaN if the judge gave no score, and for leaves whose environment failed.
+        """Returns the rewards of a tree's leaves. ``reasoning`` is NaN for leaves without a score of the judge, and for
+        leaves whose environment failed.
         """
         rewards = self.reward(tree)
         leaves = tree.leaves()
@@ -89,17 +84,16 @@ class Judged:
         return {**rewards, "reasoning": reasoning}
 
     def report(self) -> dict[str, float]:
-        """Returns the judge's report, with the seconds spent waiting for answers as ``wait_seconds``."""
+        """Returns the judge's report, with the entry ``wait_seconds`` added."""
         return {**self.judge.report(), "wait_seconds": self.waited}
 
 
 def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
     """Returns the question with which a judge scores a rollout's reply ``text`` at a demonstrated turn.
 
-    The judge compares the thinking and the text of the reply with a reference. The reference is the rationale of the
-    demonstrated turn if it has one, else the text of the demonstrated reply without its calls. If the reply cannot be
-    parsed, the question has no calls, and the thinking is the part of the reply that can be recognised as thinking, or
-    else the whole reply.
+    The reference of the question is the rationale of the demonstrated turn, or without a rationale the text of the
+    demonstrated reply without its calls. If the reply cannot be parsed, the question has no calls, and the thinking in
+    the question is the recognised thinking of the reply, or the whole reply if no thinking is recognised.
 
     Raises:
         InputError: the demonstration contains its calls as text, and they are not in the format ``form``.
@@ -128,7 +122,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
 
 
 def _parts(text: str, step: TurnInContext, form: Format) -> tuple[str, tuple[ToolCall, ...] | None]:
-    """Returns the thinking and text of a reply that a judge scores, and its calls (None if it cannot be parsed)."""
+    """Returns the thinking and text of a reply, and its calls (None if the reply cannot be parsed)."""
     try:
         reply = PARSERS[form](text, step.tools)
         return "\n\n".join(filter(None, (reply.thinking, reply.content))), reply.calls

@@ -14,7 +14,7 @@ class Room:
     """Lets groups of rollouts begin in the order of their arrival, so that at most ``most`` rollouts run at once.
 
     A group is admitted as a whole, because a gate waits for all rollouts of a group. The schedule does not count a
-    waiting group as running. The random draws do not depend on which rollouts are live.
+    waiting group as running.
 
     Args:
         most: greatest number of live rollouts. A larger group is admitted alone. None means no limit.
@@ -45,7 +45,7 @@ class Room:
             while self._waiting and self._fits(self._waiting[0][0]):
                 wanted, other, entered = self._waiting.popleft()
                 self._live += wanted
-                self.schedule.enter(other)  # at once, so that the schedule does not seem idle until the group runs
+                self.schedule.enter(other)  # here, so that the schedule does not seem idle before the group runs
                 entered.set_result(None)
 
     def _fits(self, count: int) -> bool:

@@ -32,7 +32,7 @@ OnTree = Callable[[RolloutTree], None]
 
 
 class Live:
-    """Samples the rollouts of one call. The arguments are those of :meth:`turnwise.rollouts.player.Player.play`."""
+    """Samples the rollouts of one call of :meth:`turnwise.rollouts.player.Player.play`, which explains the arguments."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Live:
         self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that wait for the allocator
 
     async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
-        """Samples every tree to its end. ``counts`` are the numbers of rollouts that start at the trees' roots."""
+        """Samples every tree to its end. ``counts`` are the numbers of rollouts that start at the roots of ``trees``."""
         act = self.act if self.local else None
         room = Room(None if self.local else getattr(self.player.environment, "together", None), self.schedule)
         groups = [
@@ -81,7 +81,9 @@ class Live:
             self.on_tree(group.tree)
 
     async def roll_out(self, branch: Branch, group: Group) -> None:
-        """Runs one rollout until its episode ends, its greatest length is reached or its group is stopped."""
+        """Runs one rollout until its episode ends, its greatest length is reached, its group is stopped, or the
+        environment has failed and no retry is left.
+        """
         going = True
         while going:
             begin = self._begin_of(branch)
@@ -99,7 +101,7 @@ class Live:
             going = going and await group.goes_on(branch)
 
     def record(self, branch: Branch, sample: Sample) -> Turn:
-        """Adds an action to the tree as a turn and returns it."""
+        """Adds an action to the tree as a turn and returns the turn."""
         text = self.player.chat.decode(sample.ids)
         version = self.engine.version if sample.version is None else sample.version
         turn = Turn(branch.parent, sample.ids, sample.logprobs, text, truncated=sample.truncated, version=version)
@@ -112,8 +114,8 @@ class Live:
         return turn
 
     async def act(self, group: Group, branches: Sequence[Branch]) -> None:
-        """Samples the actions of a group whose rollouts consist of one action each. The actions are judged without a
-        step of the environment (PivotRL).
+        """Samples a group whose rollouts consist of one action each. The actions are judged without a step of the
+        environment (PivotRL).
         """
         left = list(branches)
         while left:
@@ -124,9 +126,8 @@ class Live:
             ]
 
     def judged(self, branch: Branch, sample: Sample) -> bool:
-        """Adds a single action to the tree and judges it.
-
-        Returns False if the environment failed and the rollout was restarted, else True.
+        """Adds a single action to the tree and judges the action. Returns False if the environment failed and the
+        rollout was restarted, else True.
         """
         turn = self.record(branch, sample)
         turn.done = True
@@ -196,10 +197,10 @@ class Live:
         return branches
 
     def begin(self, branch: Branch, again: bool = False) -> bool:
-        """Puts a rollout at its anchor, the turn (or root) at which it starts: forks the environment's episode and the
-        engine's node at this turn.
+        """Puts a rollout at its anchor, the turn (or root) after which it starts: copies the environment's episode and
+        the engine's node there. ``again`` says that the environment failed and the rollout is restarted.
 
-        If ``again`` is True, the rollout is restarted. Returns False if the environment failed and no retry is left.
+        Returns False if no retry is left.
         """
         while True:
             if again and branch.attempt == self.player.retries:
@@ -232,7 +233,7 @@ class Live:
         return await branches
 
     def _expand(self) -> None:
-        """Asks the allocator about all waiting groups in one call, so that its predictor needs only one pass."""
+        """Asks the allocator about all waiting groups in one call, so that the predictor needs only one pass."""
         ended, self._ended = sorted(self._ended, key=lambda each: each[0].number), []
         try:
             found = self.allocator.expand([group.tree for group, _ in ended])
@@ -255,9 +256,8 @@ class Live:
             self.engine.close([node])
 
     def _begin_of(self, branch: Branch) -> Begin | None:
-        """Returns the function that is called with the rollout's next action as soon as this action is complete.
-
-        Returns None if nothing is to be called. The function asks the judge or begins the environment's step.
+        """Returns a function that asks the judge about the rollout's next action, or that begins the environment's step.
+        The function is called as soon as the action is complete. Returns None if neither is needed.
         """
         state, session = branch.tree.state, branch.session
         if self.local:
@@ -273,7 +273,7 @@ def _reply(on_reply: OnReply, state: State, sample: Sample) -> None:
 
 
 async def _all(tasks: Sequence[asyncio.Task[None]], endless: asyncio.Task[None]) -> None:
-    """Waits until all ``tasks`` have ended. An error in one of them, or in the ``endless`` task, is raised at once."""
+    """Waits until all ``tasks`` have ended. An error of any task, including ``endless``, is raised at once."""
     together: asyncio.Future[Any] = asyncio.gather(*tasks)
     either: list[asyncio.Future[Any]] = [together, endless]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -288,9 +288,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return loop.run_until_complete(work)
     finally:
-        loop.set_exception_handler(
-            lambda *_: None
-        )  # only the first error is raised; errors of other tasks would add nothing
+        loop.set_exception_handler(lambda *_: None)  # only the first error is raised; errors of other tasks are dropped
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()

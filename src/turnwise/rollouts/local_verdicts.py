@@ -13,16 +13,15 @@ from turnwise.types import State, Turn
 
 
 class Verdict(NamedTuple):
-    """The two verdicts on one action of the policy at a state with a demonstrated action."""
+    """The two verdicts on an action of the policy at a state with a demonstrated action."""
 
     functional: bool  # the action is as good as the demonstrated action (PivotRL Eq. 6)
     strict: bool  # the action equals the demonstrated action (PivotRL Eq. 2)
 
 
 class Verifier(Protocol):
-    """Judges single actions at states that have a demonstrated action. A verifier must be deterministic.
-
-    A truncated action is neither functional nor strict, because it is not the policy's complete action.
+    """Judges single actions at states that have a demonstrated action. A verifier must be deterministic. Both verdicts
+    on a truncated action must be False.
     """
 
     def __call__(self, state: State, turn: Turn) -> tuple[bool, bool]:
@@ -36,13 +35,8 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByEnvironment:
-    """Judges an action with the environment's two verifiers, at the state of the action.
-
-    The verifier ``accepts`` returns the verdict ``functional``, and the verifier ``same`` returns the verdict
-    ``strict``. For a truncated action, both verdicts are False.
-
-    Args:
-        episodes: the cached episodes of the run's environment.
+    """Judges an action with the environment's methods ``accepts`` (verdict ``functional``) and ``same`` (verdict
+    ``strict``). For a truncated action, both verdicts are False.
     """
 
     episodes: Episodes
@@ -60,10 +54,7 @@ class ByEnvironment:
 
 @dataclass(slots=True)
 class Verdicts:
-    """Judges actions and caches the verdicts.
-
-    A cached verdict can be used again because verifiers are deterministic. This saves time because many samples at one
-    state are equal.
+    """Judges actions and caches the verdicts, because many samples at one state are equal.
 
     Args:
         episodes: the cached episodes of the run's environment.
@@ -75,7 +66,7 @@ class Verdicts:
     kept: dict[tuple[str, str, bool], Verdict] = field(default_factory=dict)
 
     def judge(self, state: State, turn: Turn) -> None:
-        """Writes the verdicts ``functional`` and ``strict`` (0 or 1) into the turn's ``info``.
+        """Writes the verdicts ``functional`` and ``strict`` (0.0 or 1.0) into ``turn.info``.
 
         Raises:
             ValueError: the state has no demonstrated action.

@@ -1,8 +1,8 @@
 """Packs trees and their credit into micro-batches in which every token is stored once.
 
 All paths that share a prefix (a group, the turns of one trajectory, the branches of a tree) go into one trie. Equal
-samples are merged too. The loss reads *items*. There is one item for each trained token of each turn, with the index of
-the log-prob that it needs and with its own credit. Items are not merged, so packing does not change the loss.
+samples are merged too. The loss reads *items*: one item for each trained token of each turn, with the index of the
+token's log-prob and with the credit of the turn. Items are not merged, so packing does not change the loss.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MERGE = 0.5  # a path joins a row if the row already holds at least this fractio
 
 @dataclass(slots=True)
 class Items:
-    """The K items of a micro-batch: each tensor has one entry for each trained token of each turn."""
+    """The K items of a micro-batch. There is one item for each trained token of each turn."""
 
     unique_K: Tensor  # index of the item's token among the micro-batch's U predicted tokens
     old_logprob_K: Tensor  # log-prob under the policy that sampled the token
     advantage_K: Tensor
     weight_K: Tensor
-    turn_K: Tensor  # the turn's number within the whole update
-    sequence_K: Tensor  # the sample's number within the whole update (Credit.sample)
+    turn_K: Tensor  # number of the turn within the whole update
+    sequence_K: Tensor  # number of the sample (Credit.sample) within the whole update
     share_K: Tensor  # 1 / (number of trees of the update x number of samples of the token's tree)
     clip_low_K: Tensor | None = None
     clip_high_K: Tensor | None = None
@@ -40,12 +40,12 @@ class Items:
 
 @dataclass(slots=True)
 class Packed:
-    """One micro-batch: B rows of S packed tokens (axes B, S), of which U are predicted, and K items."""
+    """One micro-batch: B rows of S packed tokens, U predicted tokens, and K items."""
 
     ids_BS: Tensor
     position_BS: Tensor
     end_BS: Tensor
-    source_U: Tensor  # index (in the flattened B * S tokens) of the token before the predicted one
+    source_U: Tensor  # index (in the flattened B * S tokens) of the token before the predicted token
     target_U: Tensor
     items: Items
 
@@ -62,21 +62,19 @@ class Packed:
 
 @dataclass(slots=True)
 class Update:
-    """All micro-batches of one optimiser step.
-
-    Each turn and each sequence lies within one micro-batch. So a mean over its tokens needs no other micro-batch.
-    """
+    """All micro-batches of one optimiser step. Each turn and each sequence lies within one micro-batch."""
 
     batches: list[Packed]
-    counts: Counts  # counts of the whole update, so that the split does not change the loss
-    stored_tokens: int  # number of tokens in the packed batches
-    path_tokens: int  # number of tokens that the same paths would have without packing
+    counts: Counts  # counts of the whole update, so that the split into micro-batches does not change the loss
+    stored_tokens: int  # number of tokens in the packed rows
+    path_tokens: int  # number of tokens of all paths without packing
 
     def share(self, rank: int, world: int) -> Update:
         """Returns the micro-batches of process ``rank`` of ``world``, with the ``counts`` of the whole update.
 
-        All processes get the same number of micro-batches, because processes that average gradients or shard weights
-        must run equally many passes. A process with one micro-batch too few also gets the last one, with weights 0.
+        All processes get equally many micro-batches, because processes that average gradients or shard weights must run
+        equally many passes. A process with one micro-batch too few also gets a copy of the last micro-batch of the
+        update, with weights 0.
         """
         mine = self.batches[rank::world]
         if len(mine) * world < len(self.batches):
@@ -113,17 +111,18 @@ def pack(
     batch_tokens: int = 8192,
     merge: bool = True,
 ) -> Update:
-    """Packs rollout trees and their credit into micro-batches, and returns these as one update.
+    """Packs rollout trees and their credit into the micro-batches of one update. Trees that a gate stopped are left out.
 
     Args:
         trees: the trees of one update.
         credits: the credit of each tree. Turns of weight 0 are only context. Trees whose turns all have weight 0 are
             left out.
-        row_tokens: greatest length of a row in tokens, which bounds the quadratic cost of attention. A path that does
+        row_tokens: greatest number of tokens of a row, which bounds the quadratic cost of attention. A path that does
             not fit starts a new row, which repeats the prefix. A long shared prefix allows longer rows
-            (:func:`row_limit`). A single path may be longer.
-        batch_tokens: greatest number of tokens of a micro-batch, including padding. A single row may be larger.
-        merge: False gives every path its own row, which is the usual padded layout, for comparison.
+            (:func:`row_limit`). A row with a single path may be longer.
+        batch_tokens: greatest number of tokens of a micro-batch, including padding. A micro-batch with a single row may
+            be larger.
+        merge: False gives every path its own row: the usual padded layout, for comparison.
     """
     rows: list[_Row] = []
     tokens = turns = sequences = path_tokens = 0
@@ -166,9 +165,9 @@ def pack(
 
 
 def _segments(tree: RolloutTree, path: Sequence[int]) -> list[list[int]]:
-    """Returns the tokens that the turns of a path add to the path's state, without the last observation.
+    """Returns the tokens of a path after its state, without the last observation, as one list for each conversation.
 
-    There is one list for each conversation of the path: the first list continues the conversation of the state.
+    The first list continues the conversation of the state. A turn with ``anew`` begins a new conversation.
     """
     found: list[list[int]] = [[]]
     for t in path:
@@ -188,13 +187,14 @@ def _place(
     merge: bool,
     root: tuple[_Row, int] | None,
 ) -> tuple[_Row, int]:
-    """Returns the row for a path, and the node at which the path's state ends in it.
+    """Returns the row for a path, and the node of the row at which the path's state ends.
 
-    The row is the last row of ``rows`` if the path shares a long enough prefix with it and fits in, else a new row.
+    The row is the last row of ``rows`` if the path shares a long enough prefix with this row and fits into it, else a
+    new row.
 
     Args:
-        segments: the path's tokens after the state, as one list for each conversation.
-        root: the result for an earlier path of the same tree. It saves searching for the state in the row.
+        segments: the result of :func:`_segments`.
+        root: the result for an earlier path of the same tree, which saves a search for the state in the row.
     """
     if merge and rows:
         row = rows[-1]
@@ -212,11 +212,11 @@ def _place(
 
 
 def row_limit(shared: float, row_tokens: float) -> float:
-    """Returns how long a row may become if a path is added to it whose first ``shared`` tokens the row already holds.
+    """Returns the greatest number of tokens of a row to which a path is added that shares ``shared`` tokens with it.
 
-    The limit is ``row_tokens``, or the smaller of twice the shared prefix and the prefix plus ``row_tokens``, if that
-    is greater. The reason is the cost: one row of 2 s tokens has fewer tokens and fewer attention pairs
-    (4 s^2) than two rows of 1.5 s tokens that both begin with the same s tokens (4.5 s^2).
+    The limit is the greater of ``row_tokens`` and min(2 ``shared``, ``shared`` + ``row_tokens``). The reason is the
+    cost: one row of 2 s tokens has fewer tokens and fewer attention pairs (4 s^2) than two rows of 1.5 s tokens that
+    both begin with the same s tokens (4.5 s^2).
     """
     return max(row_tokens, shared + min(shared, row_tokens))
 
@@ -288,7 +288,7 @@ def _batch(rows: list[_Row]) -> Packed:
         clip = torch.tensor([item.clip or (float("nan"), float("nan")) for item in items])
         packed = replace(packed, clip_low_K=clip[:, 0], clip_high_K=clip[:, 1])
     for name in sorted({name for item in items for name in item.views}):
-        # an item whose tree lacks this view gets its trained advantage instead
+        # an item whose tree does not have this view gets the advantage of the loss
         packed.views[name] = torch.tensor([item.views.get(name, item.advantage) for item in items])
     return Packed(
         ids_BS=torch.from_numpy(ids),

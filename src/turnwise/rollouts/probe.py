@@ -2,15 +2,15 @@
 
 The engine samples a small tree: a shared prefix (the *trunk*), two first turns, each followed by an observation, and
 three second turns. The tree is packed as for an update and scored. Each path from the root to a leaf also goes through
-the model's own forward pass, with its own head and its reference attention (``eager``). The log-probs of the sampled
-tokens at temperature 1 must agree.
+the model's own forward pass, with the model's own head and its reference attention (``eager``). The log-probs of the
+sampled tokens at temperature 1 must agree.
 
-The probe takes little more time than loading the model, even for billions of parameters. It reduces attention windows
-to ``WINDOW`` tokens, uses only as many of the lowest layers as include every kind of layer, and cuts the vocabulary to
-its first tokens (``models.shrink_temporarily``). Over the whole vocabulary, only the log-probs after one token are
-compared. If log-probs differ with the cut vocabulary, they are measured again with the whole one. The model stays in
-the mode in which it was loaded, so random noise (dropout) is found. If the weights are less precise than float32, a
-difference above the limit is measured again in float32 on a copy of these layers, as rounding can exceed the limit.
+The probe takes little more time than loading the model, even for billions of parameters. During the probe, attention
+windows have ``WINDOW`` tokens, the model has only as many of its lowest layers as include every kind of layer, and the
+vocabulary has only the first ``VOCABULARY`` tokens (``models.shrink_temporarily``). Over the whole vocabulary, only the
+log-probs after one token are compared. If log-probs differ with the cut vocabulary, the probe runs again with the whole
+vocabulary. The model stays in the mode in which it was loaded, so random noise (dropout) is found. If the weights are
+less precise than float32, a difference above the limit is measured again on a float32 copy of the shrunken model.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ WINDOW = 2  # length of attention windows in tokens; windows then end inside tur
 TRUNK, CHUNK = 16, 64  # tokens of the shared prefix: TRUNK usually, CHUNK for models with a gated delta rule
 VOCABULARY = 4096  # size of the cut vocabulary
 WRITTEN, SEEN, LAST = 3, 7, 2  # numbers of tokens of a first turn, of the observation after it, and of a second turn
-LIMIT, REDUCED = 1e-3, 5e-2  # greatest allowed differences in nats: in float32, and in less precise data types
+LIMIT, REDUCED = 1e-3, 5e-2  # greatest allowed differences in nats: in float32 or float64, and in other data types
 PARENTS = (-1, -1, 0, 0, 1)  # for each of the five turns the index of its parent; -1 is the root
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where log-probs were found to differ (``attention``, ``head``, ``position`` or ``engine``), and the reason."""
+    """The part of the computation that gives other log-probs (``attention``, ``head``, ``position`` or ``engine``), and
+    the reason.
+    """
 
     where: str
     why: str
@@ -54,12 +56,14 @@ class Difference:
 
 
 def probe(model: Any) -> Difference | None:
-    """Compares log-probs of a causal LM that must agree. Returns a difference, or None. The model is not changed."""
+    """Compares the log-probs of a causal LM as described above, and returns a difference that was found, or None."""
     return _judged(model, _difference, _head_difference)
 
 
 def probe_backbone(model: Any) -> Difference | None:
-    """Compares a headless model's last hidden states on a packed tree and on its paths, relative to the largest."""
+    """Compares the last hidden states of a model without a head on a packed tree and on the tree's paths, and returns a
+    difference that was found, or None. Differences are relative to the largest hidden state.
+    """
     return _judged(model, _hidden_difference, lambda _: None)
 
 
@@ -67,7 +71,9 @@ Measure = Callable[[Any], Difference | None]
 
 
 def _judged(model: Any, measure: Measure, whole: Measure) -> Difference | None:
-    """Calls ``measure`` with a cut vocabulary, then ``whole`` with all tokens (``measure`` if log-probs differed)."""
+    """Calls ``measure`` with a cut vocabulary. Then calls ``whole``, or ``measure`` if it found a difference, with the
+    whole vocabulary.
+    """
     with cut(model, WINDOW), torch.no_grad():
         with narrowed(model, VOCABULARY) as fewer:
             found = _twice(model, measure)
@@ -104,7 +110,7 @@ class Example:
     Args:
         trunk: token ids of the tree's root state, which all paths share.
         seen: token ids of the two observations.
-        written: token ids of the actions of the five turns.
+        written: token ids of the five turns' actions.
     """
 
     def __init__(self, trunk: Sequence[int], seen: Sequence[Sequence[int]], written: Sequence[Sequence[int]]) -> None:
@@ -117,7 +123,7 @@ class Example:
         self.packed: Packed = pack([self.tree], [credit], row_tokens=1 << 20).batches[0]
         self.order: list[int] = []  # the turns, in the order of the packed items
         self.row: list[int] = []  # for each item (trained token), the number of the path that counts it
-        self.place: list[int] = []  # for each item, the index on this path of the token before it
+        self.place: list[int] = []  # for each item, the index on the path ``row`` of the token before the item's token
         paths = []
         for number, leaf in enumerate(self.tree.leaves()):
             ids = list(trunk)
@@ -148,7 +154,7 @@ def _tokens(config: Any) -> Tokens:
 
 
 def sampled(engine: TreeEngine, tokens: Tokens, written: int = WRITTEN, last: int = LAST) -> list[Sample]:
-    """Samples the five turns of the probe's tree with an engine and returns them."""
+    """Samples the five turns of the probe's tree with an engine."""
     trunk, seen = tokens
     a = engine.open(trunk)
     b = engine.fork(a)
@@ -195,7 +201,7 @@ def _difference(model: Any) -> Difference | None:
 
 
 def _head_difference(model: Any) -> Difference | None:
-    """Compares the trainer's output head with the model's own: log-probs over the vocabulary after one token."""
+    """Compares the log-probs of all tokens after one token: from the trainer's output head and from the model's own."""
     trunk, _ = _tokens(unwrapped(model).config.get_text_config())
     ids = torch.tensor([trunk[:1]], device=next(model.parameters()).device)
     own = _plainly(model, ids).logits[0]
@@ -205,7 +211,7 @@ def _head_difference(model: Any) -> Difference | None:
 
 
 def _own(model: Any, example: Example) -> Tensor:
-    """Returns the log-probs (K,) of the tree's sampled tokens, from the model's own forward pass over each path."""
+    """Returns the log-probs (K,) of the tree's action tokens, from the model's own forward pass over each path."""
     logits = _plainly(model, example.paths).logits
     rows, places = torch.tensor(example.row), torch.tensor(example.place)
     return logits[rows, places].float().log_softmax(-1).gather(-1, example.target_K[:, None])[:, 0]
@@ -219,7 +225,7 @@ def _plainly(model: Any, paths: Tensor, **more: Any) -> Any:
 
 @contextmanager
 def own_attention(model: Any) -> Iterator[None]:
-    """Makes the model use its own reference attention (``eager``) within the block."""
+    """Makes the model use its own reference attention (``eager``) within the ``with`` block."""
     base = unwrapped(model)
     base.set_attn_implementation("eager")
     try:
@@ -242,7 +248,7 @@ def _hidden_difference(body: Any) -> Difference | None:
 
 
 def _hidden(model: Any, packed: Packed, plan: Plan) -> Tensor:
-    """Returns the last layer's hidden states (K, C) where the K predicted tokens are predicted; C is their size."""
+    """Returns the last hidden states (K, C) at the tokens before the K items' tokens. C is the hidden size."""
     out = backbone(model)(input_ids=packed.ids_BS, position_ids=packed.position_BS, use_cache=False, plan=plan)
     hidden: Tensor = out.last_hidden_state.flatten(0, 1)[packed.source_U[packed.items.unique_K]]
     return hidden
@@ -263,7 +269,7 @@ class _Counting:
 
 
 def _named(model: Any, example: Example, own_K: Tensor, by: float) -> Difference:
-    """Finds the part of the computation in which a packed tree differs from the model's own pass, and describes it."""
+    """Finds and describes the part of the computation in which a packed tree differs from the model's own pass."""
     limit, told = _limit(model), f"log-probs of a packed tree differ by {by:.2g} nats from a plain forward pass"
     rows, places = torch.tensor(example.row), torch.tensor(example.place)
     body = backbone(model)

@@ -1,4 +1,4 @@
-"""Derives seeds from names, so that a rollout's random draws do not depend on when or in which batch it is sampled."""
+"""Derives seeds from names, so that the random draws of a rollout depend neither on time nor on its batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits each micro-batch into two with half of its rows, for devices whose memory is too small for the whole one."""
+"""Splits micro-batches, for devices whose memory is too small for a whole micro-batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.rollouts.pack import Items, Packed
 
 
 def smaller(batches: list[Packed], times: int) -> list[Packed]:
-    """Splits each micro-batch into two with half of its rows each, in ``times`` rounds. The order of rows is kept.
+    """Splits each micro-batch into two halves of its rows, and repeats this ``times`` times. The order of rows is kept.
 
     A micro-batch with a single row is not split. The split does not change the loss, because each turn and each
     sequence lies within one row, and because means are taken over the whole update.
@@ -22,13 +22,13 @@ def smaller(batches: list[Packed], times: int) -> list[Packed]:
 
 
 def split(packed: Packed) -> list[Packed]:
-    """Returns two micro-batches with the first and the second half of the rows; a single row is not split."""
+    """Returns two micro-batches with the first and the second half of the rows. A single row is not split."""
     B = len(packed.ids_BS)
     return [_rows(packed, 0, B // 2), _rows(packed, B // 2, B)] if B > 1 else [packed]
 
 
 def _rows(packed: Packed, first: int, last: int) -> Packed:
-    """Returns a micro-batch of the rows ``first`` to ``last`` (exclusive), padded only to the longest of them."""
+    """Returns a micro-batch of the rows ``first`` to ``last`` (exclusive), padded to the longest of these rows."""
     S = packed.ids_BS.shape[1]
     row_U = packed.source_U // S
     kept_U = (row_U >= first) & (row_U < last)

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Trie:
-    """A trie whose nodes are tokens. A node has at most one child for each token id, so equal continuations merge."""
+    """A trie whose nodes are tokens. A node has at most one child for each token id."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -20,10 +20,8 @@ class Trie:
         return len(self.tokens)
 
     def shared(self, ids: Sequence[int], at: int = -1) -> tuple[int, int]:
-        """Returns how many of ``ids``, from the first on, already exist as a path below node ``at``, and the last node
-        of this path.
-
-        If the first id does not exist there, the result is (0, ``at``).
+        """Returns the length of the longest prefix of ``ids`` that is a path below node ``at`` (-1: the root), and the
+        last node of this path. If no prefix is a path, the result is (0, ``at``).
         """
         for count, token in enumerate(ids):
             node = self._children.get((at, token))
@@ -47,10 +45,8 @@ class Trie:
         return nodes
 
     def layout(self) -> Layout:
-        """Returns the trie as one sequence of tokens in depth-first order.
-
-        The descendants of a node follow it directly, so two comparisons of indices tell whether one node is an ancestor
-        of another.
+        """Returns the trie as one sequence of tokens in depth-first order: the descendants of a node directly follow the
+        node.
         """
         count = len(self.tokens)
         size, depth, place, cursor = [1] * count, [0] * count, [0] * count, [0] * count
@@ -83,6 +79,6 @@ class Layout:
     """A token trie as one packed sequence of S tokens, in depth-first order."""
 
     ids_S: np.ndarray
-    position_S: np.ndarray  # the token's position on its own path, counted from 0
+    position_S: np.ndarray  # the token's position on its path from the root, counted from 0
     end_S: np.ndarray  # the index one past the token's last descendant
-    place_N: np.ndarray  # for each node of the trie, its index in the sequence
+    place_N: np.ndarray  # for each of the N nodes of the trie, the node's index in the sequence
