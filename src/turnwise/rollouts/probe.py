@@ -5,12 +5,12 @@ three second turns. The tree is packed as for an update and scored. Each path fr
 the model's own forward pass, with the model's own head and its reference attention (``eager``). The log-probs of the
 sampled tokens at temperature 1 must agree.
 
-The probe takes little more time than loading the model, even for billions of parameters. During the probe, attention
-windows have ``WINDOW`` tokens, the model has only as many of its lowest layers as include every kind of layer, and the
-vocabulary has only the first ``VOCABULARY`` tokens (``models.shrink_temporarily``). Over the whole vocabulary, only the
-log-probs after one token are compared. If log-probs differ with the cut vocabulary, the probe runs again with the whole
-vocabulary. The model stays in the mode in which it was loaded, so random noise (dropout) is found. If the weights are
-less precise than float32, a difference above the limit is measured again on a float32 copy of the shrunken model.
+The probe takes little more time than loading the model. During the probe, attention windows have ``WINDOW`` tokens, the
+model has only as many of its lowest layers as include every kind of layer, and the vocabulary has only the first
+``VOCABULARY`` tokens (``models.shrink_temporarily``). Over the whole vocabulary, only the log-probs after one token are
+compared. If log-probs differ with the cut vocabulary, the probe runs again with the whole vocabulary. The model stays
+in the mode in which it was loaded, so random noise (dropout) is found. If the weights are less precise than float32, a
+difference above the limit is measured again on a float32 copy of the shrunken model.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ PARENTS = (-1, -1, 0, 0, 1)  # for each of the five turns the index of its paren
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The part of the computation that gives other log-probs (``attention``, ``head``, ``position`` or ``engine``), and
-    the reason.
-    """
+    """The part that gives other log-probs (``attention``, ``head``, ``position`` or ``engine``), and the reason."""
 
     where: str
     why: str
@@ -61,8 +59,8 @@ def probe(model: Any) -> Difference | None:
 
 
 def probe_backbone(model: Any) -> Difference | None:
-    """Compares the last hidden states of a model without a head on a packed tree and on the tree's paths, and returns a
-    difference that was found, or None. Differences are relative to the largest hidden state.
+    """Compares the last hidden states of a headless model on a packed tree and on the tree's paths, relative to the
+    largest hidden state, and returns a difference that was found, or None.
     """
     return _judged(model, _hidden_difference, lambda _: None)
 
@@ -71,9 +69,7 @@ Measure = Callable[[Any], Difference | None]
 
 
 def _judged(model: Any, measure: Measure, whole: Measure) -> Difference | None:
-    """Calls ``measure`` with a cut vocabulary. Then calls ``whole``, or ``measure`` if it found a difference, with the
-    whole vocabulary.
-    """
+    """Calls ``measure`` with the cut vocabulary, then ``whole`` (after a difference: ``measure``) with all tokens."""
     with cut(model, WINDOW), torch.no_grad():
         with narrowed(model, VOCABULARY) as fewer:
             found = _twice(model, measure)
@@ -105,12 +101,10 @@ Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
 
 
 class Example:
-    """The probe's small rollout tree, in packed form and as separate paths from the root to each leaf.
+    """The probe's rollout tree, in packed form and as separate paths from the root to each leaf.
 
-    Args:
-        trunk: token ids of the tree's root state, which all paths share.
-        seen: token ids of the two observations.
-        written: token ids of the five turns' actions.
+    ``trunk`` holds the token ids of the root state, ``seen`` of the two observations, and ``written`` of the five turns'
+    actions.
     """
 
     def __init__(self, trunk: Sequence[int], seen: Sequence[Sequence[int]], written: Sequence[Sequence[int]]) -> None:

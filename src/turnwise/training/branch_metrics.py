@@ -14,9 +14,8 @@ TOLERANCE = 1e-6  # rewards that differ by at most this much count as equal
 
 
 def trajectories(tree: RolloutTree) -> float:
-    """Returns the cost of a tree in TRACE's unit (arXiv:2606.11119, Appendix E.5).
-
-    A rollout from the root costs 1, and a continuation (a further rollout that starts after a turn) costs 1/2.
+    """Returns the cost of a tree in TRACE's unit (arXiv:2606.11119, Appendix E.5): a rollout from the root costs 1, and a
+    continuation (a rollout that starts after a turn) costs 1/2.
     """
     children = tree.children()
     continuations = sum(len(born) - 1 for turn, born in children.items() if turn >= 0 and born)
@@ -24,9 +23,8 @@ def trajectories(tree: RolloutTree) -> float:
 
 
 def branch_metrics(experience: Experience) -> dict[str, float]:
-    """Returns metrics of the rollout trees of one iteration.
-
-    Metrics of branches are included only if at least one tree has a branch below its root.
+    """Returns metrics of the rollout trees of one iteration. The metrics ``branch/...`` are left out if no tree has a
+    continuation.
     """
     trees = experience.trees
     metrics: dict[str, float] = {"train/states_skipped": experience.skipped}
@@ -51,10 +49,10 @@ def branch_metrics(experience: Experience) -> dict[str, float]:
 
 
 def branches(tree: RolloutTree) -> list[tuple[int, float]]:
-    """Returns the depth and the relative position of each continuation (a further rollout that starts after a turn).
+    """Returns (depth, relative position) of each continuation, which is a rollout that starts after a turn.
 
     The depth is the number of turns before the continuation. The relative position is the depth divided by the number
-    of turns of the original rollout.
+    of turns of the rollout from which the continuation branches.
     """
     children = tree.children()
     placed = []
@@ -69,10 +67,10 @@ def branches(tree: RolloutTree) -> list[tuple[int, float]]:
 
 
 def contrast(tree: RolloutTree, total: Sequence[float]) -> tuple[int, int]:
-    """Counts the leaves below branch points, and those among them that show a difference in reward (TRACE Eq. 20).
+    """Returns the number of leaves below all branch points, and the number of leaves below those branch points whose
+    leaves have different rewards (TRACE Eq. 20).
 
-    A branch point is a turn after which several rollouts continue. The second count includes only leaves below branch
-    points whose leaves have different rewards. A leaf is counted once for each branch point above it.
+    A branch point is a turn after which several rollouts continue. A leaf counts once for each branch point above it.
     """
     children = tree.children()
     below: dict[int, list[float]] = {turn: [] for turn, born in children.items() if turn >= 0 and len(born) > 1}

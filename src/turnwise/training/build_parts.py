@@ -1,4 +1,4 @@
-"""Builds the settings, the parts of the method, the base policy and the trainer of a run from its configuration."""
+"""Builds the settings, the method's parts, the base policy and the trainer of a run from its configuration."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from turnwise.training.exactness import check_backbone, check_policy
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a run, grouped as in ``conf/train.yaml``, and its folders.
+    """The settings of a run, grouped as in ``conf/train.yaml``, and the folders of the run.
 
     Attributes:
         iterations: number of iterations of the whole run.
@@ -90,7 +90,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class BasePolicy:
-    """The policy before training. ``source`` is the folder or the Hugging Face id of its weights."""
+    """The policy before training. ``source`` is the folder or the Hugging Face id of the weights."""
 
     source: str
     model: Any
@@ -126,9 +126,8 @@ class Parts:
     judged: Judged | None = None
 
     def asking(self, steps: Mapping[str, TurnInContext], chat: ChatTokens) -> Parts:
-        """Returns a copy of the parts in which ``judged`` is the reward with the judge's score added.
-
-        ``steps`` maps state ids to demonstrated turns. Without a judge or a reward, the parts are returned unchanged.
+        """Returns a copy of the parts in which ``judged`` is set, if the run has a judge and a reward. ``steps`` maps
+        state ids to demonstrated turns.
         """
         if self.judge is None or self.reward is None:
             return self
@@ -136,9 +135,7 @@ class Parts:
 
 
 def build_parts(cfg: DictConfig) -> tuple[Settings, Parts, BasePolicy]:
-    """Builds the parts of the method, and loads the policy and the predictor.
-
-    The weights are read last, after all checks that do not need them.
+    """Builds the parts of the method, and loads the policy and the predictor. Checks that need no weights come first.
 
     Raises:
         InputError: the configuration of a part is not valid, or a model cannot be used.
@@ -188,10 +185,7 @@ def _predictor(settings: Settings, tokenizer: Any) -> OnlinePredictor | None:
 
 
 def trainer_of(cfg: DictConfig, settings: Settings, callbacks: list[Callback], loggers: Sequence[Logger]) -> Trainer:
-    """Returns Lightning's ``Trainer``. One epoch is one iteration.
-
-    The trainer's validation evaluates the policy every ``eval.every`` iterations.
-    """
+    """Returns Lightning's ``Trainer``. One epoch is one iteration, and validation runs every ``eval.every`` epochs."""
     every = settings.eval.every
     trainer: Trainer = instantiate(
         cfg.trainer,

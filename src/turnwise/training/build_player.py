@@ -22,7 +22,7 @@ from turnwise.training.distributed import DistributedContext
 def player_of(
     cfg: DictConfig, settings: Settings, parts: Parts, policy: BasePolicy, log: Callable[[str], None]
 ) -> Player:
-    """Returns the player, which samples rollouts with the engine and the environment. The engine has no weights yet.
+    """Returns the player, which samples rollouts with the engine and the environment. The engine has no weights.
 
     Raises:
         InputError: the engine cannot be built.
@@ -48,11 +48,12 @@ def player_of(
 def spooled(
     player: Player, cfg: DictConfig, distributed: DistributedContext, log: Callable[[str], None]
 ) -> Iterator[Player]:
-    """Yields a player that also stores its samples on disk, so that a killed run can reuse them after a restart.
+    """Yields a player that also stores its samples on disk (``rollout.spool``), so that a killed run can reuse these
+    samples after a restart.
 
     The files are removed when the block ends without an error. With ``rollout.spool=exact``, the engine draws the
     stored samples again after a restart, so that later samples have the same log-probs, bit for bit. Servers and
-    ``engine.schedule=free`` cannot repeat log-probs exactly, so with them a stored sample is used as it is.
+    ``engine.schedule=free`` cannot repeat log-probs exactly. They therefore use the stored samples.
     """
     if cfg.rollout.spool is None:
         yield player

@@ -1,6 +1,4 @@
-"""Determines the format in which a run's replies write tool calls, and the dialect of the dialogues in its file. The
-reward and the judge parse this format.
-"""
+"""Determines the format of tool calls that the reward and the judge parse, and the dialect of the file's dialogues."""
 
 from __future__ import annotations
 
@@ -24,15 +22,13 @@ SAMPLE = 32  # greatest number of demonstrated actions that are checked before a
 def call_format(given: Format | None, environment: Any, from_file: bool) -> Format:
     """Returns the format of the run's tool calls, as far as it is known before the policy is loaded.
 
-    If the user configured a format (``reward.format``), this format is returned. Otherwise, if the environment's
-    experts wrote the demonstrations, the result is the format of the environment. If the environment names no format,
-    or the demonstrations come from a file, the result is ``hermes``. For demonstrations from a file,
-    ``training.build_parts`` later replaces ``hermes`` by the format that the policy's chat template writes.
+    Without ``given``, the format is the attribute ``format`` or ``calls`` of the environment, in which its experts
+    write. If the environment names no format, or the demonstrations come from a file, the format is ``hermes``. For a
+    file, ``training.build_parts`` later replaces ``hermes`` by the format that the policy's chat template writes.
 
     Args:
-        given: the configured format, or None if the user set none.
-        environment: the environment, or a mixture of several. Its attribute ``format`` or ``calls`` is the format in
-            which its experts write.
+        given: the format that the user configured (``reward.format``), or None.
+        environment: the environment, or a mixture of environments.
         from_file: whether the demonstrations are dialogues from a file (``data.file``).
 
     Raises:
@@ -52,7 +48,7 @@ def call_format(given: Format | None, environment: Any, from_file: bool) -> Form
 
 
 def _own_formats(environment: Any) -> dict[str, Format]:
-    """Returns a map from environment name to the format of its tool calls. Environments without calls are left out."""
+    """Returns name of an environment -> format of its tool calls. Environments without calls are left out."""
     found = {
         name: getattr(world, "format", None) or getattr(world, "calls", None)
         for name, world in environments_of(environment).items()
@@ -61,22 +57,18 @@ def _own_formats(environment: Any) -> dict[str, Format]:
 
 
 def in_format(reward: Any, form: Format) -> Any:
-    """Returns a copy of the reward with its format set to ``form``.
-
-    A reward that has a format already, or that parses no calls, is returned unchanged.
+    """Returns a copy of ``reward`` with its format set to ``form``. A reward that has a format already, or that parses
+    no calls, is returned unchanged.
     """
     return replace(reward, format=form) if getattr(reward, "format", form) is None else reward
 
 
 def check_readable(reward: Any, candidates: Sequence[State]) -> None:
-    """Checks that some demonstrated actions contain tool calls in the reward's format.
-
-    Up to ``SAMPLE`` demonstrated actions, spread evenly over all, are checked. It is enough that one of them contains a
-    call, because some turns call no tool.
+    """Checks that at least one of up to ``SAMPLE`` demonstrated actions contains a tool call in the reward's format.
 
     Raises:
-        InputError: no checked action contains a call in this format. If some of them contain calls in another format,
-            the message names that format.
+        InputError: none of these actions contains a call in the reward's format. If some of them contain calls in
+            another format, the message names the other format.
     """
     form = getattr(reward, "format", None)
     if form is None or not len(candidates):
@@ -99,14 +91,10 @@ def check_readable(reward: Any, candidates: Sequence[State]) -> None:
 
 
 def dialect_for(data: DataSettings, source: str, chat: ChatTokens, form: Format | None) -> Dialect | None:
-    """Returns the way in which the chat template renders the dialogues of a run's file.
-
-    Returns None if the run reads no file.
+    """Returns the way in which the chat template renders the dialogues of a run's file, or None if no file is read.
 
     Args:
-        data: the data settings.
         source: ``expert`` if the run's states are turns of expert trajectories.
-        chat: the policy's tokenizer with its chat template.
         form: the configured format of tool calls (``reward.format`` or else ``data.format``), or None.
     """
     if data.file is None or source != "expert":

@@ -1,4 +1,4 @@
-"""Provides the states at which a run may sample or train: expert turns, or the first states of tasks."""
+"""Provides the candidate states, at which a run may sample or train: expert turns, or the first states of tasks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ _NEAR = 64  # number of trajectories whose states are cached, because neighbouri
 
 class Experts(NamedTuple):
     """The expert trajectories of a run, and the trajectories that were left out (``problems``) with the reasons.
-
-    ``own`` is the reader of the user's file. It is None if the environment's experts wrote the trajectories.
+    ``own`` is the reader of the user's file, or None if the environment's experts wrote the trajectories.
     """
 
     demonstrations: Demonstrations
@@ -53,14 +52,12 @@ def read_experts(
     progress: Report | None = None,
     dialect: Dialect | None = None,
 ) -> Experts:
-    """Reads the run's expert trajectories.
-
-    If ``data.file`` is not set, the environment's experts generate a file of trajectories, unless it exists already.
+    """Reads the run's expert trajectories from ``data.file``. If ``data.file`` is not set, the environment's experts
+    generate a file of trajectories, unless the cache folder has this file already.
 
     Args:
-        folder: the cache folder, which all runs share. The file of trajectories that experts generate stays in this
-            folder for later runs. The demonstrations with their tokens are in other, temporary files in this folder,
-            which the operating system removes when the process of the training run ends.
+        folder: the cache folder, which all runs share. Temporary files with the demonstrations' tokens are also in this
+            folder; the operating system removes them when the process ends.
         dialect: the way in which the chat template renders the dialogues of ``data.file``.
 
     Raises:
@@ -75,9 +72,9 @@ def read_experts(
 
 
 class Turns(LazyStates):
-    """A sequence of states, one for every assistant turn of every trajectory (PivotRL Eq. 3).
+    """A sequence of states, one for every assistant turn of every trajectory (PivotRL Eq. 3). The states of a trajectory
+    are built together when one of them is needed.
 
-    The states are built when they are needed. All states of a trajectory are built together.
     """
 
     def __init__(self, demonstrations: Demonstrations) -> None:
@@ -110,7 +107,7 @@ class Turns(LazyStates):
         return begin + int(turn) if int(turn) < end - begin else None
 
     def of(self, numbers: Iterable[int]) -> Sequence[State]:
-        """Returns the states of the trajectories with the given numbers, or ``self`` if these are all trajectories."""
+        """Returns the states of the trajectories ``numbers``."""
         starts, wanted = self.demonstrations.starts, sorted(numbers)
         if len(wanted) == len(self.demonstrations):
             return self
@@ -128,7 +125,7 @@ class Turns(LazyStates):
 
 
 class Steps(Mapping[str, TurnInContext]):
-    """A mapping from state id to the demonstrated turn in its context, which a judge reads."""
+    """A mapping from state id to the demonstrated turn with its context, which a judge reads."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -166,11 +163,9 @@ def hold_out(
         own: the reader of the user's file.
         turns: the states of all demonstrated turns.
         steps: map from state id to the demonstrated turn.
-        most: greatest number of held-out dialogues that are evaluated. The run trains on no held-out dialogue, not even
-            on those that are not evaluated.
-        rollout: the settings of rollouts.
-        sampled: whether the run learns from sampled replies. If so, a log line reports demonstrated replies that are
-            longer than a sampled reply may be.
+        most: greatest number of held-out dialogues that are evaluated. The run does not train on the other held-out
+            dialogues.
+        sampled: whether the run learns from sampled replies.
         log: is called with lines for the user.
 
     Raises:
@@ -179,7 +174,7 @@ def hold_out(
     if sampled and rollout.turns != 1:
         raise InputError(
             f"rollout.turns={'null' if rollout.turns is None else rollout.turns}: {own.dialogues} trajectories of "
-            f"{own.data.file} are dialogues without an environment. Nothing answers "
+            f"{own.data.file} are dialogues without an environment. No environment answers "
             "the policy's reply, so a rollout has one turn: set rollout.turns=1"
         )
     numbers = own.held_out()
@@ -207,9 +202,8 @@ def hold_out(
 
 
 def playable(states: Sequence[State], rollout: RolloutSettings, log: Callable[[str], None]) -> Sequence[State]:
-    """Returns the states whose history leaves room for an action within ``rollout.max_length``.
-
-    The other states are left out because servers would refuse them.
+    """Returns the states whose history leaves room for an action within ``rollout.max_length``. Servers would refuse
+    the remaining states.
 
     Raises:
         InputError: no state is left.
@@ -232,9 +226,8 @@ def trainable(states: LazyStates, rollout: RolloutSettings, log: Callable[[str],
 def _within(
     limit: int, states: Sequence[State], lengths: NDArray[np.uint32], what: str, log: Callable[[str], None]
 ) -> Sequence[State]:
-    """Returns the states whose entry in ``lengths`` is at most ``limit``.
-
-    The number of the other states is logged. ``what`` describes them in the log line.
+    """Returns the states whose entry in ``lengths`` is at most ``limit``. A log line counts the remaining states, which
+    ``what`` describes.
     """
     if not len(states) or lengths.max() <= limit:
         return states

@@ -14,16 +14,15 @@ from turnwise.types import State
 
 
 class Proof(Callback):
-    """Asks the judge one question, to check that the judge answers before the run needs it.
+    """Asks the judge one question, to check that the judge answers before the run needs the judge.
 
-    A new run asks at its start. A resumed run asks when training begins, so it does not ask if no iteration is left.
-    The first process asks and sends the outcome to the others.
+    A new run asks at its start. A resumed run asks when training begins, so a run with no iteration left does not ask.
+    The first process asks and sends the outcome to all processes.
 
     Args:
         judged: the reward that contains the judge, or None if the run has no judge.
-        candidates: the candidate states of the run. The question is about the first one.
-        distributed: the processes of the run.
-        log: is called with a message for the user, if the check returns one.
+        candidates: the candidate states of the run. The question is about the first candidate.
+        log: is called with the judge's message for the user, if there is one.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Proof(Callback):
         """Asks the judge, unless there is no judge or no candidate.
 
         Raises:
-            InputError: the judge gave no score. Every process raises this error, so that none waits for the others.
+            InputError: the judge gave no score. Every process raises this error.
         """
         self.asked = True
         told = fault = None

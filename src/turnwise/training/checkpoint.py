@@ -1,7 +1,4 @@
-"""Writes checkpoints atomically and with checksums.
-
-The previous checkpoint is kept, in case the newest one is damaged later.
-"""
+"""Writes checkpoints atomically and with checksums. The previous checkpoint is kept, in case the newest is damaged."""
 
 from __future__ import annotations
 
@@ -26,35 +23,30 @@ _END = 22  # size in bytes of the record that ends a zip archive, without a comm
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a temporary file in the same folder and then renames the file.
+    """Writes a checkpoint to a temporary file in the checkpoint's folder and then renames the file.
 
-    Lightning's own class writes to the system's temporary folder instead. If that folder is on another file system,
-    moving the file copies it, so that a kill or a full disk could replace a good checkpoint by half of a new one.
+    Lightning's own class writes to the system's temporary folder instead. If this folder is on another file system,
+    moving the file copies it, so that a kill or a full disk could replace a good checkpoint by half of a new checkpoint.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Replaces the checkpoint at ``path`` and keeps the previous one beside it as ``before.ckpt``.
+        """Replaces the checkpoint at ``path``. The previous checkpoint is kept in the folder as ``before.ckpt``.
 
         Raises:
-            OSError: the checkpoint cannot be written. The previous one is kept.
+            OSError: the checkpoint cannot be written. The previous checkpoint is kept.
         """
         buffer = io.BytesIO()  # torch's own error for a full disk does not name the cause
         torch.save(checkpoint, buffer)
-        _keep(Path(path))  # before writing, so that the disk needs space for two checkpoints and not three
+        _keep(Path(path))  # before writing, so that the disk needs space for two checkpoints instead of three
         with atomic_write(Path(path)) as part:
             part.write_bytes(sealed(buffer))
 
 
 def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
-    """Returns the newest undamaged checkpoint in a run's ``checkpoints`` folder, or None if the folder has none.
+    """Returns the newest undamaged checkpoint in a run's ``checkpoints`` folder, or None if there is no checkpoint.
 
-    If the newest checkpoint is damaged and the previous one is not, the damaged one is renamed to ``damaged.ckpt``.
-    Otherwise the next save would keep the damaged one as the previous checkpoint.
-
-    Args:
-        folder: the run's ``checkpoints`` folder.
-        log: is called with one line if the newest checkpoint is damaged but the previous one is not. The line also
-            names the checkpoint from which the run resumes.
+    If ``last.ckpt`` is damaged and ``before.ckpt`` is not, ``last.ckpt`` is renamed to ``damaged.ckpt``, and ``log`` is
+    called with one line. Without the new name, the next save would keep the damaged checkpoint as ``before.ckpt``.
 
     Raises:
         InputError: all checkpoints are damaged.
@@ -79,7 +71,7 @@ def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
 
 
 def damage(path: Path) -> str | None:
-    """Verifies the checksums of a checkpoint. Returns None if they match, else a description of the damage."""
+    """Returns None if the checksums of a checkpoint match, else a description of the damage."""
     if path.is_dir():
         return _damaged_part(path)
     hashed, left = hashlib.sha256(), path.stat().st_size - _DIGEST
@@ -92,9 +84,8 @@ def damage(path: Path) -> str | None:
 
 
 def seal(folder: Path, rank: int, world: int) -> None:
-    """Computes checksums of files in the folder of a checkpoint, and writes them to this process's checksum file there.
-
-    Each of the ``world`` processes calls this function with its own ``rank`` and handles a different part of the files.
+    """Writes checksums of this process's part of the files in a checkpoint's folder to a new file in this folder. Each
+    of the ``world`` processes must call this function with its own ``rank``.
     """
     with atomic_write(folder / f"{rank}{SUMS}") as part:
         part.write_text("".join(f"{_sum(folder / name)}  {name}\n" for name in _files(folder)[rank::world]))
@@ -125,9 +116,8 @@ def _sum(file: Path) -> str:
 
 
 def sealed(buffer: io.BytesIO) -> memoryview:
-    """Appends a SHA-256 checksum to what ``torch.save`` wrote, and returns the bytes.
-
-    The checksum is the comment of the zip archive, which ``torch.load`` ignores.
+    """Appends a SHA-256 checksum to the zip archive that ``torch.save`` wrote, and returns the bytes. The checksum is
+    the comment of the archive, which ``torch.load`` ignores.
     """
     if bytes(buffer.getbuffer()[-_END : -_END + 4]) != b"PK\x05\x06":
         raise RuntimeError("torch.save did not write a zip archive that ends in its directory")
@@ -138,7 +128,7 @@ def sealed(buffer: io.BytesIO) -> memoryview:
 
 
 def _keep(path: Path) -> None:
-    """Gives the checkpoint at ``path`` a second name, ``before.ckpt``. The older checkpoint of this name is removed."""
+    """Gives ``last.ckpt`` the second name ``before.ckpt``. The older ``before.ckpt`` is removed."""
     if path.name != LAST or not path.is_file():
         return
     before = path.with_name(BEFORE)

@@ -1,8 +1,4 @@
-"""Collects the rollouts of later iterations while the policy is trained on an earlier one (``rollout.staleness``).
-
-The rollouts of an iteration are sampled as soon as the policy that samples them is available. The policy is trained on
-these rollouts later.
-"""
+"""Collects the rollouts of later iterations while the policy is trained on an earlier iteration (``rollout.staleness``)."""
 
 from __future__ import annotations
 
@@ -23,10 +19,7 @@ from turnwise.training.module import PolicyModule
 from turnwise.training.recorder import Gathered
 
 Gather = Callable[[int, float, Player, Memory], Gathered]
-"""A function that collects an iteration and returns the result.
-
-Its arguments are the iteration, the start time of the collection, the player, and the advantage rule's memory.
-"""
+"""A function that collects an iteration. Arguments: iteration, start time, player, memory of the advantage rule."""
 
 Work = Callable[[Memory], Gathered]
 """A function that takes the advantage rule's memory, collects one iteration and returns the result."""
@@ -34,7 +27,7 @@ Work = Callable[[Memory], Gathered]
 
 @dataclass(slots=True)
 class Ahead:
-    """Samples rollouts for later iterations while the policy is trained on an earlier one.
+    """Samples rollouts for later iterations while the policy is trained on an earlier iteration.
 
     With ``staleness`` k, iteration i is trained on rollouts of policy i - k. The first k + 1 iterations are trained on
     rollouts of policy 0.
@@ -45,10 +38,9 @@ class Ahead:
         gather: function that collects an iteration.
         iterations: number of iterations of the run.
         staleness: the number k above.
-        loads: whether the engine needs the policy's weights. It does not if nothing is sampled during training.
-        beside: whether several collections are sampled at the same time, each with its own adapter. A collection can
-            then use capacity that is free while the last rollouts of the previous collection run. If False, collections
-            are sampled one after the other.
+        loads: whether the engine needs the policy's weights. False if nothing is sampled during training.
+        beside: whether several collections are sampled at the same time, each with its own adapter. While the last
+            rollouts of a collection run, the engine's free capacity then samples the next collection.
         handed: whether the first process samples for all processes of the run.
     """
 
@@ -61,16 +53,14 @@ class Ahead:
     beside: bool
     handed: bool
     begun: int = -1  # the last iteration whose collection was started
-    last: Future[Gathered] | None = None  # the result of that collection, if it runs in a thread
+    last: Future[Gathered] | None = None  # the result of the collection of ``begun``, if it runs in a thread
     overlap: Overlap[Gathered] = field(default_factory=Overlap)
     _now: Work | None = None  # a collection that :meth:`take` runs in the calling thread
     _loaded_before: threading.Event | None = None  # set when the collection that was prepared last has its weights
 
     def start(self, iteration: int, memory: Mapping[str, float]) -> None:
         """Starts the collection of ``iteration``, unless it was started before. With ``beside``, the collections of
-        later iterations are started too.
-
-        ``memory`` is the advantage rule's memory after the previous iteration.
+        later iterations are started too. ``memory`` is the advantage rule's memory after the previous iteration.
         """
         if iteration > self.begun:
             self._first(iteration, memory)
@@ -78,9 +68,8 @@ class Ahead:
             self._further(iteration, memory)
 
     def take(self, iteration: int, memory: Mapping[str, float]) -> Gathered:
-        """Waits until the collection of ``iteration`` has ended and returns its result.
-
-        If the first process samples for all, every process gets the same result.
+        """Waits until the collection of ``iteration`` has ended and returns its result. If the first process samples for
+        all processes (``handed``), every process gets the result.
         """
         now, self._now = self._now, None
         gathered = now(lambda: memory) if now else self.overlap.take(iteration)
@@ -90,9 +79,8 @@ class Ahead:
         return gathered
 
     def taken(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts the collections that are sampled while the policy is trained on the iteration that was just taken.
-
-        ``memory`` is the advantage rule's memory after that iteration.
+        """Starts the collections that are sampled while the policy is trained on ``iteration``. ``memory`` is the
+        advantage rule's memory after ``iteration``.
         """
         if not self.beside:
             self._further(iteration, memory)
@@ -112,18 +100,17 @@ class Ahead:
             self._now = partial(self.gather, iteration, began, self.player)
 
     def _further(self, iteration: int, memory: Mapping[str, float]) -> None:
-        """Starts the collections that can be sampled once ``iteration`` has been taken.
+        """Starts the collections of the k iterations after ``iteration`` that were not started before.
 
-        In the middle of a run this is one collection, for ``iteration`` + k, from the current policy. At the start of a
-        run, the collections of the first iterations are started too. The engine gets the weights again even if it has
-        them, because this empties its cache. The last digits of log-probs depend on the cache, and after a resume the
-        cache is empty too.
+        In the middle of a run, this is only the collection of ``iteration`` + k, which the current policy samples. The
+        engine gets the weights even if it has them already, because loading weights empties its cache. The last digits
+        of log-probs depend on the cache, which is also empty after a resume.
         """
         if not self.staleness or iteration + 1 >= self.iterations:
             return
         now = remembered(self.module)
-        # The policies that sample for the following iterations. They are stored even if the run ends now, because its
-        # next start samples with them.
+        # The policies that sample for the following iterations. They are stored even if the run ends now, because the
+        # next start of the run samples with these policies.
         self.module.earlier = [*(self.module.earlier or [now] * self.staleness)[1:], now]
         if self.module.trainer.received_sigterm:
             return
@@ -133,9 +120,8 @@ class Ahead:
         self._begin({i: self._later(i, policies[i - iteration - 1]) for i in range(first, last + 1)}, memory)
 
     def _later(self, iteration: int, policy: dict[str, Any] | None) -> Work:
-        """Returns a function that collects an iteration with a given policy. The function can be called in a thread.
-
-        ``policy`` holds the weights of an earlier policy; None means the current policy.
+        """Returns a function that collects an iteration with the earlier policy ``policy``, or if None, with the current
+        policy. The function can be called in a thread.
         """
         began = time.monotonic()
         with become(self.module, policy):
@@ -154,11 +140,11 @@ class Ahead:
         loaded: threading.Event,
         memory: Memory,
     ) -> Gathered:
-        """Loads into the engine the weights that sample ``iteration``, and collects the iteration.
+        """Loads into the engine the weights with which ``iteration`` is sampled, and collects the iteration.
 
         The method first waits for the event ``before`` (the previous collection has its weights), and sets the event
-        ``loaded`` after loading. So weights are loaded in the order of the collections. An engine whose running
-        rollouts continue with the newest weights then never goes back to older ones.
+        ``loaded`` after loading. Weights are therefore loaded in the order of the collections. This order matters for an
+        engine whose running rollouts continue with the weights that were loaded last.
         """
         began = time.monotonic()
         engine: Any = self.player.engine

@@ -1,4 +1,4 @@
-"""Collects the rollouts of each iteration. They are sampled from the current policy or from an earlier one."""
+"""Collects the rollouts of each iteration, which the current policy or an earlier policy samples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOWEST = [name for name in NOT_SUMS if name.startswith("latency")]
 
 
 class Imitation:
-    """The advantage rule for demonstrations. It gives every demonstrated turn weight 1 and advantage 1."""
+    """The advantage rule for demonstrations: every demonstrated turn has weight 1 and advantage 1."""
 
     wants_refill = False
 
@@ -40,10 +40,10 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """An allocator for the states of one process. It returns numbers of rollouts that ``allocator`` decided before.
+    """An allocator for the states of one process. ``counts`` maps the id of every state to the number of rollouts that
+    ``allocator`` decided.
 
-    ``counts`` maps a state id to its number of rollouts. The class is needed because each process samples only for some
-    of the states, but ``allocator`` divides its budget among the states of all processes.
+    Each process samples only for some states, but ``allocator`` divides its budget among the states of all processes.
     """
 
     allocator: Allocator
@@ -60,7 +60,7 @@ class Learner(Protocol):
     """A model, other than the policy, that is trained on the rollouts."""
 
     def learn(self, iteration: int, experience: Experience) -> Mapping[str, float]:
-        """Trains on an iteration's rollouts and returns metrics."""
+        """Trains on the rollouts of an iteration and returns metrics."""
         ...
 
 
@@ -68,21 +68,20 @@ class Collection:
     """Collects the rollouts of an iteration and returns its packed updates, one for each optimiser step.
 
     With ``rollout.staleness=k``, up to k further iterations are sampled while the policy is trained, so that iteration
-    i is trained on rollouts of policy i - k (``training.collect_ahead``). The engine is busy during this time. Other
-    code that needs the engine must call :meth:`settle` first. If a run with staleness has several processes, the first
-    process samples for all of them, with servers, and sends each collection to the others.
+    i is trained on rollouts of policy i - k (``training.collect_ahead``). The engine is then busy during training, and
+    other code that needs the engine must call :meth:`settle` first. If a run with staleness has several processes, the
+    first process samples for all processes, with servers, and sends each collection to all processes.
 
     Args:
-        settings: the run's settings: how much an iteration collects, how trees are packed, and the seed of the order of
-            states and of all random draws.
+        settings: the run's settings.
         parts: the parts of the method. Without an allocator nothing is sampled, and the trees are demonstrations.
         states: the states at which rollouts may start.
         player: samples rollouts. Each process of the run samples for its own part of the states.
         module: the policy.
         recorder: records metrics and trees of each collection.
-        reprofile: chooses new states during the run, in place of ``states``. None: ``states`` are used throughout.
-        frozen: groups that were sampled before the first update (``rollout.frozen``). Every iteration then draws from
-            them. None: every iteration samples its own groups.
+        reprofile: chooses new states during the run. None: the run uses ``states`` until its end.
+        frozen: groups that were sampled before the first update (``rollout.frozen``), from which every iteration draws.
+            None: every iteration samples its own groups.
 
     Raises:
         InputError: the run has ``rollout.staleness`` and several processes, but no servers.
@@ -129,9 +128,8 @@ class Collection:
         roots = states if self.sampled else [turns[0] for turns in self.by_root.values()]
         if frozen is not None:
             roots = frozen.states
-        self.memory: dict[
-            str, float
-        ] = {}  # memory of the advantage rule; saved in the checkpoint (training/datamodule.py)
+        # memory of the advantage rule; saved in the checkpoint (training/datamodule.py)
+        self.memory: dict[str, float] = {}
         self.collector = Collector(
             select=reprofile or Batches(roots, settings.seed, rollout.states, rollout.trajectories),
             play=frozen or (partial(self._roll_out, player) if self.sampled else self._demonstrate),
@@ -174,8 +172,9 @@ class Collection:
     def settle(self) -> None:
         """Waits until the collections of later iterations are done and the engine is free.
 
-        All processes must call this method. If the first one samples for all, the others wait for it here. Otherwise
-        they would wait in the collective operation that begins the next evaluation, and could exceed its time limit.
+        All processes must call this method. If the first process samples for all processes, the other processes wait
+        here. Without this barrier, they would wait in the first collective operation of the evaluation, and could exceed
+        its time limit.
         """
         began = time.monotonic()
         self.ahead.overlap.settle()
@@ -185,7 +184,7 @@ class Collection:
         self.recorder.waited(waited)
 
     def halt(self) -> None:
-        """Stops the collections of later iterations after their current turn and drops them."""
+        """Stops the collections of later iterations at the next sampled turns, and drops these collections."""
         self.halted = True
         self.ahead.overlap.settle()
 
@@ -201,17 +200,17 @@ class Collection:
         return Gathered(experience, cost, time.monotonic() - began, judge, engine)
 
     def _add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Returns the sum of each count over all processes, or the maximum for the names in ``largest``. If one process
-        collected for all, its counts are returned unchanged.
+        """Returns the sum of each count over all processes, or the maximum for the names in ``largest``. If the first
+        process collects for all processes (``handed``), ``mine`` is returned.
         """
         return dict(mine) if self.handed else self.distributed.add(mine, largest)
 
     def _stale(self, experience: Experience) -> tuple[int, float]:
-        """Returns how many training iterations the policies that sampled are behind the current policy: the number for
-        the oldest tree, and the mean over all turns.
+        """Returns by how many training iterations the policies that sampled are behind the current policy: the number
+        for the oldest tree, and the mean over all turns.
 
         Raises:
-            RuntimeError: rollouts are older than allowed, or newer than the policy.
+            RuntimeError: rollouts are older than ``rollout.staleness`` allows, or newer than the policy.
         """
         version = self.module.version
         most = math.inf if self.frozen is not None else self.staleness

@@ -1,7 +1,4 @@
-"""Runs functions in threads and keeps their results.
-
-In this way, rollouts of later iterations are collected while the policy is trained.
-"""
+"""Runs functions in threads, so that rollouts of later iterations are collected while the policy is trained."""
 
 from __future__ import annotations
 
@@ -16,10 +13,9 @@ T = TypeVar("T")
 
 
 class Overlap(Generic[T]):
-    """Runs functions in threads and keeps their results. The results must be taken in the order in which the functions
-    were started.
+    """Runs functions in threads. The results must be taken in the order in which the functions were started.
 
-    The threads are daemons, unlike those of ``ThreadPoolExecutor``, so that a second interrupt ends the process at
+    The threads are daemons, unlike the threads of ``ThreadPoolExecutor``, so that a second interrupt ends the process at
     once. Time limits that need signals (:mod:`turnwise.rollouts.environment_faults`) have no effect in these threads.
     """
 
@@ -29,8 +25,8 @@ class Overlap(Generic[T]):
     def begin(self, what: object, work: Callable[[], T], beside: bool = False) -> Future[T]:
         """Starts the function ``work`` under the name ``what`` and returns its future result.
 
-        With ``beside`` the function runs at once. Otherwise it runs when the function that was started before it has
-        ended, and it fails if that function fails.
+        With ``beside``, the function runs at once. Otherwise the function runs after the previous function has ended,
+        and fails if the previous function has failed.
         """
         before = next(reversed(self._pieces.values()), None)
         result: Future[T] = Future()
@@ -38,8 +34,8 @@ class Overlap(Generic[T]):
         threads = torch.get_num_threads()
 
         def run() -> None:
-            # The last digits of results depend on PyTorch's number of threads, which a new thread would take from the
-            # last thread that set it.
+            # The last digits of results depend on PyTorch's number of threads. A new thread would use the number that
+            # any thread set last.
             torch.set_num_threads(threads)
             try:
                 if before is not None and not beside:
@@ -52,15 +48,15 @@ class Overlap(Generic[T]):
         return result
 
     def settle(self) -> None:
-        """Waits until all functions have ended. Their results can still be taken."""
+        """Waits until all functions have ended. The results can still be taken."""
         wait(self._pieces.values())
 
     def take(self, what: object) -> T | None:
-        """Waits for the result of the function with the name ``what`` and returns it. Returns None if no function was
-        started whose result was not taken yet.
+        """Waits for the result of the function with the name ``what`` and returns the result. Returns None if there is no
+        result left to take.
 
         Raises:
-            RuntimeError: the oldest result that was not taken yet has another name.
+            RuntimeError: the oldest result that is left to take has another name.
             BaseException: the exception that the function raised.
         """
         if not self._pieces:

@@ -1,6 +1,6 @@
 """Computes the costs of a run: turns, tokens, CPU seconds, seconds of each phase, and faults of the environment.
 
-Each file (shard) of a profile stores the cost of its samples, so that a resumed run still knows this cost.
+Each file (shard) of a profile stores the cost of its samples for a resumed run.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ def with_facts(table: pa.Table, **facts: float) -> pa.Table:
 
 
 def facts_of(schema: pa.Schema) -> Mapping[str, Any]:
-    """Returns the facts that :func:`with_facts` added to the table with this schema.
-
-    The result is empty if the table has no facts, as in shards that older versions of the project wrote.
+    """Returns the facts that :func:`with_facts` added to the table with this schema. The result is empty for shards that
+    older versions of the project wrote.
     """
     return json.loads((schema.metadata or {}).get(_KEY, b"{}"))
 
@@ -54,9 +53,9 @@ def run_costs(counters: Mapping[str, float], phases: Mapping[str, float], folder
 def profile_costs(folder: Path) -> dict[str, float | None]:
     """Returns ``profile_turns``, ``profile_tokens`` and ``profile_cpu_seconds`` of all profiles in a run's folder.
 
-    Each sample of a profile is one turn. The CPU time is that of the first process. A shard that was incomplete when
-    the process was killed is not counted. A value is None if some shard does not contain it. The result is empty if
-    there is no shard.
+    Each sample of a profile is one turn. The CPU time is the time of the first process. A value is None if some shard
+    lacks this value. The result is empty if there is no shard. Samples that were not yet written when the process was
+    killed are not counted.
     """
     shards = sorted(folder.glob("profile*/shard-*.parquet"))
     if not shards:
@@ -72,7 +71,7 @@ def profile_costs(folder: Path) -> dict[str, float | None]:
 
 
 def _cost(shard: Path) -> dict[str, Any]:
-    """Returns the costs that one shard contains. If the number of turns is missing, the samples are counted instead."""
+    """Returns the costs of one shard. If the shard does not store the number of turns, the samples are counted."""
     cost: dict[str, Any] = dict.fromkeys(("turns", "tokens", "cpu_seconds"))
     try:
         cost |= facts_of(pq.read_schema(shard))

@@ -1,4 +1,4 @@
-"""Defines the Lightning data module of a run. One epoch is one iteration, and its dataloader collects the rollouts."""
+"""Defines the Lightning data module of a run. One epoch is one iteration. The train dataloader collects the rollouts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Remembering(Protocol):
 
 
 class Iteration(IterableDataset[Update]):
-    """The dataset of one iteration: its ``steps`` updates. They are collected when the first one is requested.
+    """The dataset of one iteration: its ``steps`` updates, which are collected when the first update is requested.
 
-    The dataset has a length, because Lightning would otherwise fetch one batch in advance. The rollouts of an update
-    would then be sampled before the previous update has changed the policy.
+    Without a length, Lightning would fetch one batch in advance. The rollouts of an update would then be sampled before
+    the previous update has changed the policy.
     """
 
     def __init__(self, collect: Collect, iteration: int, steps: int) -> None:
@@ -38,9 +38,8 @@ class Iteration(IterableDataset[Update]):
 
 
 class Rollouts(LightningDataModule):
-    """Provides the updates of a run to Lightning's trainer, as training batches.
-
-    A validation batch is only the number of the iteration after which the policy is evaluated.
+    """Provides the updates of a run to Lightning's trainer as training batches. A validation batch is the number of the
+    iteration after which the policy is evaluated.
 
     Args:
         collect: function that returns the updates of an iteration.

@@ -1,4 +1,4 @@
-"""Connects the processes of one run, which share the work and exchange their results."""
+"""Connects the processes of one run, which share the work and exchange results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from turnwise.errors import InputError, Stopped
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=12)  # how long a process waits for the slowest one; the launcher notices dead processes
+PATIENCE = timedelta(hours=12)  # how long a process waits for the slowest process; the launcher notices dead processes
 POLL = 0.005  # seconds between two checks whether all processes have reached a barrier
 LAUNCHER = "lightning.fabric.strategies.launchers.subprocess_script"
 # parts of the error messages of gloo and NCCL after another process has ended
@@ -33,17 +33,17 @@ LOST = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", 
 
 @dataclass(frozen=True, slots=True)
 class DistributedContext:
-    """One process of a run, and its connection to the others.
+    """One process of a run, and its connection to the other processes.
 
-    All processes must call the methods that exchange values, in the same order: :meth:`gather`, :meth:`add`,
-    :meth:`summed`, :meth:`broadcast`, :meth:`barrier` and :meth:`first_alone`.
+    All processes must call :meth:`gather`, :meth:`add`, :meth:`summed`, :meth:`broadcast`, :meth:`barrier` and
+    :meth:`first_alone` in the same order.
 
     Attributes:
         rank: number of this process, from 0.
         world: number of processes.
         group: the process group (always gloo) for exchanging Python values. None for a single process.
-        served: whether the engine runs in servers outside of these processes. A server has one client, so the first
-            process samples for all.
+        served: whether the engine runs in servers outside of these processes. Servers have only one client, so the first
+            process samples for all processes.
     """
 
     rank: int = 0
@@ -58,21 +58,20 @@ class DistributedContext:
 
     @property
     def samples(self) -> bool:
-        """Returns whether this process samples rollouts."""
         return self.first or not self.served
 
     def share(self, items: Sequence[T]) -> list[T]:
         """Returns the part of ``items`` that this process handles.
 
         The part is contiguous, because neighbouring items share prefixes. :meth:`gather` joins the results of the
-        parts in the original order. If servers sample for the run (``served``), the first process handles all items.
+        parts in the order of ``items``. If servers sample for the run (``served``), the first process handles all items.
         """
         if self.served:
             return list(items) if self.first else []
         return list(items[len(items) * self.rank // self.world : len(items) * (self.rank + 1) // self.world])
 
     def gather(self, mine: list[T]) -> list[T]:
-        """Returns the concatenation of all processes' lists, in the order of their ranks, in every process."""
+        """Returns, in every process, the concatenation of the lists of all processes in the order of the ranks."""
         if self.world == 1:
             return mine
         self.barrier()
@@ -81,9 +80,8 @@ class DistributedContext:
         return [item for part in every for item in part]
 
     def add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Returns the sum of each name's values over all processes, or the maximum for the names in ``largest``.
-
-        A name may be missing in some processes.
+        """Returns for each name the sum of its values over all processes, or the maximum for the names in ``largest``. A
+        name may be missing in some processes.
         """
         if self.world == 1:
             return dict(mine)
@@ -95,7 +93,7 @@ class DistributedContext:
         return whole
 
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Sums each tensor in place over all processes, with the default process group, which connects the devices."""
+        """Sums each tensor in place over all processes. The default process group is used, which connects the devices."""
         if self.world > 1:
             self.barrier()
             for tensor in tensors:
@@ -107,9 +105,8 @@ class DistributedContext:
         return value if self.world == 1 else self.gather([value])[0]
 
     def barrier(self) -> None:
-        """Waits until all processes have called this method.
-
-        The method polls, because a process that blocks inside a library cannot handle signals.
+        """Waits until all processes have called this method. The method polls, because a process that blocks inside a
+        library cannot handle signals.
         """
         if self.world > 1:
             met = dist.barrier(group=self.group, async_op=True)
@@ -119,7 +116,9 @@ class DistributedContext:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """Runs the block in the first process, and then in the others, which can use the files that the first wrote."""
+        """Runs the ``with`` block in the first process and then in the other processes, which can use the files that the
+        first process wrote.
+        """
         if not self.first:
             self.barrier()
         try:
@@ -129,7 +128,6 @@ class DistributedContext:
                 self.barrier()
 
     def sampling(self, served: bool) -> DistributedContext:
-        """Returns a copy of this object with the given value of ``served``."""
         return replace(self, served=served)
 
 
@@ -137,8 +135,8 @@ class DistributedContext:
 def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
     """Starts the processes that the ``trainer`` settings ask for, connects them, and yields the connection.
 
-    If a launcher (Slurm, torchrun) has started the processes, they are only connected. Lightning itself would start the
-    processes only in ``Trainer.fit``, so that a single process would do all work before training.
+    Processes that a launcher (Slurm, torchrun) has started are only connected. Lightning itself would start the
+    processes in ``Trainer.fit``, so that a single process would do all work before training.
 
     Raises:
         InputError: the settings cannot be used.
@@ -169,7 +167,7 @@ def joined(trainer: DictConfig) -> Iterator[DistributedContext]:
     try:
         distributed = DistributedContext(fabric.global_rank, fabric.world_size, group)
         yield distributed
-        distributed.barrier()  # no process may leave while another still needs it
+        distributed.barrier()  # no process may leave while another process still needs the connection
     except RuntimeError as error:
         if not any(words in str(error) for words in LOST):
             raise
@@ -186,7 +184,7 @@ def _in_multirun() -> bool:
 
 
 def label_of(name: str, seed: int) -> str:
-    """Returns the label that starts each log line of this run. It is empty unless several runs share the terminal."""
+    """Returns the label at the start of each log line of this run, or "" unless several runs share the terminal."""
     if not _in_multirun() or "basic_launcher" in str(
         HydraConfig.get().launcher._target_
     ):  # the basic launcher runs one run after the other
@@ -195,9 +193,9 @@ def label_of(name: str, seed: int) -> str:
 
 
 def environments() -> list[Any]:
-    """Returns Lightning's plugins for the cluster environment: one for Slurm, or none.
+    """Returns a list with Lightning's plugin for Slurm in a Slurm job, else an empty list.
 
-    Under Slurm, Lightning's own requeueing is switched off, because it saves a checkpoint at the moment of the signal,
-    which may be in the middle of an update. The job's launcher requeues the job instead (docs/scaling.md).
+    Lightning's own requeueing is switched off, because it saves a checkpoint at the moment of the signal, which may be
+    in the middle of an update. The job's launcher requeues the job instead (docs/scaling.md).
     """
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []

@@ -1,4 +1,4 @@
-"""Looks up how long a run takes. The run times were measured by ``benchmarks/by_name.py`` for default settings."""
+"""Looks up how long a run takes. ``benchmarks/by_name.py`` measured the durations of runs with default settings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ FILE = "durations.json"  # in this package; {"machine": ..., "minutes": {configu
 
 
 def duration_line(cfg: DictConfig) -> str | None:
-    """Returns a line that tells how long a run with this configuration takes, or None if this was not measured.
-
-    The seed may differ from that of the measured run.
+    """Returns a line that tells how long a run with this configuration takes, for any seed, or None if the duration was
+    not measured.
     """
     measured = json.loads((files("turnwise.training") / FILE).read_text(encoding="utf-8"))
     minutes = measured["minutes"].get(hash_at_seed_0(cfg))
@@ -25,5 +24,5 @@ def duration_line(cfg: DictConfig) -> str | None:
 
 
 def hash_at_seed_0(cfg: DictConfig) -> str:
-    """Returns the configuration's hash with ``seed=0``, because a run's time does not depend on its seed."""
+    """Returns the hash of the configuration with ``seed=0``, because the duration of a run does not depend on its seed."""
     return config_hash(OmegaConf.merge(cfg, {"seed": 0}))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Stores the weights of earlier policies, so that a resumed run can sample their unfinished rollouts again."""
+"""Stores the weights of earlier policies, so that a resumed run can repeat rollouts that these policies sampled."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ class Versioned(Protocol):
 
 
 def remembered(module: Versioned) -> dict[str, Any]:
-    """Returns the policy's ``version`` and copies of its trained ``weights``, in a form that a checkpoint can store.
-
-    If the weights are sharded, each process gets copies of its own shards.
+    """Returns the policy's ``version`` and copies of its trained ``weights``, in a form that a checkpoint can store. Of
+    sharded weights, each process gets copies of its own shards.
     """
     weights = {name: p.detach().clone() for name, p in _parameters(module).items() if p.requires_grad}
     return {"version": module.version, "weights": weights}
 
 
 def _parameters(module: Versioned) -> dict[str, torch.nn.Parameter]:
-    """Returns the module's parameters by name. Of sharded parameters, each process gets its own shard.
-
-    After a forward pass without a backward pass, some parameters are still gathered. They are sharded again first.
+    """Returns the module's parameters by name. Of sharded parameters, each process gets its own shards. Parameters that
+    are still gathered, because no backward pass followed a forward pass, are sharded again first.
     """
     for part in module.modules():
         if isinstance(part, FSDPModule):
@@ -42,9 +40,8 @@ def _parameters(module: Versioned) -> dict[str, torch.nn.Parameter]:
 
 @contextmanager
 def become(module: Versioned, earlier: dict[str, Any] | None) -> Iterator[None]:
-    """Gives ``module`` the weights and the version of the policy ``earlier`` within the ``with`` block.
-
-    Afterwards the module has its own weights and version again. If ``earlier`` is None, nothing changes.
+    """Gives ``module`` the weights and the version of the policy ``earlier`` within the ``with`` block. If ``earlier``
+    is None, nothing changes.
     """
     if earlier is None:
         yield

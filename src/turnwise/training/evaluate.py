@@ -42,10 +42,9 @@ class Measure:
     Args:
         settings: the run's settings.
         policy: the base policy.
-        player: samples the episodes. Episodes that are not greedy use its sampling settings.
+        player: samples the episodes. Episodes that are not greedy use the player's sampling settings.
         module: the policy that is trained, whose weights are evaluated.
-        candidates: the run's candidate states. They determine which dialogues are held out, and whether tasks of the
-            environment are evaluated.
+        candidates: the run's candidate states, with the held-out dialogues.
         phases: shows progress.
     """
 
@@ -62,7 +61,7 @@ class Measure:
         self.candidates, self.phases, self.distributed = candidates, phases, module.distributed
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
-        """Evaluates the policy with its current weights and returns the evaluation."""
+        """Evaluates the policy with its current weights. ``advance`` is called with the number of finished steps."""
         settings, environment, held_out = self.settings.eval, self.player.environment, self.candidates.held_out
         if not is_sharded(self.module):
             self.module.to(self.settings.device)
@@ -72,7 +71,7 @@ class Measure:
         found = Evaluation()
         if held_out is not None:
             mine = self.distributed.share(held_out.states)
-            scored = held_out.states if is_sharded(self.module) else mine  # sharded: every process scores all
+            scored = held_out.states if is_sharded(self.module) else mine  # sharded: every process scores all states
             nats = negative_log_likelihood(self.module.model, scored)
             replies = held_out.measure(self.player, mine, nats, settings.attempts, advance)
             found.replies = self.distributed.gather(replies)
@@ -103,8 +102,8 @@ class Measure:
         return found
 
     def named(self, name: str) -> Evaluation:
-        """Evaluates the policy under ``name`` and returns the evaluation. If an earlier start of the run has finished
-        an evaluation of this name, it is read from its file instead.
+        """Returns the evaluation ``name``. If no earlier start of the run has finished this evaluation, the policy is
+        evaluated with its current weights.
         """
         settings, held_out = self.settings.eval, self.candidates.held_out
         path = self.settings.folder / "evaluation" / f"{name}.jsonl"
@@ -120,9 +119,8 @@ class Measure:
         return found
 
     def base(self, cfg: DictConfig) -> Evaluation:
-        """Returns the base policy's evaluation.
-
-        Runs with the same base policy and the same evaluation settings share it through a cache on disk.
+        """Returns the base policy's evaluation. Runs with equal :func:`base_key` share one evaluation through a cache on
+        disk.
         """
         held_out = self.candidates.held_out
         key = base_key(cfg, self.settings, self.policy.source, held_out.digest if held_out else "")
@@ -141,16 +139,15 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateBetween:
-    """Evaluates the policy during training. Lightning calls it as validation, every ``eval.every`` iterations."""
+    """Evaluates the policy during training. Lightning's validation calls the object every ``eval.every`` iterations."""
 
     measure: Measure
     recorder: Recorder
     collection: Collection
 
     def __call__(self, iteration: int) -> None:
-        """Evaluates the policy and writes one line of metrics.
-
-        Nothing is done after the last iteration, because the evaluation after training follows.
+        """Evaluates the policy and writes one line of metrics. The last iteration is skipped, because the evaluation
+        after training follows.
         """
         if iteration + 1 == self.measure.settings.iterations:
             return
@@ -165,13 +162,11 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
 
     The key is a hash of the policy's weights and settings, the environment, the engine, the evaluation settings, the
     sampling settings, the greatest length of a history, whether histories keep the thinking of earlier turns, the
-    held-out dialogues and the commit. If there is no commit or the code has uncommitted changes, the key is None and
-    the cache is not used, because nothing would show whether a cached evaluation is still valid.
+    held-out dialogues and the commit. If there is no commit or the code has uncommitted changes, the key is None: the
+    cache is not used, because the code of a cached evaluation would be unknown.
 
     Args:
-        cfg: the configuration.
-        settings: the run's settings.
-        source: folder or Hugging Face id of the base policy. If it is a folder, its weights enter the hash.
+        source: folder or Hugging Face id of the base policy. The weights in a folder enter the hash.
         dialogues: hash of the held-out dialogues and the rules for judging them; empty if the run has none.
     """
     code = commit()
@@ -194,7 +189,7 @@ def base_key(cfg: DictConfig, settings: Settings, source: str, dialogues: str = 
 
 
 def save_evaluation(path: Path, evaluation: Evaluation) -> None:
-    """Writes an evaluation to ``path`` as JSON lines. The write is atomic, so an existing file is complete."""
+    """Writes an evaluation to ``path`` as JSON lines, atomically."""
     rows = [e.record() for e in evaluation.episodes] + [a.record() for a in evaluation.answers]
     rows += [reply.record() for reply in evaluation.replies]
     with atomic_write(path) as part:

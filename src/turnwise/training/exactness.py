@@ -22,26 +22,22 @@ _CODE = ("models", "engines", "rollouts")  # packages whose code can change the 
 
 
 def check_policy(model: Any, named: str, cache: Path) -> None:
-    """Checks that packed trees give the log-probs of a causal LM's own forward pass.
-
-    The check is skipped if the cache says that a model of this configuration has passed it.
+    """Checks that packed trees give the log-probs of a causal LM's own forward pass, unless the cache says that a model
+    with equal :func:`_key` has passed the check.
 
     Args:
-        model: the model.
         named: the configuration key and value that chose the model, for the message.
         cache: the folder of files that runs share.
 
     Raises:
-        InputError: the log-probs differ. The message is one line, which says where the difference was found (attention,
-            head, positions or engine) and names the remedy.
+        InputError: the log-probs differ.
     """
     _check(model, named, cache, probe)
 
 
 def check_backbone(model: Any, named: str, cache: Path) -> None:
-    """Checks a transformer without a head: packed trees must give the last hidden states of its own forward pass.
-
-    The arguments, the cache and the error are those of :func:`check_policy`.
+    """Checks that packed trees give the last hidden states of a headless transformer's own forward pass. The arguments,
+    the cache and the error are those of :func:`check_policy`.
     """
     _check(model, named, cache, probe_backbone)
 
@@ -57,7 +53,7 @@ def _check(model: Any, named: str, cache: Path, measure: Callable[[Any], Differe
 
 
 def refusal(model: Any, named: str, found: Difference) -> str:
-    """Returns an error message of one line: the architecture, where the difference was found, and the remedy."""
+    """Returns an error message of one line: the architecture, the part that differs, and the remedy."""
     kind = unwrapped(model).config.model_type
     return (
         f"{named}: the architecture {kind} ({type(unwrapped(model)).__name__}) is not reproduced exactly by the "
@@ -67,9 +63,8 @@ def refusal(model: Any, named: str, found: Difference) -> str:
 
 
 def _key(model: Any, measured: str) -> str:
-    """Returns a hash of everything that decides the result of the probe.
-
-    This is the model's configuration, precision, device and adapters, and the versions of the libraries and the code.
+    """Returns a hash of everything that decides the result of the probe: the model's configuration, precision and device,
+    whether it has adapters, the versions of the libraries, and the code of this project.
     """
     base = unwrapped(model)
     weight = next(base.parameters())

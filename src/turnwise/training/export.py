@@ -17,14 +17,11 @@ def export(model: Any, tokenizer: Any, folder: Path, policy: PolicySettings, wri
     """Writes the trained policy and its tokenizer to a subfolder of the run's folder.
 
     The subfolder is ``adapter`` if only a LoRA adapter is written, or ``model`` if all weights are written. A run with
-    ``policy.start`` writes all weights. Its adapter alone would not fit the published model, because another adapter
-    was merged into the weights before training. If the model is sharded, all processes must call this function.
+    ``policy.start`` writes all weights, because another adapter was merged into the base model before training. If the
+    model is sharded, all processes must call this function.
 
     Args:
-        model: the trained model.
-        tokenizer: the policy's tokenizer.
         folder: the run's folder.
-        policy: the policy's settings.
         writes: whether this process writes the files.
     """
     if policy.start:

@@ -1,4 +1,4 @@
-"""Writes the first lines of a run's log, which say what the run does and how much work this is."""
+"""Writes the first lines of a run's log: what the run does, and the amount of work."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from turnwise.training.durations import duration_line
 
 
 def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
-    """Returns the first log lines of a run. They give its method, environment, policy, iterations and evaluations.
-
-    If ``data.file`` is set but the method does not read it, a further line warns of this.
+    """Returns the first log lines of a run: its method, environment, policy, iterations and evaluations, and a warning
+    if the method does not read ``data.file``.
     """
     iterations, settings = int(cfg.trainer.max_epochs), cfg.eval
     file = OmegaConf.select(cfg, "data.file")
@@ -49,7 +48,7 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
 
 
 def untrained_lines(model: str, environment: Any) -> list[str]:
-    """Returns a log line for each environment on which the shipped policy ``model`` was never trained."""
+    """Returns a log line for each of the run's environments on which the shipped policy ``model`` was never trained."""
     parts = environments_of(environment).values()
     return [line for part in parts if (line := unknown_to(model, part.name, getattr(part, "level", None)))]
 
@@ -74,9 +73,8 @@ def _iteration(cfg: DictConfig, environment: Any) -> str:
 
 
 def _rollouts(allocator: Mapping[str, Any], states: int) -> float | None:
-    """Returns the number of rollouts of one iteration. A continuation, which starts after a turn, counts 1/2.
-
-    Returns None if the allocator decides the number only during the run.
+    """Returns the number of rollouts of one iteration, or None if the allocator decides the number during the run. A
+    continuation, which starts after a turn, counts 1/2.
     """
     if "group_size" in allocator and "budget" not in allocator:
         return float(allocator["group_size"]) * (allocator.get("prompts") or states)

@@ -11,23 +11,15 @@ from turnwise.errors import Stopped
 
 
 class StillThere(Callback):
-    """Ends the run before its next update if its folder was removed or replaced.
-
-    Without this check, the run would continue, and its folder would in the end contain only a part of the run's files.
-
-    Args:
-        folder: the run's folder.
+    """Ends the run before the next update if the run's folder was removed or replaced. Without this check, the folder of
+    a finished run could contain only some of the run's files.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.identity = folder, _identity(folder)
 
     def on_train_batch_start(self, *of_lightning: Any) -> None:
-        """Checks that the folder is still the one in which the run began.
-
-        Raises:
-            Stopped: the folder was removed or replaced.
-        """
+        """Raises ``Stopped`` if the folder was removed or replaced since the run began."""
         if self.identity is not None and _identity(self.folder) != self.identity:
             raise Stopped(
                 f"{self.folder} was removed or replaced while the run wrote to it, and its content is gone; the same command "

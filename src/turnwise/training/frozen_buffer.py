@@ -1,9 +1,8 @@
 """Samples a frozen buffer: groups of rollouts from the base policy, from which every update of the run draws.
 
-This is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). Training does not change the rollouts of
-later updates, so runs with and without a gate differ only in which groups enter an update. The gate makes its decisions
-while the groups are sampled, but it stops no group. A group that the gate would have stopped is sampled to its end and
-marked as stopped.
+The frozen buffer is the second tier of Selective Rollout (arXiv:2605.05802, section 4.2). A run with a gate and a run
+without a gate then differ only in the groups that enter an update. A group that the gate would have stopped is sampled
+to its end and marked as stopped.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ SHARD = 32  # number of groups that are sampled and written together; constant, 
 
 @dataclass(slots=True)
 class Shadow(Gate):
-    """Asks another gate for its decisions and records them, but stops no rollout.
-
-    ``cut`` holds the ids of the states whose trees ``gate`` would have stopped.
+    """Records the decisions of ``gate``, but stops no rollout. ``cut`` holds the ids of the states whose trees ``gate``
+    would have stopped.
     """
 
     gate: Gate
@@ -61,16 +59,16 @@ class Shadow(Gate):
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """The sampled buffer. A call with some of its states returns the stored trees of these states; nothing is sampled.
+    """The sampled buffer, which returns the stored trees of given states (:data:`turnwise.rollouts.collect.Play`).
 
-    The buffer can be used as :data:`turnwise.rollouts.collect.Play`. A tree that the gate would have stopped is
-    complete but has ``stopped`` set, so that updates leave it out. The stored log-probs are those of the base policy,
-    so the loss's probability ratios are relative to the base policy at every update.
+    A tree that the gate would have stopped is complete but has ``stopped`` set, so that updates leave it out. The
+    stored log-probs belong to the base policy. The probability ratios in the loss are therefore always relative to the
+    base policy.
 
     Attributes:
-        trees: map from state id to tree, in the order in which the trees were sampled.
+        trees: map from state id to tree, in the order of sampling.
         cost: the cost of sampling the trees, under the names of the recorder's counters.
-        distributed: the processes of the run. Each returns the trees of its own part of the states.
+        distributed: the processes of the run. Each process returns the trees of its own part of the states.
     """
 
     trees: Mapping[str, RolloutTree]
@@ -92,7 +90,7 @@ class _Shard:
 
 
 def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
-    """Draws ``count`` of ``states`` for the buffer. The same seed gives the same states at every start of a run.
+    """Draws ``count`` of ``states`` for the buffer. Equal seeds give equal draws.
 
     Raises:
         InputError: there are fewer than ``count`` states.
@@ -107,17 +105,18 @@ def drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Samples the groups of rollouts of a frozen buffer and stores them in files (shards).
+    """Samples the groups of rollouts of a frozen buffer and stores the groups in files (shards).
 
     Attributes:
         player: samples the rollouts.
         allocator: decides the number of rollouts and where they branch.
-        gate: the gate whose decisions are recorded. It stops no group.
+        gate: the gate whose decisions are recorded. The gate stops no group.
         folder: the folder of the files.
         key: the key from which the seeds of the random draws are derived.
-        begin: function that gives the engine the policy's weights. It is called before each file is sampled, because
-            it also empties the engine's cache.
-        distributed: the processes of the run. Each samples a part of the groups, and the first writes the files.
+        begin: function that gives the engine the policy's weights and so empties the engine's cache. It is called
+            before each file is sampled.
+        distributed: the processes of the run. Each process samples a part of the groups. The first process writes the
+            files.
     """
 
     player: Player
@@ -129,10 +128,8 @@ class Recording:
     distributed: DistributedContext = field(default_factory=DistributedContext)
 
     def __call__(self, states: Sequence[State], on_done: Callable[[int], None] = lambda steps: None) -> Frozen:
-        """Samples the groups that are not in the files yet, and returns all groups as they are read from the files.
-
-        So every start of a run trains on what the files contain. If the process is killed, only the groups of the file
-        that was not written yet are lost.
+        """Samples the groups that are not in the files yet, and returns all groups as read from the files. If the process
+        is killed, at most ``SHARD`` sampled groups are lost.
 
         Args:
             states: the states of the buffer, in the same order at every start.
@@ -165,7 +162,7 @@ class Recording:
         return Frozen(trees, dict(cost), self.distributed)
 
     def _sample(self, part: Sequence[State], path: Path) -> None:
-        """Samples the groups of the states in ``part`` and writes them to ``path``."""
+        """Samples the groups of the states in ``part`` and writes the groups to ``path``."""
         local, shadow = self.player.using(self.player.sampling, self.player.max_turns), Shadow(self.gate)
         began, cpu_began = time.monotonic(), time.process_time()
         trees = local.play(self.distributed.share(part), self.allocator, shadow, self.key)
@@ -183,7 +180,7 @@ class Recording:
 
 
 def tree_row(tree: RolloutTree) -> dict[str, Any]:
-    """Returns a tree as a JSON object, from which :func:`read_tree` restores the tree with all digits of its floats."""
+    """Returns a tree as a JSON object, from which :func:`read_tree` restores the tree without rounding errors."""
     return {
         "state": tree.state.id,
         "ids": list(tree.state.ids),
@@ -208,9 +205,8 @@ def read_tree(state: State, row: Mapping[str, Any]) -> RolloutTree:
 
 
 def _read(path: Path) -> _Shard | None:
-    """Reads a shard. Returns None if there is no usable file, so that the shard must be sampled.
-
-    A file that is damaged or has other content is renamed with the suffix ``.damaged``.
+    """Reads a shard. Returns None if there is no file, or if the file is damaged. A damaged file is renamed with the
+    suffix ``.damaged``.
     """
     if not path.exists():
         return None
@@ -227,9 +223,8 @@ def _read(path: Path) -> _Shard | None:
 def frozen_groups(
     settings: Settings, parts: Parts, states: Sequence[State], player: Player, module: PolicyModule, phases: Phases
 ) -> Frozen | None:
-    """Samples groups of rollouts from the base policy at ``rollout.frozen`` states, and returns this frozen buffer.
-
-    Returns None if ``rollout.frozen`` is not set. Every iteration then samples its own groups.
+    """Samples groups of rollouts from the base policy at ``rollout.frozen`` states, and returns this frozen buffer, or
+    None if ``rollout.frozen`` is not set.
     """
     if (count := settings.rollout.frozen) is None:
         return None

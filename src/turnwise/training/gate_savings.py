@@ -1,4 +1,4 @@
-"""Counts the groups that a gate stopped, and estimates how many turns and tokens this saved."""
+"""Counts the groups that a gate stopped, and estimates the saved turns and tokens."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ _NAMES = ("groups", "cut", "looked", "unstopped", "open", "passed", "turns", "to
 
 
 def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[str, float]:
-    """Counts the groups that were sampled, and what the gate did to them. Counts of several collections can be added.
+    """Counts the groups that were sampled, and the gate's decisions. Counts of several collections can be added.
 
     - ``groups``: all groups.
     - ``looked``: groups about which the gate made a decision.
     - ``cut``: groups that the gate decided to stop.
-    - ``unstopped``: groups that were sampled to their end whatever the gate decided (``to_the_end``).
+    - ``unstopped``: all groups if ``to_the_end`` is set, else 0.
     - ``open``: rollouts that were running when the gate decided to stop their group.
     - ``passed``: rollouts that continued after the gate's last decision about their group.
-    - ``turns``, ``tokens``: turns and tokens that the ``passed`` rollouts took after that decision.
+    - ``turns``, ``tokens``: turns and tokens that the ``passed`` rollouts took after the gate's last decision.
 
     Args:
-        trees: every group, including those that a refill replaced later.
-        to_the_end: whether groups that the gate decided to stop were still sampled to their end, as in a frozen buffer.
-            Then ``passed``, ``turns`` and ``tokens`` count what these groups did after the decision, which measures the
-            savings directly.
+        trees: all groups, including groups that a refill replaced later.
+        to_the_end: whether groups that the gate decided to stop were sampled to their end, as in a frozen buffer. Then
+            ``passed``, ``turns`` and ``tokens`` count only these groups, so that they measure the savings directly.
     """
     counts = dict.fromkeys(_NAMES, 0.0)
     for tree in trees:
@@ -46,10 +45,9 @@ def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[
 
 
 def _under_way(tree: RolloutTree) -> int:
-    """Counts the rollouts of a stopped tree that would have continued.
-
-    These are the rollouts whose last turn has tokens of an observation. A rollout has no such tokens if its episode
-    ended or if it reached its last turn or its maximal length.
+    """Counts the rollouts of a stopped tree that would have continued: those whose last turn has observation tokens. The
+    last turn has none if the episode ended, or if the rollout reached its greatest number of turns or its greatest
+    length.
     """
     return sum(bool(tree.turns[leaf].observation_ids) for leaf in tree.leaves() if leaf not in tree.invalid)
 
@@ -70,10 +68,9 @@ def _after_last_decision(tree: RolloutTree) -> dict[str, int]:
 def gate_result(counters: Mapping[str, float]) -> dict[str, float]:
     """Returns the entry ``gate`` of the run's result, from the run's counters.
 
-    ``saved_turns`` and ``saved_tokens`` estimate how many turns and tokens the stopped rollouts would have taken. The
-    estimate assumes that they would have taken the same mean number as the rollouts that continued after the gate's
-    last decision. Both values are left out if rollouts were stopped but none continued, because then there is no basis
-    for an estimate. ``unstopped`` is left out if it is 0.
+    ``saved_turns`` and ``saved_tokens`` estimate how many turns and tokens the stopped rollouts would have taken: as
+    many on average as the rollouts that continued after the gate's last decision. Both values are left out if rollouts
+    were stopped but no rollout continued. ``unstopped`` is left out if it is 0.
     """
     at = {name: counters.get(PREFIX + name, 0.0) for name in _NAMES}
     result = {name: at[name] for name in ("groups", "looked", "cut")} | {"stopped_rollouts": at["open"]}

@@ -15,19 +15,18 @@ from turnwise.training.module import PolicyModule
 
 
 class GradientCosine(Callback):
-    """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58).
+    """Logs ``train/gradient_cosine``: cos(g_out, g_mix) of AWPO's appendix (arXiv:2512.19126, Eqs. 55-58). g_out is the
+    gradient for the outcome reward, and g_mix is the gradient for the mixed reward.
 
-    g_out is the gradient for the outcome reward, and g_mix is the gradient for the mixed reward.
-
-    The cosine is computed exactly, over the whole update and all trained parameters, before the optimiser step. If an
-    iteration has several optimiser steps, only the first is measured. Both gradients are of the run's loss without its
-    KL and entropy terms, but with other advantages than those with which the update trains. The two sets of other
-    advantages are *views* of the update (:class:`turnwise.types.Credit`). A measurement costs one forward pass and two
-    backward passes.
+    The cosine is computed exactly, over the whole update and all trained parameters, before the first optimiser step of
+    an iteration. Both gradients are gradients of the run's loss without its KL and entropy terms. The advantages in the
+    loss are replaced by a *view* of the update (:class:`turnwise.types.Credit`). A measurement costs one forward pass
+    and two backward passes.
 
     Args:
         every: number of iterations between two measurements.
-        views: names of the two views. Nothing is logged if an update lacks one of them, or if a gradient is zero.
+        views: names of the views for g_out and g_mix. Nothing is logged if an update lacks a view, or if a gradient is
+            zero.
     """
 
     def __init__(self, every: int = 10, views: tuple[str, str] | list[str] = ("outcome", "mixed")) -> None:
@@ -55,9 +54,8 @@ class GradientCosine(Callback):
 
 
 def gradient_cosine(module: PolicyModule, update: Update, first: str, second: str) -> float | None:
-    """Returns the cosine between two gradients of the loss, one with the advantages of each of two views of an update.
-
-    Returns None if the update lacks a view or if a gradient is zero.
+    """Returns the cosine between the gradients of the loss for the views ``first`` and ``second`` of an update, or None
+    if the update lacks a view or a gradient is zero.
     """
     if not all({first, second} <= packed.items.views.keys() for packed in update.batches):
         return None
@@ -67,16 +65,14 @@ def gradient_cosine(module: PolicyModule, update: Update, first: str, second: st
 
 
 def view_gradients(module: PolicyModule, update: Update, views: tuple[str, ...]) -> list[list[Tensor]]:
-    """Returns for each view a list of gradients, with one tensor for each trained parameter.
-
-    A view is a set of advantages (:class:`turnwise.types.Credit`). For the gradients of a view, the advantages of the
-    view replace the advantages with which the update trains. The loss has no KL and entropy terms here.
+    """Returns for each view the gradients of the loss without KL and entropy terms, one tensor for each trained
+    parameter. The advantages of the view (:class:`turnwise.types.Credit`) replace the advantages of the update.
     """
     parameters = [p for p in module.model.parameters() if p.requires_grad]
     totals = [[torch.zeros_like(p) for p in parameters] for _ in views]
     for packed, reference in zip(update.batches, module.references(update), strict=True):
         inputs = module.loss_inputs(packed, update, reference)
-        # the loss with advantages 0: only the KL and entropy terms, which are the same in every view
+        # the loss with advantages 0 has only the KL and entropy terms, which are equal in all views
         rest = module.loss(replace(inputs, advantage_K=torch.zeros_like(inputs.logprobs_K))).loss
         for view, total in zip(views, totals, strict=True):
             advantage_K = packed.items.views[view].to(inputs.logprobs_K.device)

@@ -1,7 +1,5 @@
-"""Warns about iterations from which the policy learns nothing, and ends the run after several iterations in a row
-without a training sample.
-
-The user is warned once about each kind of problem, with the likely cause.
+"""Warns about iterations from which the policy learns nothing, once about each kind of problem, with the likely cause.
+After several iterations in a row without a training sample, the run ends.
 """
 
 from __future__ import annotations
@@ -19,21 +17,21 @@ from turnwise.training.gate_savings import gate_result
 from turnwise.training.recorder import Recorder
 
 FILE = "warnings.jsonl"  # in the run's folder; each line is {"iteration", "kind", "text"}
-IN_A_ROW = 3  # this many iterations in a row without a sample end the run; with another problem, they cause a warning
+IN_A_ROW = 3  # so many iterations in a row without a sample end the run; so many with another problem cause a warning
 
 _KINDS = ("empty", "spread", "format", "truncated", "unpaid")
 
 
 class Health(Callback):
-    """Checks the metrics of each iteration, after the recorder computed them and before the checkpoint is written.
+    """Checks the metrics of each iteration before the checkpoint is written.
 
     Counts and warnings are saved in the checkpoint, so that a resumed run continues to count and repeats no warning.
 
     Args:
-        recorder: provides the metrics of the last iteration.
+        recorder: provides the metrics of an iteration. The trainer must call the recorder before this callback.
         folder: the run's folder, in which the warnings are stored.
         log: function that prints one line on the terminal.
-        allow_empty: whether the run continues after any number of consecutive iterations without a training sample
+        allow_empty: whether the run continues however many consecutive iterations have no training sample
             (``update.allow_empty``).
         writes: whether this process writes the run's files.
     """
@@ -60,7 +58,7 @@ class Health(Callback):
         self.warnings, self.told = list(state_dict["warnings"]), list(state_dict["told"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.writes:  # a resumed run repeats iterations after its checkpoint, with their warnings
+        if self.writes:  # a resumed run repeats the iterations after its checkpoint, and the warnings about them
             cut_lines(self.path, lambda row: row["iteration"] < trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -87,14 +85,14 @@ class Health(Callback):
             "spread": f"iteration {iteration}: in every group of the last {IN_A_ROW} iterations, all rollouts earned "
             f"the same reward, so that all advantages were 0; {cause}",
             "format": f"iteration {iteration}: in the last {IN_A_ROW} iterations no action could be read as a reply with tool "
-            "calls; probably the policy does not write them in reward.format, or its replies are cut off "
+            "calls; probably the policy does not write calls in reward.format, or its replies are cut off "
             "(rollout.sampling.max_tokens)",
             "truncated": f"iteration {iteration}: in the last {IN_A_ROW} iterations every action was cut off; raise "
             "rollout.sampling.max_tokens",
             "unpaid": f"iteration {iteration}: in the last {IN_A_ROW} iterations no rollout had a reward for a turn "
-            "before its last one. This advantage gives credit to turns by their own rewards, so it used only the "
+            "before its last turn. This advantage gives credit to turns by their own rewards, so it used only the "
             "outcome. Set advantage.turn_reward to a value that the environment reports for each turn, such as "
-            "admissible (this does not help if the value is the same for all turns), or choose an advantage that needs "
+            "admissible (a value that is equal for all turns does not help), or choose an advantage that needs "
             "no rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
         }
         for kind, text in texts.items():
@@ -108,7 +106,7 @@ class Health(Callback):
             )
 
     def closing(self, gate: Any) -> dict[str, Any]:
-        """Returns the entries ``gate`` and ``warnings`` of the run's result. An empty entry is left out."""
+        """Returns the entries ``gate`` and ``warnings`` of the run's result. Empty entries are left out."""
         stopped = {} if gate is None or isinstance(gate, Never) else {"gate": gate_result(self.recorder.counters)}
         return stopped | ({"warnings": list(self.warnings)} if self.warnings else {})
 
@@ -121,7 +119,7 @@ class Health(Callback):
 
 
 def likely_cause(metrics: Mapping[str, float]) -> str:
-    """Returns a text with the likely reason why an iteration's groups give no learning signal, and a remedy."""
+    """Returns the likely reason why the groups of an iteration give no learning signal, and a remedy."""
     groups, mean = metrics.get("train/groups", 0.0), metrics.get("train/reward_mean")
     played = groups + metrics.get("train/groups_refilled", 0.0)
     if played and metrics.get("train/groups_solved") == played:
@@ -147,7 +145,7 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
             "that writes this format (train it by method=sft, then set policy.start to the adapter folder of that run)"
         )
     if mean is None:
-        return "no rollout has a reward: the environment failed in all of them, or the method computes no rewards"
+        return "no rollout has a reward: the environment failed in all rollouts, or the method computes no rewards"
     if mean <= 0:
         return (
             "no rollout earned a reward: the tasks are too hard for this policy, or it does not know the environment; "
