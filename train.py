@@ -1,7 +1,6 @@
-"""Trains a policy: composes and checks the configuration, claims the run's folder, then seeds, builds, fits and
-evaluates.
+"""Trains a policy: composes and checks the configuration, claims the run's folder, trains and evaluates.
 
-With ``sweep=NAME`` it executes the rows of a sweep file, each as such a run (docs/sweeps.md).
+With ``sweep=NAME``, each row of a sweep file is executed as a run (docs/sweeps.md).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ CONF = Path(__file__).resolve().parent / "conf"
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def job(cfg: DictConfig) -> None:
-    """Executes one run. No slow library is imported before the configuration has been accepted."""
+    """Executes one run. Slow libraries are imported after the configuration has been accepted."""
     try:
         check_config(cfg, HydraConfig.get().overrides.task)
         check_machine(cfg)
@@ -80,8 +79,8 @@ def _developer() -> bool:
 
 
 def _stop(message: str, status: int, own: bool = False) -> NoReturn:
-    """Prints the message and exits. With ``own``, processes other than the first, which may not have the error, print
-    it as well.
+    """Prints the message and exits. By default, only the first process prints. With ``own``, every process prints,
+    because the first process may not have the error.
     """
     if is_first():
         print(message, file=sys.stderr)
@@ -91,8 +90,10 @@ def _stop(message: str, status: int, own: bool = False) -> NoReturn:
 
 
 def main() -> None:
-    """Runs the program. Exit status: 0 done; 1 the machine failed; 2 the configuration or the data cannot be used; 130
-    or 143 after a signal.
+    """Runs the program.
+
+    Exit status: 0: the run is done; 1: the run stopped or the machine failed; 2: the configuration or the data cannot be
+    used; 130: SIGINT; 143: SIGTERM.
     """
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(help_text(CONF))

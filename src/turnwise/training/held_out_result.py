@@ -1,5 +1,5 @@
-"""Computes what a run reports about the held-out dialogues of a user's file: the entries of ``result.json``, and the
-metrics of one evaluation. Rates are percentages (0 to 100).
+"""Computes the entries of ``result.json`` and the metrics about the held-out dialogues of a user's file. Rates are
+percentages (0 to 100).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ RULES = {"functional": False, "strict": True}
 def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``held_out`` of ``result.json``, or an empty map if no dialogues were evaluated.
 
-    The entry contains the numbers of dialogues and replies. For all replies, for each tool and for each turn, it
-    contains the demonstrated replies' negative log-likelihood per token (``nll``) and the percentages of the policy's
-    replies that are ``functional`` and ``strict``. Each value is given before and after training, with its change and
-    the confidence interval of the change.
+    The entry contains the numbers of dialogues and replies. For all replies, for each tool and for each turn, the entry
+    contains the demonstrated replies' negative log-likelihood per token in nats (``nll``), and the percentages of the
+    policy's replies that are ``functional`` and ``strict``. Each value is given before and after training, with the
+    change and the confidence interval of the change.
     """
     if not base.replies:
         return {}
@@ -43,10 +43,9 @@ def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Returns the entry ``in_domain`` of ``result.json`` for a run on dialogues.
-
-    It contains the percentage of replies that the verifier accepts, for replies that were sampled as in training
-    (``sampled``) and for greedy ones (``greedy``). The headline is the percentage for sampled replies if there are any.
+    """Returns the entry ``in_domain`` of ``result.json`` for a run on dialogues: the percentages of the replies sampled as
+    in training (``sampled``) and of the greedy replies (``greedy``) that the verifier accepts. The headline is the
+    percentage of the sampled replies, or without sampled replies, of the greedy replies.
     """
     modes = {
         mode: {**_compared(rate(base.replies, mode), rate(after.replies, mode), 100), "tasks": len(base.replies)}
@@ -77,10 +76,8 @@ def held_out_metrics(evaluation: Evaluation) -> dict[str, float]:
 
 
 def metric_keys(names: Iterable[str]) -> dict[str, str]:
-    """Converts names to parts of metric keys and returns a map from name to key.
-
-    Characters other than letters, digits, ``_`` and ``-`` are replaced by ``_``. If several names would get the same
-    key, a number is appended to all but one. A name that needs no replacement keeps its form.
+    """Returns name -> part of a metric key. Sequences of characters other than letters, digits, ``_`` and ``-`` are
+    replaced by ``_``. If several names would get the same key, numbers are appended to all of these keys except one.
     """
     plain = {name: re.sub(r"[^\w-]+", "_", name) for name in names}
     keys: dict[str, str] = {}
@@ -102,9 +99,8 @@ def _figures(before: Sequence[Reply], since: Sequence[Reply]) -> dict[str, Any]:
 
 
 def _compared(before: Counted, since: Counted, unit: float) -> dict[str, Any]:
-    """Returns the value of a ratio before and after training, the difference, and its confidence interval.
-
-    ``unit`` is 100 for fractions, which become percentages, and 1 for values in nats.
+    """Returns a ratio before and after training, and the change with its confidence interval. ``unit`` is 100 for
+    fractions, which become percentages, and 1 for values in nats.
     """
     digits = 2 if unit == 100 else 4
     change = paired_change(before, since, shares=unit == 100)

@@ -1,6 +1,4 @@
-"""Computes metrics of one iteration: how it was sampled, and of its groups the mean and spread of rewards, the fraction
-of replies in the right format, and lengths.
-"""
+"""Computes metrics of one iteration, from its groups of rollouts and from the engine's report."""
 
 from __future__ import annotations
 
@@ -12,10 +10,8 @@ from turnwise.training.verdict_counts import domain_of
 
 
 def totals_of(experience: Experience) -> list[list[float]]:
-    """Returns one list for each group, with the total rewards of the group's rollouts.
-
-    Rollouts whose environment failed are left out. Two kinds of groups have no list: those in which every rollout
-    failed, and those that a gate stopped.
+    """Returns one list for each group, with the total rewards of the group's rollouts. Left out are rollouts whose
+    environment failed, groups without any other rollout, and groups that a gate stopped.
     """
     return _totals(zip(experience.trees, experience.rewards, strict=True))
 
@@ -27,13 +23,10 @@ def _totals(groups: Iterable[Played]) -> list[list[float]]:
 
 
 def reward_metrics(experience: Experience, most: float | None = None) -> dict[str, float]:
-    """Returns metrics of the groups of one iteration. A group counts as effective if its rollouts' rewards differ.
+    """Returns metrics of the groups of one iteration. A group is effective if the rewards of its rollouts differ.
 
-    Means of rewards leave out the groups that a gate stopped, because their episodes are incomplete.
-
-    Args:
-        experience: the trees of the iteration, with their rewards.
-        most: the greatest reward that a rollout can earn, or None if it is unknown.
+    Means of rewards leave out the groups that a gate stopped, because their episodes are incomplete. ``most`` is the
+    greatest reward that a rollout can earn, or None if this reward is unknown.
     """
     totals = totals_of(experience)
     metrics: dict[str, float] = {
@@ -75,9 +68,8 @@ def reward_metrics(experience: Experience, most: float | None = None) -> dict[st
 
 
 def _by_domain(experience: Experience) -> dict[str, float]:
-    """Returns the mean reward over the groups of each domain (environment), as metrics.
-
-    The result is empty if the iteration's groups belong to only one domain.
+    """Returns as metrics the mean reward of the groups of each domain (an environment, or all dialogues). The result is
+    empty if there is only one domain.
     """
     means: dict[str, list[float]] = {}
     for tree, rewards in zip(experience.trees, experience.rewards, strict=True):
@@ -90,13 +82,13 @@ def _by_domain(experience: Experience) -> dict[str, float]:
 
 
 def sampling_metrics(engine: Mapping[str, float], stale: int, stale_turns: float, waited: float) -> dict[str, float]:
-    """Returns metrics of how an iteration was sampled: the engine's counts, the staleness and the waiting time.
+    """Returns metrics of the sampling of an iteration.
 
     Args:
         engine: the engine's report.
-        stale: number of training iterations between the oldest policy that sampled and the policy that is trained.
-        stale_turns: mean over all turns of the number of training iterations between the policy that sampled the turn
-            and the policy that is trained.
+        stale: number of training iterations by which the oldest sampling policy is behind the trained policy.
+        stale_turns: mean over all turns of the number of training iterations by which the policy that sampled the turn
+            is behind the trained policy.
         waited: seconds in which the iteration waited for rollouts.
     """
     return {

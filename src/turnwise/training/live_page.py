@@ -17,24 +17,24 @@ from turnwise.runs.status_file import NAME, Status, read_status, spent, write_st
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 5.0  # minimal time in seconds between two updates of the HTML page within a phase of the run
-SHARE = 50  # minimal pause between two updates of the page within a phase, in multiples of the time of one update
-# Minimal pause before the page is updated at the start of a new phase, in multiples of the time of one update.
-# Without this pause, a run of a few seconds would spend most of its time on the page.
+SECONDS = 5.0  # least seconds between two updates of the HTML page within a phase of the run
+SHARE = 50  # least pause between two updates of the page within a phase, in multiples of the duration of an update
+# Least pause before an update of the page at the start of a phase, in multiples of the duration of an update. Without
+# this pause, a run of a few seconds would spend most of its time on the page.
 PHASE_SHARE = 10
 
 
 class Live:
-    """Writes the status of a run to ``status.json`` and its page. Errors while writing never end the run.
+    """Writes the status of a run to ``status.json`` and to the run's HTML page. Errors while writing never end the run.
 
-    :class:`turnwise.training.progress.Phases` calls the object with each new status. Used as a context manager, the
-    object writes the final status if the block ends with an error, and removes ``status.json`` if it does not.
+    :class:`turnwise.training.progress.Phases` calls the object with each new status. At the end of a ``with`` block, the
+    object removes ``status.json``, or after an error writes the final status.
 
     Args:
         folder: the run's folder.
         command: the command line that resumes the run.
         writes: whether this process writes the run's files.
-        page: function that draws the run's page.
+        page: function that writes the run's page.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Live:
 
     @property
     def seconds(self) -> float:
-        """Returns how many seconds the run has taken so far, including its earlier starts."""
+        """The duration of the run so far in seconds, including its earlier starts."""
         return self.status.before + time.time() - self.status.began
 
     def __enter__(self) -> Live:
@@ -96,7 +96,7 @@ class Live:
             if page:
                 self.page(self.folder, self.status)
         except Exception as error:
-            full = isinstance(error, OSError) and no_room(error, self.folder)  # then the run itself prints a message
+            full = isinstance(error, OSError) and no_room(error, self.folder)  # for a full disk, train.py has a message
             if not full and not self._warned:
                 logger.warning("%s: the HTML page of the running run cannot be written (%r)", self.folder, error)
                 self._warned = True

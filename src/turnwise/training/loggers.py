@@ -1,4 +1,4 @@
-"""Starts a run's loggers, such as Weights & Biases, before anything is computed, so that errors are found at once."""
+"""Starts a run's loggers, such as Weights & Biases, before any computation, so that errors are found at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnwise.reports.publish_wandb import ROLLOUT_COLUMNS, logged_in, rollout_r
 from turnwise.runs.result_file import ResultError, read_result
 from turnwise.training.trackio_logger import Trackio
 
-LOCAL = ("offline", "dryrun", "disabled")  # modes in which no data leave this machine
+LOCAL = ("offline", "dryrun", "disabled")  # modes in which no data leaves this machine
 TAG = 64  # greatest length of a tag in W&B
 AFTERWARDS = (
     "or keep the run on this machine (logger.wandb.offline=true, or WANDB_MODE=offline) and upload it with `wandb sync`"
@@ -26,14 +26,13 @@ AFTERWARDS = (
 
 
 class Wandb(WandbLogger):
-    """Logs a run to Weights & Biases (W&B).
-
-    The variable ``WANDB_MODE`` (online, offline, disabled) overrides ``offline``.
+    """Logs a run to Weights & Biases (W&B). The environment variable ``WANDB_MODE`` (online, offline, disabled)
+    overrides ``offline``.
 
     Args:
         project, entity, name, group, job_type, tags, notes: labels of the run in W&B.
-        save_dir: folder in which W&B writes its folder ``wandb/``. An online run stores its W&B id there, so that a
-            resumed run continues the same W&B run.
+        save_dir: folder in which W&B writes its folder ``wandb/``. An online run stores its W&B id in ``wandb/``, so
+            that a resumed run continues the W&B run with this id.
         offline: whether W&B only writes files on this machine and sends nothing.
         rollouts: greatest number of rows (leaves of recorded trees) in the table ``rollouts``. 0: no table.
 
@@ -93,15 +92,14 @@ class Wandb(WandbLogger):
 
 @contextmanager
 def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
-    """Starts the loggers of the configuration and yields them. They are closed when the block ends.
+    """Starts the loggers of the configuration, yields them, and closes them when the ``with`` block ends.
 
     W&B and Trackio get the run's configuration at the start and its result at the end. W&B also gets the last recorded
     rollouts.
 
     Args:
-        cfg: the configuration.
         first: whether this is the first process of the run. The other processes have no loggers.
-        log: is called with errors that loggers raise while they are closed. Such errors do not end the run.
+        log: is called with the errors of loggers that are closed. These errors do not end the run.
 
     Raises:
         InputError: a logger cannot be used.
@@ -128,7 +126,7 @@ def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterato
             elif isinstance(logger, Trackio):
                 try:
                     logger.end(Path(cfg.paths.out))
-                except Exception as error:  # the run itself is complete, and its own files contain everything
+                except Exception as error:  # the run's own files contain everything
                     log(f"Trackio did not end the run properly ({type(error).__name__}: {error})")
 
 

@@ -1,7 +1,5 @@
-"""Runs a configuration from start to end.
-
-The steps are: build the parts, read the candidate states, evaluate the base policy, choose states, train, evaluate the
-trained policy, export it, and write the result and the report.
+"""Runs a configuration: builds the parts, reads the candidate states, evaluates the base policy, chooses states, trains,
+evaluates the trained policy, exports its weights, and writes the result and the report.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ SERVED = {"turnwise.engines.vllm.engine.VllmEngine"}  # engines that run in serv
 
 
 def run(cfg: DictConfig) -> None:
-    """Runs the configuration ``cfg`` to its end. Work that an earlier start of the run has finished is not repeated."""
+    """Runs a configuration. Work that an earlier start of the run has finished is not repeated."""
     prepare(int(cfg.seed))
     with ExitStack() as ends:
         ends.enter_context(explained_memory())
@@ -71,7 +69,7 @@ def run(cfg: DictConfig) -> None:
             candidates = read_candidates(settings, parts, policy.chat, phases)
         parts = parts.asking(candidates.steps, policy.chat)
         proof = Proof(parts.judged, candidates.states, distributed, phases.log)
-        if not any((settings.folder / "checkpoints").glob("*.ckpt")):  # a resumed run asks its judge in ``trainer.fit``
+        if not any((settings.folder / "checkpoints").glob("*.ckpt")):  # a resumed run asks the judge in ``trainer.fit``
             proof.ask()
         for line in () if candidates.own else untrained_lines(settings.policy.model, parts.env):
             phases.log(line)

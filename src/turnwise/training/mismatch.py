@@ -1,4 +1,4 @@
-"""Warns if the log-probs that the engine returned differ too much from those that the trainer computes."""
+"""Warns if the engine's log-probs of sampled tokens differ too much from the trainer's log-probs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ logger = logging.getLogger(__name__)
 
 
 class MismatchAlarm(Callback):
-    """Checks ``train/mismatch_mean``, the mean over tokens of |log pi - log pi_sampler| in an iteration's first step.
+    """Checks ``train/mismatch_mean``: the mean of |log pi - log pi_sampler| over the tokens of an iteration's first
+    optimiser step, in nats.
 
     If the rollouts are on-policy, this mean measures numerical differences, which are small (docs/engines.md). A much
-    larger value shows a mistake, such as other weights, another temperature, or log-probs of another distribution. The
-    callback logs ``train/mismatch_alarms``, the number of iterations so far whose mean exceeded the threshold. It
-    prints a warning when the mean exceeds the threshold and did not exceed it in the iteration before.
-
-    Rollouts of an earlier policy (``rollout.staleness``) are expected to differ, so their updates are not checked.
+    larger mean shows a mistake, such as other weights, another temperature, or log-probs of another distribution. The
+    callback logs ``train/mismatch_alarms``, the number of iterations so far whose mean exceeded the threshold. Of
+    consecutive iterations above the threshold, only the first causes a warning. Rollouts of an earlier policy
+    (``rollout.staleness``) are expected to differ, so iterations with these rollouts are not checked.
 
     Args:
-        threshold: greatest mean in nats without an alarm. The default corresponds to NeMo-RL's limit, which is 2 % for
-            the mean of e^x - 1, where x is the absolute difference of a token's log-probs.
+        threshold: greatest mean without an alarm. The default corresponds to NeMo-RL's limit of 2 % for the mean of
+            e^x - 1, where x is the absolute difference of a token's log-probs.
     """
 
     def __init__(self, threshold: float = 0.02) -> None:
@@ -42,7 +42,7 @@ class MismatchAlarm(Callback):
         wrong = not stale and not metrics["mismatch_mean"] <= self.threshold  # NaN counts as wrong too
         self.alarms += wrong
         metrics["mismatch_alarms"] = float(self.alarms)
-        if wrong and not self._warned and trainer.is_global_zero:  # one warning while the mean stays too large
+        if wrong and not self._warned and trainer.is_global_zero:
             logger.warning(
                 "iteration %d: the engine's log-probs differ from the trainer's by %.3g nats a token on average, which "
                 "is above callbacks.mismatch.threshold=%g (the largest difference is %.3g); check that engine and "

@@ -42,16 +42,14 @@ _KEPT = ("version", "skipped", "skips_in_a_row", "halvings")  # attributes that 
 class PolicyModule(Scoring):
     """The policy and its optimiser. One training step is one optimiser step on one packed update.
 
-    If the micro-batches of an update do not fit into memory, the update starts again with each of them split into two.
-    Later updates are split in the same way (``halvings``). The loss and the metrics do not depend on the split.
+    If a micro-batch does not fit into memory, each micro-batch is split into two, and the update starts again. Later
+    updates are also split (``halvings``). The loss and the metrics do not depend on the split.
 
     Args:
         model: a causal LM with tree attention, with or without an adapter.
-        loss: the loss. It also tells whether it needs the reference policy's log-probs.
-        settings: settings of the optimiser and of recomputation, and the number of optimiser steps for each iteration.
-        iterations: number of iterations of the whole run. The learning rate falls over the last fraction
-            ``settings.decay`` of the run's optimiser steps.
-        temperature: the temperature at which the rollouts were sampled.
+        loss: the loss, which tells whether it needs the reference policy's log-probs (``loss.needs_reference``).
+        iterations: number of iterations of the whole run, for the schedule of the learning rate.
+        temperature: the temperature at which the rollouts are sampled.
         distributed: the processes that share an update. Their gradients and metrics are combined.
     """
 
@@ -66,7 +64,7 @@ class PolicyModule(Scoring):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.strict_loading = False  # a checkpoint contains only what is trained, not the frozen base
+        self.strict_loading = False  # a checkpoint contains only the trained weights, not the frozen base model
         self.model = model
         self.loss, self.settings, self.temperature = loss, settings, temperature
         self.steps = iterations * settings.steps
@@ -77,34 +75,33 @@ class PolicyModule(Scoring):
         self.skips_in_a_row = 0
         self.halvings = 0
         self.staleness = 0  # number of training iterations by which the oldest sampling policy is behind this policy
-        self.earlier: list[
-            dict[str, Any]
-        ] = []  # earlier policies that sample for later iterations (training/earlier_policies.py); in the checkpoint
+        # earlier policies that sample for later iterations (training/earlier_policies.py); saved in the checkpoint
+        self.earlier: list[dict[str, Any]] = []
         self.last_metrics: dict[str, float] = {}  # metrics of the last iteration's updates
         self.evaluate: Callable[[int], None] | None = None  # set by the run; needs engine and environment
         self._parts: list[list[dict[str, Mean | Max]]] = []  # metrics of each step on the current collection
-        self._norms: list[float] = []  # gradient norm of each of these steps
+        self._norms: list[float] = []  # gradient norm of each step on the current collection
 
     def configure_model(self) -> None:
         if isinstance(self.trainer.strategy, FullySharded):
             self.trainer.strategy.shard(self.model)
 
     def sync_weights(self, engine: Engine) -> None:
-        """Loads the current weights into ``engine``. All processes must call this, even those that do not sample."""
+        """Loads the current weights into ``engine``. All processes must call this method."""
         model = self._gathered()
         if self.distributed.samples:
             engine.load_weights(model, self.version)
 
     def stage_weights(self, engine: Engine) -> Callable[[], None]:
         """Copies the current weights and returns a function that loads the copy into ``engine``. All processes must call
-        this, even those that do not sample.
+        this method.
         """
         model = self._gathered()
         return stage(engine, model, self.version) if self.distributed.samples else lambda: None
 
     def _gathered(self) -> Any:
-        """Returns the model. If its weights are sharded and servers sample, returns instead a ``Whole``, which has all
-        trained weights in the first process.
+        """Returns the model. For a sharded model and an engine in servers, returns a ``Whole`` instead, which gathers
+        all trained weights in the first process.
         """
         return Whole(self.model) if self.distributed.served and is_sharded(self.model) else self.model
 
@@ -116,10 +113,8 @@ class PolicyModule(Scoring):
         return [optimizer], [schedule]
 
     def rate(self, step: int) -> float:
-        """Returns the factor (0 to 1) by which the learning rate is multiplied at optimiser step ``step``.
-
-        The factor rises linearly over the first ``warmup`` steps, and falls linearly to 0 over the last fraction
-        ``decay`` of all steps.
+        """Returns the factor (0 to 1) of the learning rate at optimiser step ``step``. The factor rises linearly over
+        the first ``warmup`` steps, and falls linearly to 0 over the last fraction ``decay`` of all steps.
         """
         rising = (step + 1) / (self.settings.warmup + 1)
         last = self.settings.decay * self.steps
@@ -147,10 +142,8 @@ class PolicyModule(Scoring):
             self.last_metrics = self._metrics()
 
     def _metrics(self) -> dict[str, float]:
-        """Merges the metrics of all optimiser steps of an iteration.
-
-        The mismatch metrics compare the log-probs of engine and trainer. They are taken from the first step, because
-        the weights have not changed before it.
+        """Merges the metrics of all optimiser steps of an iteration. The metrics ``mismatch...``, which compare the
+        log-probs of engine and trainer, are taken from the first step, before which no weight has changed.
         """
         merged = merge_metrics(chain.from_iterable(self._parts))
         merged |= {
@@ -160,9 +153,8 @@ class PolicyModule(Scoring):
         return {name: metric.value for name, metric in merged.items()} | counted
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Returns the update without moving it to the device, where the whole update may not fit.
-
-        The micro-batches of the update are moved one at a time.
+        """Returns the update unmoved. Its micro-batches are moved to the device one at a time, because the whole update
+        may not fit into the device's memory.
         """
         return batch
 
@@ -170,7 +162,7 @@ class PolicyModule(Scoring):
         """Adds the gradients of the whole update to the parameters and returns the metrics of each micro-batch.
 
         Raises:
-            Stopped: even a single row does not fit into memory, or one of several processes runs out of memory.
+            Stopped: a single row does not fit into memory, or a run of several processes is out of memory.
         """
         while True:
             try:
@@ -181,7 +173,7 @@ class PolicyModule(Scoring):
                 self._split(update, error)
 
     def _split(self, update: Update, error: BaseException) -> None:
-        alone = self.distributed.world == 1  # if one of several ranks started the update again, the others would wait
+        alone = self.distributed.world == 1  # if one of several processes repeated the update, the rest would wait
         if not alone or all(len(packed.ids_BS) == 1 for packed in smaller(update.batches, self.halvings)):
             raise Stopped(
                 f"out of memory in an update ({str(error).splitlines()[0]}): lower update.row_tokens or "
@@ -203,7 +195,8 @@ class PolicyModule(Scoring):
 
         def loss(item: tuple[Packed, Tensor | None]) -> tuple[Tensor, dict[str, Mean | Max]]:
             output = self.loss(self.loss_inputs(item[0], update, item[1]))
-            share = float((item[0].items.weight_K > 0).sum()) / max(1.0, update.counts.tokens)  # the shares sum to 1
+            # fraction of the update's trained tokens that are in this micro-batch
+            share = float((item[0].items.weight_K > 0).sum()) / max(1.0, update.counts.tokens)
             return output.loss, {**output.metrics, "loss": Mean(output.loss.item(), share)}
 
         if self._in_threads:
@@ -212,9 +205,8 @@ class PolicyModule(Scoring):
         for number, item in enumerate(work):  # manual_backward supports distributed training and scaled precision
             value, metrics = loss(item)
             with self._unsynced(number + 1 < len(work)):
-                self.manual_backward(
-                    value * self.distributed.world
-                )  # multiplied by the number of processes, because the strategy averages the gradients over them
+                # multiplied by the number of processes, over which the strategy averages the gradients
+                self.manual_backward(value * self.distributed.world)
             parts.append(metrics)
         return self.distributed.gather(parts)
 
@@ -230,7 +222,7 @@ class PolicyModule(Scoring):
         return _number(torch.nn.utils.clip_grad_norm_(trained, self.settings.clip_norm))
 
     def _skip(self) -> None:
-        """Counts a skipped update, whose gradient is not finite, and stops the run after too many in a row."""
+        """Counts a skipped update, whose gradient is not finite, and stops the run after ``update.max_skips`` in a row."""
         self.skipped += 1
         self.skips_in_a_row += 1
         if self.skips_in_a_row >= self.settings.max_skips:
@@ -242,7 +234,7 @@ class PolicyModule(Scoring):
 
     @torch.no_grad()
     def _check_weights(self) -> None:
-        """Stops the run if an optimiser step made weights that are not finite, before a checkpoint contains them."""
+        """Stops the run before a checkpoint if an optimiser step has made weights that are not finite."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         # A single number is read for all weights, because each read waits until the device has finished its work.
         if not math.isfinite(_number(torch.nn.utils.get_total_norm(trained, float("inf")))):
@@ -265,13 +257,10 @@ class PolicyModule(Scoring):
         self.earlier = [earlier] if isinstance(earlier, dict) else earlier  # older versions saved a single policy
 
     def validation_step(self, iteration: int, batch_idx: int = 0) -> None:
-        """Evaluates the policy after ``iteration``."""
         if self.evaluate is not None:
             self.evaluate(iteration)
 
 
 def _number(norm: Tensor) -> float:
-    """Returns a norm as a Python float. For sharded tensors, it is the norm over all shards. Every process must then
-    call this function at the same point.
-    """
+    """Returns a norm as a Python float. For a norm of sharded tensors, all processes must call this function."""
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

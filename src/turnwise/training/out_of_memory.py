@@ -22,11 +22,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained_memory() -> Iterator[None]:
-    """Converts an out-of-memory error in the ``with`` block to ``Stopped``, which ends the run with a one-line message.
-
-    Raises:
-        Stopped: an allocation failed. It is raised in place of the library's error.
-    """
+    """Converts an out-of-memory error in the ``with`` block to ``Stopped``, which ends the run with a one-line message."""
     try:
         yield
     except Stopped:

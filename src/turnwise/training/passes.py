@@ -1,8 +1,9 @@
 """Runs forward and backward passes over micro-batches. On a CPU, several passes run at once, with one thread each.
 
-On a small packed row, two threads for each operation are hardly faster than one, because the operations are short. Two
-rows at the same time, with one thread each, take about half as long as one row after the other. The gradients are added
-in the order of the micro-batches, so that two runs with the same number of threads get the same weights, bit for bit.
+For a small packed row, two threads for each operation are hardly faster than one thread, because the operations are
+short. Two rows at the same time, with one thread each, take about half as long as two rows one after the other. The
+gradients are added in the order of the micro-batches, so that two runs with equally many threads get equal weights, bit
+for bit.
 """
 
 from __future__ import annotations
@@ -19,10 +20,7 @@ R = TypeVar("R")
 
 
 class Passes:
-    """Runs forward and backward passes on ``threads`` worker threads (by default, PyTorch's number of threads).
-
-    The threads start when they are first needed.
-    """
+    """Runs forward and backward passes on ``threads`` worker threads (by default, PyTorch's number of threads)."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or torch.get_num_threads()
@@ -50,8 +48,8 @@ class Passes:
     ) -> list[R]:
         """Adds the gradient of the summed losses to ``parameters``, and returns the second value of each ``loss`` call.
 
-        Two threads that call ``backward`` would write to the same ``grad`` at once. Therefore each pass returns its
-        gradients, and this thread adds them.
+        Two threads that call ``backward`` would write to one ``grad`` at once. Therefore each pass returns its
+        gradients, and the calling thread adds the gradients.
         """
 
         def one(item: T) -> tuple[tuple[Tensor | None, ...], R]:

@@ -14,8 +14,7 @@ import torch
 
 
 def prepare(seed: int) -> None:
-    """Sets seeds and deterministic kernels, makes libraries quiet, and frees the memory of this process's last run.
-
+    """Sets seeds and deterministic kernels, makes libraries quiet, and frees the memory of earlier runs in this process.
     Environment variables that the user has set are not changed.
     """
     give_back()
@@ -30,7 +29,7 @@ def prepare(seed: int) -> None:
 
 
 def give_back() -> None:
-    """Frees the memory that an earlier run in this process still holds, and returns free pages to the operating system.
+    """Frees the memory of earlier runs in this process, and returns free pages to the operating system.
 
     A trainer, its module and the figures of a report refer to each other in cycles. Python searches for old cycles only
     after the number of objects has grown by a quarter, but a run with gigabytes of tensors has few objects. Without

@@ -1,8 +1,7 @@
-"""Profiles states: samples K actions at every expert turn under a fixed policy and stores their verdicts.
+"""Profiles states: samples K actions at every expert turn and stores the verdicts on the actions (PivotRL Eq. 4).
 
-The policy is the base policy (PivotRL Eq. 4) or a later one. The turns of a trajectory share a prefix, which the engine
-computes once. Results are written to several files (shards), so that an interrupted profile resumes where it stopped.
-The results stay on disk, because there may be millions.
+The actions are sampled with the base policy or with a later policy. Results are written to several files (shards), so
+that an interrupted profile can be resumed. The results stay on disk, because there may be millions.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from turnwise.types import State
 
 logger = logging.getLogger(__name__)
 
-SHARD = 4096  # number of samples in a shard, which are drawn and written together; large shards are faster
+SHARD = 4096  # number of samples that are drawn together and written as a shard; large shards are faster
 ROWS = 65536  # about the number of states in a row group of the final Parquet file
 _NUMBERS = pa.list_(pa.float64())
 _SHARD_SCHEMA = pa.schema(
@@ -57,10 +56,10 @@ def profile(
     afresh: Callable[[], None] | None = None,
     rated: bool = False,
 ) -> Profiles:
-    """Profiles each state and returns the profiles. Shards with their costs are stored in ``folder``.
+    """Profiles each state and returns the profiles. The shards and their costs are stored in ``folder``.
 
-    States that a shard in the folder contains are not sampled again. Shards of another version of the policy are
-    ignored: a run that was restarted may profile at another iteration than before.
+    States in a shard of the folder are not sampled again. Shards of another version of the policy are ignored, because
+    a restarted run may profile at another iteration than before.
 
     Args:
         player: samples single actions, with the policy that is profiled.
@@ -69,11 +68,12 @@ def profile(
         folder: the folder of the shards.
         key: the key from which the seeds of the random draws are derived.
         on_done: is called with the number of states that have just been profiled.
-        distributed: the processes of the run. Each samples a part of the states, and the first writes the shards.
-        afresh: function that makes the engine empty its cache. It is called between two shards. The log-probs of the
-            second shard then have the same last digits whether or not the process was killed between them.
-        rated: if True, a state that has a pass rate (:class:`turnwise.types.Pivot`) is not sampled: the pass rate is
-            used as its profile.
+        distributed: the processes of the run. Each process samples a part of the states. The first process writes the
+            shards.
+        afresh: function that empties the engine's cache. It is called between two shards, so that the last digits of
+            log-probs do not depend on whether the process was killed between the shards.
+        rated: whether the pass rate of a state that has one (:class:`turnwise.types.Pivot`) is used as the profile. The
+            state is then not sampled.
     """
     distributed = distributed or DistributedContext()
     version = distributed.broadcast(player.engine.version)
@@ -109,7 +109,7 @@ def profile(
         cost = {"turns": player.tally.turns - turns_before, "tokens": player.tally.tokens - tokens_before}
         facts = {**distributed.add(cost), "cpu_seconds": time.process_time() - cpu_began, "version": version}
         profiles.add(rows, facts, writes=distributed.first)
-        player.forget()  # a trajectory's states are neighbours, so no later shard needs these episodes
+        player.forget()  # the states of a trajectory are neighbours, so later shards do not need the cached episodes
         if on_done is not None:
             on_done(len(part))
     distributed.barrier()  # the other processes read the last shard after the first process has written it
@@ -117,7 +117,7 @@ def profile(
 
 
 def _take_rates(profiles: Profiles, states: Sequence[State], version: int, writes: bool) -> None:
-    """Adds profiles, without sampling, for states that have a pass rate and no profile yet."""
+    """Adds profiles, without sampling, for states that have a pass rate and no profile."""
     missing = profiles.missing()
     for start in range(0, len(missing), SHARD):
         part = (states[int(place)] for place in missing[start : start + SHARD])
@@ -139,8 +139,8 @@ def _take_rates(profiles: Profiles, states: Sequence[State], version: int, write
 class Profiles(Mapping[str, Profile]):
     """A mapping from state id to profile for ``states``, which reads the profiles from the shards in ``folder``.
 
-    It needs 8 bytes of memory for each state, and memory for one shard at a time. Rows of other states and shards of
-    another ``version`` of the policy are ignored, but stay in the files.
+    Memory is needed for one shard, and 8 bytes for each state. Rows of other states and shards of another ``version`` of
+    the policy are ignored, but stay in the files.
     """
 
     def __init__(self, folder: Path, states: Sequence[State], version: int = 0) -> None:
@@ -155,7 +155,7 @@ class Profiles(Mapping[str, Profile]):
         self._next = _number(found[-1]) + 1 if found else 0
         for shard in found:
             try:
-                table = pq.read_table(shard)  # reads all columns, to find damage in any of them
+                table = pq.read_table(shard)  # reads all columns, to find damage in every column
                 made_by, names = facts_of(table.schema).get("version", version), table["state_id"].to_pylist()
             except (pa.ArrowException, OSError, ValueError):
                 shard.replace(shard.with_suffix(".damaged"))
@@ -165,13 +165,12 @@ class Profiles(Mapping[str, Profile]):
                     self._index(shard, names)
 
     def missing(self) -> np.ndarray:
-        """Returns the indices in ``states`` of the states that have no profile, in ascending order."""
+        """Returns the indices of the states without a profile, in ascending order."""
         return np.flatnonzero(self._row_S == _ABSENT)
 
     def add(self, rows: list[dict[str, Any]], facts: Mapping[str, float], writes: bool = True) -> None:
-        """Adds rows as a new shard, with the shard's costs ``facts`` (``training.costs``).
-
-        If ``writes`` is True, this process writes the file of the shard, atomically. If not, another process writes it.
+        """Adds rows as a new shard, with the shard's costs ``facts`` (``training.costs``). If ``writes`` is False, another
+        process writes the file of the shard.
         """
         if not rows:
             return
@@ -183,7 +182,7 @@ class Profiles(Mapping[str, Profile]):
         self._index(path, [row["state_id"] for row in rows])
 
     def write(self, path: Path, kept: Sequence[State]) -> None:
-        """Writes all profiles to one Parquet file. Its column ``kept`` is true for the states in ``kept``."""
+        """Writes all profiles to one Parquet file, whose column ``kept`` is true for the states in ``kept``."""
         kept_S = np.zeros(len(self.states), bool)
         for name in ids_of(kept):
             kept_S[self._place(name)] = True
@@ -198,7 +197,7 @@ class Profiles(Mapping[str, Profile]):
             writer.close()
 
     def _tables(self, kept_S: np.ndarray) -> Iterator[pa.Table]:
-        """Yields the shards' rows in tables of about ``ROWS`` rows, with added columns mean, variance and kept."""
+        """Yields the rows of all shards in tables of about ``ROWS`` rows, with the columns mean, variance and kept."""
         parts: list[pa.Table] = []
         for shard in self._shards:
             table = pq.read_table(shard)
@@ -260,7 +259,7 @@ def _profiles(table: pa.Table) -> list[Profile]:
 
 
 def _plain(column: pa.Field) -> pa.Field:
-    """Returns the schema field of a column with its original type, because Parquet renames the items of lists."""
+    """Returns the schema field of a column with its type before Parquet renamed the items of lists."""
     return column.with_type(pa.list_(column.type.value_type)) if pa.types.is_list(column.type) else column
 
 

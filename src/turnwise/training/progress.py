@@ -1,8 +1,8 @@
 """Draws a progress bar for the phases of a run, with the remaining time in words.
 
-The remaining time of the running phase is estimated from its time per step so far. The time of a later phase is taken
-from an earlier phase that takes equally long. For example, the evaluation after training takes as long as the one
-before. If no time is known for a later phase, the estimated time of the run is a lower bound.
+The remaining time of the running phase is estimated from its time per step so far. A later phase is assumed to take as
+long as its *twin*, an earlier phase: evaluation after training takes as long as evaluation before training. If the
+duration of a later phase is unknown, the estimated time of the run is a lower bound.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from turnwise.text import plain
 if TYPE_CHECKING:
     from turnwise.training.recorder import Recorder
 
-QUIET_SECONDS = 15.0  # least seconds between two progress lines if no bar is drawn
+QUIET_SECONDS = 15.0  # least seconds between two progress lines if no progress bar is drawn
 
 
 class Phases:
-    """Shows the progress of a run's phases and measures their times.
+    """Shows the progress of a run's phases and measures the duration of each phase.
 
     Args:
         names: names of the phases in their order.
         twins: map from a later phase to the earlier phase that takes equally long.
-        console: the console on which the bar is drawn. If it is not a terminal, a line is printed instead, at most
-            every ``QUIET_SECONDS``.
-        label: label of a run that shares the terminal with other runs. Each line then starts with the label, and no bar
-            is drawn. Empty for a single run.
-        watch: is called with the run's status whenever it changes.
+        console: the console on which the bar is drawn. If the console is not a terminal, lines are printed instead, at
+            most one every ``QUIET_SECONDS``.
+        label: label of a run that shares the terminal with other runs, else empty. With a label, each line starts with
+            the label, and no bar is drawn.
+        watch: is called with the run's status whenever the status changes.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str, total: int) -> Iterator[Callable[..., None]]:
-        """Shows the progress of a phase of ``total`` steps while the block runs.
+        """Shows the progress of a phase of ``total`` steps while the ``with`` block runs.
 
-        The ``with`` statement yields a function ``advance(steps, note="", already=False)``, which the block calls after
-        finished steps. ``already`` means that an earlier start of the run did these steps. The time of the block is
-        added to ``seconds[name]``.
+        The block gets a function ``advance(steps, note="", already=False)``, which it calls after finished steps.
+        ``already`` means that an earlier start of the run did these steps. The duration of the block is added to
+        ``seconds[name]``.
         """
         task = self._bar.add_task(plain(name), total=total, left="", note="")
         began, done = time.monotonic(), 0.0
@@ -107,10 +107,9 @@ class Phases:
         """Returns the status of a phase, with the estimated remaining times of the phase and of the run.
 
         Args:
-            name: name of the phase.
             elapsed: seconds since the phase began in this process.
-            done: number of completed steps, including those of an earlier process.
-            paced: number of steps that were completed within ``elapsed``. The time per step is estimated from them.
+            done: number of completed steps, including steps of an earlier start of the run.
+            paced: number of steps that were completed within ``elapsed``.
             total: number of steps of the phase.
         """
         if paced <= 0:

@@ -14,14 +14,14 @@ from typing import Any
 
 from turnwise.experiments.command_line import typed
 
-OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that decide what a run computes
+OF_A_RUN = (":/src", ":/conf", ":/scripts", ":/train.py")  # git pathspecs of the files that a run's result depends on
 
 
 LIBRARIES = ("turnwise", "torch", "lightning", "transformers", "peft", "hydra-core")
 
 
 def provenance() -> dict[str, Any]:
-    """Returns the command, commit, versions of libraries, machine and time of this run."""
+    """Returns the command, commit, versions of libraries and machine of this run, and the current time."""
     return {
         "command": command(),
         "commit": commit(),
@@ -32,8 +32,8 @@ def provenance() -> dict[str, Any]:
 
 
 def command(resumes: bool = False) -> str:
-    """Returns this process's command line as typed. With ``resumes``, the argument ``fresh=`` is left out, so that the
-    command resumes the run.
+    """Returns this process's command line as typed. With ``resumes``, the argument ``fresh=...`` is left out, so that
+    the command resumes the run.
     """
     given = [word for word in typed(sys.argv[1:]) if not (resumes and word.lower().startswith("fresh="))]
     return shlex.join(["python", sys.argv[0], *given])
@@ -41,9 +41,8 @@ def command(resumes: bool = False) -> str:
 
 @cache
 def commit() -> str:
-    """Returns the checkout's commit, followed by ``+`` if code or configuration has changes that are not committed.
-
-    The text is empty outside a checkout. Later calls return the value of the first call.
+    """Returns the commit of the git checkout, followed by ``+`` if code or configuration has uncommitted changes, or an
+    empty text outside a checkout. Later calls return the value of the first call.
     """
     here = Path(__file__).resolve().parent
     try:
@@ -57,7 +56,7 @@ def commit() -> str:
 
 
 def machine() -> str:
-    """Returns the name of the processor and the number of cores."""
+    """Returns the name of the processor and, on Linux, the number of cores."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -1,4 +1,4 @@
-"""Reads the states at which a run may sample or train, and the demonstrations from which these states come."""
+"""Reads the candidate states, at which a run may sample or train, and the demonstrations with these states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from turnwise.types import Message, State
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The states at which a run may sample or train, and the data that belong to them.
+    """The candidate states of a run, and the data that belongs to these states.
 
     Attributes:
         states: the first states of train tasks, or the states of expert turns.
@@ -47,9 +47,8 @@ class Candidates:
 
     @property
     def headline(self) -> str | None:
-        """Returns the name of the user's file if the headline result is about its dialogues.
-
-        The result is None if the headline result is about tasks of the environment.
+        """The name of the user's file if the headline result is about its dialogues, or None if the headline result is
+        about tasks of the environment.
         """
         return self.own if self.held_out or not self.plays else None
 
@@ -61,7 +60,8 @@ class Candidates:
         return found.messages[: found.acts[state.turn]]
 
     def fitting(self, settings: Settings, parts: Parts, phases: Phases) -> Sequence[State]:
-        """Returns the states whose sequences fit into ``rollout.max_length``, and logs how many do not fit.
+        """Returns the states that fit into ``rollout.max_length`` together with an action of ``sampling.max_tokens``, or
+        without sampling, together with the demonstrated turn. Logs the number of states that do not fit.
 
         Raises:
             InputError: no state fits.
@@ -74,9 +74,8 @@ class Candidates:
 
 
 def read_candidates(settings: Settings, parts: Parts, chat: ChatTokens, phases: Phases) -> Candidates:
-    """Reads the candidate states: the first states of train tasks, or all expert turns.
-
-    If a user's file has dialogues without an environment, some of them are held out for evaluation.
+    """Reads the candidate states: the first states of train tasks, or all expert turns. Some dialogues of a user's file
+    are held out for evaluation.
 
     Raises:
         InputError: there is no usable state, or the reward or the evaluation cannot use the demonstrations.

@@ -13,11 +13,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
     """Enables gradient checkpointing for the layers of ``model`` and returns the layers.
 
-    Within :func:`recomputing`, the layers then store only their inputs for the backward pass.
-
-    Args:
-        model: the policy.
-        offload: whether the stored inputs are kept in CPU memory.
+    Within :func:`recomputing`, the layers then store only their inputs for the backward pass. With ``offload``, and if
+    there is an accelerator, the stored inputs are kept in CPU memory.
     """
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     away = offload and torch.accelerator.is_available()
@@ -27,11 +24,10 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
 
 @contextmanager
 def recomputing(layers: Sequence[Any]) -> Iterator[None]:
-    """Sets the layers to training mode within the ``with`` block. The transformers library recomputes a layer in the
-    backward pass, instead of storing its activations, only in this mode.
+    """Sets the layers to training mode within the ``with`` block. The transformers library recomputes activations in the
+    backward pass only for layers in training mode.
 
-    Outside of such blocks, a policy is never in training mode. Only the layer itself is set to training mode, not the
-    modules inside it, so that nothing else changes.
+    The modules inside the layers (such as dropout) are not set to training mode, so that nothing else changes.
     """
     for layer in layers:
         layer.training = True

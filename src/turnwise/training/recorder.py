@@ -34,11 +34,11 @@ _DIGITS = 6  # decimals of recorded log-probs and advantages; further digits may
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The rollouts of one iteration (``experience``), with what they cost.
+    """The rollouts of one iteration (``experience``), and the cost of the rollouts.
 
     Attributes:
         cost: turns, tokens, faults and retries of the collection.
-        seconds: the time that the collection took, in seconds.
+        seconds: duration of the collection in seconds.
         judge: the judge's report since the process began. Empty without a judge.
         engine: the engine's report since the process began.
     """
@@ -51,11 +51,12 @@ class Gathered:
 
 
 class Recorder(Callback):
-    """Writes one line of metrics for each iteration, and some of its rollouts.
+    """Writes one line of metrics for each iteration, and ``trees`` rollout trees of each iteration.
 
     The counters are saved in the checkpoint. A resumed run removes the lines of iterations after the checkpoint, so
-    that it ends with the same files as an uninterrupted run. Every process of a run has a recorder with the counts of
-    the whole run, but only one writes files (``writes``). ``most`` is a rollout's greatest possible reward, or None.
+    that these iterations are not recorded twice. Every process of a run has a recorder with the counts of the whole
+    run, but only one recorder writes files (``writes``). ``most`` is the greatest reward that a rollout can earn, or
+    None.
     """
 
     def __init__(
@@ -84,28 +85,28 @@ class Recorder(Callback):
 
     @property
     def reward(self) -> float | None:
-        """Returns the mean reward of the last collection, or None if there is no reward."""
+        """The mean reward of the last collection, or None if there is no reward."""
         return self._pending.get("train/reward_mean")
 
     @property
     def last(self) -> Mapping[str, float]:
-        """Returns the metrics of the last iteration's rollouts."""
+        """The metrics of the last iteration's rollouts."""
         return self._pending
 
     @property
     def verdicts(self) -> dict[str, float]:
-        """Returns the counts of verdicts by domain (:func:`count_verdicts`), over all starts of the run."""
+        """The counts of verdicts by domain (:func:`count_verdicts`), over all starts of the run."""
         return {key.removeprefix(VERIFIER): value for key, value in self.counters.items() if key.startswith(VERIFIER)}
 
     @property
     def judge(self) -> dict[str, float]:
-        """Returns the judge's report over all starts of the run. It is empty without a judge."""
+        """The judge's report over all starts of the run. Empty without a judge."""
         sums = {key.removeprefix(JUDGE): value for key, value in self.counters.items() if key.startswith(JUDGE)}
         return sums | {key: self._judge[key] for key in NOT_SUMS if key in self._judge}
 
     def result(self, profiled: Mapping[str, float]) -> dict[str, Any]:
         """Returns entries of ``result.json``: the judge's report if there is a judge, and the counts of the verifier's
-        verdicts, separately for rollouts and for the actions that were sampled for profiles (``profiled``).
+        verdicts for rollouts and for profiles. ``profiled`` holds the counts for profiles.
         """
         verdicts = {"verifier": verifier_result(self.verdicts, profiled)}
         return {"judge": self.judge, **verdicts} if self.judge else verdicts
@@ -129,7 +130,9 @@ class Recorder(Callback):
     # -- records of an iteration ---------------------------------------------------------------------------------------
 
     def paid(self, cost: Mapping[str, float]) -> None:
-        """Adds the cost of samples drawn before the first iteration. Counters from a checkpoint already include it."""
+        """Adds the cost of samples drawn before the first iteration. A checkpoint that is loaded later replaces the
+        counters with counters that include this cost.
+        """
         self._add(cost)
 
     def _add(self, counts: Mapping[str, float]) -> None:
@@ -145,14 +148,14 @@ class Recorder(Callback):
         cpu_began: float | None = None,
         waited: float | None = None,
     ) -> None:
-        """Records the rollouts of an iteration. :class:`turnwise.training.collection.Collection` calls this method.
+        """Records the rollouts of an iteration.
 
         Args:
-            gathered: the rollouts of all processes, and their cost.
-            updates: the packed updates that were made of these rollouts.
+            gathered: the rollouts of all processes, and the cost of the rollouts.
+            updates: the packed updates with these rollouts.
             learned: metrics of sampling, of reprofiling and of other models that were trained on the rollouts.
             cpu_began: the process's CPU time (``time.process_time``) when the iteration began. None: now.
-            waited: seconds in which the iteration waited for the rollouts. None: as long as their collection took.
+            waited: seconds in which the iteration waited for the rollouts. None: the duration of the collection.
         """
         experience, cost, judge, seconds = gathered.experience, gathered.cost, gathered.judge, gathered.seconds
         self._add(cost)
@@ -195,7 +198,7 @@ class Recorder(Callback):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Excludes the time of the block, for example of an evaluation, from the time of the iteration."""
+        """Excludes the time of the ``with`` block, for example of an evaluation, from the time of the iteration."""
         began, cpu_began = time.monotonic(), time.process_time()
         yield
         passed = time.process_time() - cpu_began
@@ -216,9 +219,8 @@ class Recorder(Callback):
         self.counters["rows"] += 1
 
     def check(self) -> None:
-        """Warns if rows of ``metrics.jsonl`` or ``rollouts/train.jsonl`` have disappeared from the disk.
-
-        It is only a warning, because the run's result is computed without these files.
+        """Warns if rows of ``metrics.jsonl`` or ``rollouts/train.jsonl`` were lost. The run continues, because its result
+        is computed without these files.
         """
         if not self.writes:
             return
@@ -234,9 +236,8 @@ class Recorder(Callback):
                 )
 
     def write(self, iteration: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Appends one line to ``metrics.jsonl`` and passes it to the loggers.
-
-        The line of an evaluation is not written if the file has a line of an evaluation at this iteration already.
+        """Appends one line to ``metrics.jsonl`` and passes the metrics to the loggers, unless the phase is ``eval`` and
+        the file already has a line of this phase and iteration.
         """
         path = self.folder / "metrics.jsonl"
         if not self.writes:
@@ -250,7 +251,7 @@ class Recorder(Callback):
 
 
 def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns as a metric the fraction of an iteration's time that the predictor took; empty without a predictor."""
+    """Returns ``predictor/share``, the fraction of an iteration's time that the predictor took, if there is one."""
     if "seconds/predictor_learn" not in metrics:
         return {}
     asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
@@ -294,6 +295,6 @@ def tree_record(iteration: int, messages: Any, experience: Experience, i: int) -
 
 
 def _spread(total: int, count: int) -> list[int]:
-    """Returns ``count`` indices, spread evenly over 0 to ``total`` - 1, or all of them if ``count`` is larger."""
+    """Returns min(``count``, ``total``) indices, spread evenly over 0 to ``total`` - 1."""
     count = min(count, total)
     return [i * total // count for i in range(count)]

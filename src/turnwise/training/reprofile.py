@@ -1,5 +1,5 @@
-"""Chooses new states during training. When the fraction of groups with mixed outcomes (different rewards) has fallen
-since the last profile, the candidate states are profiled again.
+"""Chooses new states during training. The candidate states are profiled again when the fraction of groups whose rewards
+differ has fallen since the last profile.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from turnwise.types import State
 
 
 class Reprofile(Callback):
-    """Returns the states of each iteration. They are taken from the set that was chosen by the last profile.
+    """Returns the states of each iteration, from the states that were chosen by the last profile.
 
-    The class is a callback, so that the checkpoint stores its data: for each iteration since the last profile, the
-    fraction of groups whose rewards differ, and the indices of the chosen states among the candidates. The profile on
-    disk would not suffice. If it were damaged, it could not be computed again, because the policy of that time no
-    longer exists. Every process of a run has this callback, and all of them choose the same states.
+    The class is a callback, so that the checkpoint stores its data: the indices of the chosen states among the
+    candidates, and for each iteration since the last profile the fraction of groups whose rewards differ. The indices
+    are stored because a damaged profile could not be repeated: its policy no longer exists. Every process of a run has
+    this callback and chooses the same states.
 
     Args:
         refresh: the rule that decides when to profile again.
@@ -56,19 +56,17 @@ class Reprofile(Callback):
         self.rollout, self.seed = rollout, seed
         self.profiles, self.began = 1, 0  # number of profiles so far; first iteration after the last profile
         self.history: list[float] = []
-        self.seconds = 0.0  # time of the profile just before the current iteration; 0 if there was none
-        self.places_S: np.ndarray | None = (
-            None  # indices of the chosen states among the candidates; None: the states chosen before training
-        )
+        self.seconds = 0.0  # duration of the profile just before the current iteration, or 0
+        # indices of the chosen states among the candidates; None: the states chosen before training
+        self.places_S: np.ndarray | None = None
         self.batches = self._batches(states)
 
     def __call__(self, iteration: int) -> list[State]:
         return self.batches(iteration)
 
     def prepare(self, iteration: int) -> None:
-        """Profiles the candidates and chooses states again, if the rule ``refresh`` decides so for this iteration.
-
-        All processes must call this method before an iteration.
+        """Profiles the candidates and chooses new states, if ``refresh`` decides to profile before this iteration. All
+        processes must call this method before each iteration.
         """
         self.seconds = 0.0
         if not self.refresh.due(self.history, self.profiles):
@@ -83,7 +81,7 @@ class Reprofile(Callback):
         self.seconds = time.monotonic() - began
 
     def collected(self, experience: Experience) -> dict[str, float]:
-        """Stores the fraction of an iteration's groups whose rewards differ, and returns metrics of the states."""
+        """Stores the fraction of the groups of an iteration whose rewards differ, and returns metrics of the states."""
         share = mixed_share(experience)
         if share is not None:
             self.history.append(share)
@@ -96,7 +94,7 @@ class Reprofile(Callback):
         }
 
     def _batches(self, states: Sequence[State]) -> Batches:
-        """Returns the batches of a set of states. Each new set starts a new epoch, in a new random order."""
+        """Returns the batches of ``states``, from the current iteration on and in an order that belongs to the profile."""
         number = self.profiles - 1
         seed = f"{self.seed}/profile-{number}" if number else self.seed
         return Batches(states, seed, self.rollout.states, self.rollout.trajectories, self.began)
@@ -116,10 +114,8 @@ class Reprofile(Callback):
 
 
 def mixed_share(experience: Experience) -> float | None:
-    """Returns the fraction of groups whose rewards differ, or None if there are no groups.
-
-    Groups that a refill replaced count as groups with equal rewards. Groups that a gate stopped are left out, because
-    their episodes are incomplete.
+    """Returns the fraction of groups whose rewards differ, or None without groups. Groups that a refill replaced count
+    as groups with equal rewards. Groups that a gate stopped are left out, because their episodes are incomplete.
     """
     totals = totals_of(experience)
     groups = len(totals) + len(experience.replaced)

@@ -17,15 +17,15 @@ from turnwise.training.read_candidates import Candidates
 
 
 def comparison(base: Evaluation, after: Evaluation, mode: str, split: str | None = None) -> dict[str, Any]:
-    """Returns the success rates before and after training on the tasks that both evaluations contain, and the change
-    with a paired 95 % confidence interval.
+    """Returns the success rates before and after training on the tasks in both evaluations, and the change with a
+    paired 95 % confidence interval.
     """
     return _compared(base.success(mode, split), after.success(mode, split))
 
 
 def by_subset(base: Evaluation, after: Evaluation, mode: str) -> dict[str, Any]:
-    """Compares success before and after training, for each subset of the benchmark and as the unweighted mean over the
-    subsets. The result is empty if tasks have no subset.
+    """Returns the comparison of success before and after training for each subset of the benchmark, and for the
+    unweighted mean over the subsets. The result is empty if tasks have no subset.
     """
     sides = base.by_subset(mode), after.by_subset(mode)
     both = {name: sides[0][name].keys() & sides[1][name].keys() for name in sides[0] if name in sides[1]}
@@ -63,8 +63,7 @@ def _compared(before: Mapping[str, list[float]], since: Mapping[str, list[float]
 
 def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
     """Returns the entry ``in_domain`` of ``result.json``: success before and after training, for sampled and for greedy
-    attempts. The headline is the comparison of sampled attempts, or that of greedy attempts if there are no sampled
-    ones.
+    attempts. The headline is the comparison of sampled attempts, or without sampled attempts, of greedy attempts.
     """
     modes = {mode: comparison(base, after, mode) for mode in ("sampled", "greedy")}
     modes = {mode: found for mode, found in modes.items() if found}
@@ -81,12 +80,9 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
-    """Returns the entries ``in_domain`` and, if held-out dialogues were evaluated, ``held_out`` of ``result.json``.
-
-    Args:
-        base, after: the evaluations before and after training.
-        dialogues: whether the headline is about the replies in held-out dialogues. Tasks of the environment, if any
-            were evaluated, are then the entry ``environment``.
+    """Returns the entries ``in_domain`` and, if held-out dialogues were evaluated, ``held_out`` of ``result.json``. If
+    ``dialogues`` is True, the entry ``in_domain`` is about the replies in held-out dialogues, and the results on tasks of
+    the environment are in the entry ``environment``.
     """
     found = held_out_result(base, after)
     held_out = {"held_out": found} if found else {}
@@ -97,8 +93,8 @@ def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, A
 
 
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Returns the entry ``ood`` of ``result.json``: the scores of the out-of-domain suites before and after training,
-    the changes and the mean change over suites, with intervals.
+    """Returns the entry ``ood`` of ``result.json``: the scores on each out-of-domain suite before and after training, the
+    change on each suite, and the mean change over the suites. Changes have confidence intervals.
     """
     before, since = _both(base.skills(), after.skills())
     if not before:
@@ -119,7 +115,7 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
-    """Returns the scores of the items in both evaluations. An evaluation lacks the items whose environment failed."""
+    """Returns ``before`` and ``since`` without the items that only one of them has, because an environment failed."""
     common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
     sides = [
         {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)
@@ -138,7 +134,8 @@ def result_of(
     """Returns the content of ``result.json``.
 
     Args:
-        environment: name of the environment. If the headline is about a user's file, the file's name replaces it.
+        environment: name of the environment. If the headline is about a user's file, the result contains the name of the
+            file instead.
         base, after: the evaluations before and after training.
         entries: further entries, such as costs, verdicts and warnings.
     """
@@ -198,7 +195,7 @@ def _points(share: float) -> float:
 
 
 def _interval(estimate: Estimate) -> list[float] | None:
-    """Returns the confidence interval of ``estimate`` in percentage points, or None if there were too few tasks."""
+    """Returns the confidence interval of ``estimate`` in percentage points, or None if there are too few tasks."""
     if estimate.low is None or estimate.high is None:
         return None
     return [_points(estimate.low), _points(estimate.high)]

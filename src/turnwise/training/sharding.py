@@ -1,10 +1,8 @@
-"""Shards weights, gradients and optimiser states over all processes, with FSDP2.
-
-The strategy is Lightning's ``ModelParallelStrategy``; ``conf/trainer/fsdp.yaml`` selects it.
+"""Shards weights, gradients and optimiser states over all processes, with FSDP2 (``conf/trainer/fsdp.yaml``).
 
 The weights of a layer are gathered when the layer is computed, and freed afterwards. The embedding, the head and the
 last norm are gathered once for each pass. A checkpoint is a folder to which every process writes its own part. A run
-with another number of processes can read it.
+with another number of processes can read the checkpoint.
 """
 
 from __future__ import annotations
@@ -42,11 +40,8 @@ TRAINED = StateDictOptions(cpu_offload=True, ignore_frozen_params=True)
 
 
 class FullySharded(ModelParallelStrategy):
-    """Lightning strategy for sharded training.
-
-    Args:
-        offload: whether shards are kept in CPU memory and copied to the device when they are needed. The optimiser then
-            steps on the CPU.
+    """Lightning strategy for sharded training. With ``offload``, shards are kept in CPU memory and copied to the device
+    when they are needed, and the optimiser steps on the CPU.
     """
 
     def __init__(self, offload: bool = False) -> None:
@@ -58,7 +53,7 @@ class FullySharded(ModelParallelStrategy):
         super().setup_environment()
 
     def shard(self, model: nn.Module) -> None:
-        """Shards the weights of ``model`` in place. This method must be called only once for a model."""
+        """Shards the weights of ``model`` in place. The method must be called only once for a model."""
         policy = CPUOffloadPolicy(pin_memory=self.root_device.type == "cuda") if self.offload else OffloadPolicy()
         mesh = self.device_mesh["data_parallel"]
         for layer in backbone(model).layers:  # type: ignore[union-attr]
@@ -79,9 +74,9 @@ class FullySharded(ModelParallelStrategy):
         return get_optimizer_state_dict(self.model, getattr(optimizer, "_optimizer", optimizer), options=TRAINED)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Writes each process's part into a new folder, which replaces the old checkpoint when it is complete.
+        """Writes each process's part into a new folder, which replaces the old checkpoint when the folder is complete.
 
-        The old checkpoint is kept as ``before.ckpt``. The previous ``before.ckpt`` is removed first, so that the disk
+        The old ``last.ckpt`` is kept as ``before.ckpt``. The older ``before.ckpt`` is removed first, so that the disk
         needs space for only two checkpoints.
         """
         path = Path(self.broadcast(str(filepath)))
@@ -120,7 +115,7 @@ class FullySharded(ModelParallelStrategy):
         path = Path(checkpoint_path)
         assert self.model is not None
         optimizer = self.optimizers[0]
-        # if head and embedding share a weight, it has two names, of which only one was saved
+        # if head and embedding share a weight, the weight has two names, of which only one was saved
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
         weights = {k: v for k, v in get_model_state_dict(self.model, options=TRAINED).items() if k in trained}
         states = get_optimizer_state_dict(self.model, optimizer, options=TRAINED)
@@ -138,9 +133,8 @@ class FullySharded(ModelParallelStrategy):
 
 
 def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
-    """Writes this process's part of the tensors into ``folder``, which is later renamed to ``path``.
-
-    All processes must call this function.
+    """Writes this process's part of the tensors into ``folder``, which is later renamed to ``path``. All processes must
+    call this function.
 
     Raises:
         OSError: the disk cannot be written. The error's ``filename`` is ``path``.
@@ -157,9 +151,8 @@ def save_parts(tensors: dict[str, Any], folder: Path, path: Path) -> None:
 
 
 class Whole:
-    """A sharded model whose trained weights are gathered in the CPU memory of the first process, to be saved there.
-
-    All processes must create this object. Only the first process may use it.
+    """A sharded model whose trained weights are gathered in the CPU memory of the first process. All processes must
+    create this object. Only the first process may use the object.
     """
 
     def __init__(self, model: Any) -> None:
@@ -181,5 +174,4 @@ class Whole:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Returns whether the weights of ``model`` are sharded."""
     return any(isinstance(p, DTensor) for p in model.parameters())

@@ -1,7 +1,5 @@
-"""Handles the signals that a run gets.
-
-At the start of training, Lightning replaces the signal handlers that a launcher such as submitit has set. This module
-puts the launcher's handlers back. It also reports the name of a signal that ends the run.
+"""Restores signal handlers that Lightning replaces at the start of training, such as the handlers of a launcher, and
+reports the name of a signal that ends the run.
 """
 
 from __future__ import annotations
@@ -18,10 +16,11 @@ from turnwise.errors import Interrupted
 
 
 class OwnSignals(Callback):
-    """Restores the handlers of SIGTERM and SIGUSR1 that were set before Lightning's ``fit``, which replaces them.
+    """Restores the handlers of SIGTERM and SIGUSR1 that were set before Lightning's ``fit`` replaced these handlers.
 
-    Lightning's handler of SIGTERM calls a collective operation, but other processes may be in a different one at that
-    moment. It would also end the run when a requeued job gets SIGTERM, which submitit's handler ignores on purpose.
+    Lightning's handler of SIGTERM calls a collective operation, while other processes may be in a different collective
+    operation. Lightning's handler would also end the run when a requeued job gets SIGTERM. The handler of submitit
+    ignores this SIGTERM on purpose.
     """
 
     def __init__(self) -> None:
@@ -33,18 +32,14 @@ class OwnSignals(Callback):
 
 
 def own_signals(world: int) -> list[OwnSignals]:
-    """Returns a list with one :class:`OwnSignals` if the run has several processes or is a Slurm job, else none."""
+    """Returns a list with one :class:`OwnSignals` if the run has several processes or is a Slurm job, else an empty list."""
     return [OwnSignals()] if world > 1 or SLURMEnvironment.detect() else []
 
 
 @contextmanager
 def named_signals() -> Iterator[None]:
-    """Raises an error with the signal's name if a signal ends training.
-
-    Lightning itself exits without a message, and after SIGTERM even with status 0.
-
-    Raises:
-        Interrupted: raised in place of Lightning's exit.
+    """Raises ``Interrupted`` with the signal's name if a signal ends training. Lightning itself exits without a message,
+    and after SIGTERM with status 0.
     """
     try:
         yield

@@ -1,8 +1,4 @@
-"""Chooses the states that a run trains on.
-
-If the rule of the configuration (``states``) needs a profile, the policy first samples several actions at each
-candidate.
-"""
+"""Chooses the states that a run trains on, with a profile of the candidate states if the rule ``states`` needs one."""
 
 from __future__ import annotations
 
@@ -27,9 +23,9 @@ class Chosen(NamedTuple):
     """The states that were chosen before training, with facts about the profile.
 
     Attributes:
-        states: the states that were chosen. The run trains on them until ``reprofile`` chooses others.
+        states: the chosen states. The run trains on these states until ``reprofile`` chooses new states.
         verdicts: counts of the verifiers' verdicts in the profile, by domain. Empty without a profile.
-        reprofile: chooses new states during training. None if the rule chooses only once.
+        reprofile: chooses new states during training. None if states are chosen only once.
         pivots: the entries ``pivots.*`` of the run's result. Empty without a profile.
     """
 
@@ -41,15 +37,12 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Profiles the candidate states under the current policy and chooses among them.
+    """Profiles the candidate states under the current policy and chooses among the candidates.
 
     A profile is stored in the run's folder, in shards and then in one file. The first profile is ``profile/`` and
-    ``profile.parquet``; later ones are ``profile-<n>/`` and ``profile-<n>.parquet`` with n from 1.
+    ``profile.parquet``; later profiles are ``profile-<n>/`` and ``profile-<n>.parquet`` with n from 1.
 
     Attributes:
-        settings: the run's settings.
-        parts: the parts of the run's method.
-        candidates: the candidate states, which are the same at every choice.
         player: samples single actions at the candidates (``max_turns=1``).
         module: the policy that is profiled.
         phases: shows progress.
@@ -76,10 +69,7 @@ class Choice:
         return Chosen(kept, verdicts, Reprofile(rule.reprofile, self.candidates, kept, *of_run), pivots)
 
     def __call__(self, number: int) -> Sequence[State]:
-        """Makes profile ``number`` and returns the states that the rule keeps.
-
-        The profile before training has number 0, and each later one has the next number.
-        """
+        """Makes profile ``number`` (0: the profile before training) and returns the states that the rule keeps."""
         return self.profiled(number)[1]
 
     def profiled(self, number: int = 0) -> tuple[Profiles, Sequence[State]]:
@@ -99,9 +89,8 @@ class Choice:
             afresh = self._sync_weights if number and not distributed.served else None
             shards = self.settings.folder / name
             data = self.settings.data
-            rated = (
-                data.pass_rates and data.file is not None and not number
-            )  # pass rates in a file say nothing about later policies
+            # the pass rates in a file do not describe later policies
+            rated = data.pass_rates and data.file is not None and not number
             profiles = profile(self.player, self.candidates, rule.k, shards, key, advance, distributed, afresh, rated)
         places = (place for place, one in enumerate(ids_of(self.candidates)) if one in profiles)
         kept = rule.select(chosen(self.candidates, places), profiles)
@@ -110,7 +99,7 @@ class Choice:
         found = summarise(profiles.values())
         missed = "-" if found.miss_rate is None else f"{found.miss_rate:.0%}"
         self.phases.log(
-            f"{found.states} expert turns profiled: at {found.zero_signal:.0%} of them all sampled actions have the "
+            f"{found.states} expert turns profiled: at {found.zero_signal:.0%} of these turns all sampled actions have the "
             f"same reward; {len(kept)} turns are kept; an exact match would miss {missed} of the acceptable actions"
         )
         return profiles, kept

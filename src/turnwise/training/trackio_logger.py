@@ -1,4 +1,4 @@
-"""Logs a run to Trackio, an optional package whose database and dashboard are on this machine."""
+"""Logs a run to Trackio, an optional package with a database and a dashboard on this machine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")  # variables that make Tr
 class Trackio(Logger):
     """Logs a run to Trackio's database (in ``TRACKIO_DIR``, by default in the Hugging Face cache).
 
-    If the run is resumed from a checkpoint, the newest Trackio run with its name is continued. Otherwise a new Trackio
-    run begins.
+    A run that is resumed from a checkpoint continues the newest Trackio run with the name of the run. Any other run
+    begins a new Trackio run.
 
     Args:
         project, name, group: labels of the run in Trackio's dashboard.
@@ -86,7 +86,7 @@ class Trackio(Logger):
         self.run.log(dict(metrics), step=self._step)
 
     def end(self, folder: Path) -> None:
-        """Logs the main values of the run's result, if it has one, and waits until Trackio has written everything."""
+        """Logs the main values of the run's result, if there is a result, and waits until Trackio has written all data."""
         try:
             result = read_result(folder)
         except ResultError:

@@ -1,4 +1,4 @@
-"""Computes the log-probs of packed updates under the policy, which the loss needs as inputs."""
+"""Computes the log-probs of packed updates, which the loss needs as inputs."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Scoring(LightningModule):
 
     @torch.no_grad()
     def references(self, update: Update) -> list[Tensor | None]:
-        """Returns for each micro-batch the log-probs of its U predicted tokens under the base policy pi_0, shape (U,).
+        """Returns for each micro-batch the log-probs (U,) of its predicted tokens under the base policy pi_0, or None if
+        the loss does not need these log-probs.
 
-        The entries are None if the loss does not need them. All log-probs are computed before any gradient, because the
-        adapter is switched off meanwhile, and this affects all threads.
+        All log-probs are computed before any gradient, because the adapter is switched off for all threads meanwhile.
         """
         if not self.loss.needs_reference or not update.batches:
             return [None] * len(update.batches)
@@ -49,9 +49,8 @@ class Scoring(LightningModule):
 
     @torch.no_grad()
     def with_near(self, updates: Sequence[Update]) -> list[Update]:
-        """Returns the updates with the current policy's log-probs added to their items, if the loss needs them.
-
-        The loss needs them only if the iteration has several optimiser steps. They are computed before the first step.
+        """Returns the updates. If the iteration has several optimiser steps and the loss needs the log-probs before the
+        first step, these log-probs are added to the items.
         """
         if self.settings.steps == 1 or not getattr(self.loss, "needs_near", False):
             return list(updates)
@@ -69,10 +68,7 @@ class Scoring(LightningModule):
         return list(self.passes.map(logprobs, update.batches) if self._in_threads else map(logprobs, update.batches))
 
     def loss_inputs(self, packed: Packed, update: Update, reference_U: Tensor | None = None) -> LossInputs:
-        """Returns the inputs of the loss for a micro-batch.
-
-        ``reference_U`` are the micro-batch's log-probs (U,) from :meth:`references`, or None.
-        """
+        """Returns the inputs of the loss for a micro-batch. ``reference_U`` is its entry of :meth:`references`."""
         batch = packed.to(self.device)
         items = batch.items
         logprobs_U, entropy_U = self._score(batch, entropy=True)

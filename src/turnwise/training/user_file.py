@@ -1,10 +1,10 @@
 """Reads the trajectories of a user's file, renders its dialogues, and holds some dialogues out for evaluation.
 
-A *dialogue* is a trajectory that belongs to no environment of the run. Whether it is held out depends on a hash of its
-beginning, which is everything before the first reply. The same file therefore always gives the same split. Dialogues
-with the same beginning (for example several trajectories of one task, or the records of a file that has one record for
-each turn) are either all held out or all trained on. If too many dialogues have the same beginning, the hash of the
-whole dialogue is used instead.
+A *dialogue* is a trajectory that belongs to no environment of the run. A hash of the dialogue's beginning (everything
+before the first reply) decides whether the dialogue is held out, so that a file always gives the same split. Dialogues
+with equal beginnings (for example several trajectories of one task, or the records of a file that has one record for
+each turn) are either all held out or all trained on. If too many dialogues have equal beginnings, the hash of the whole
+dialogue is used instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from turnwise.errors import InputError
 from turnwise.types import Trajectory
 
 FLOOR, PART = 8, 4  # at least FLOOR dialogues are held out, but in a small file only 1 / PART of its dialogues
-_PLAYED = 2.0  # value in ``draws`` for a trajectory of an environment; a dialogue has a value in [0, 1) there
+_PLAYED = 2.0  # value in ``draws`` for a trajectory of an environment; the values of dialogues are in [0, 1)
 
 
 @dataclass(slots=True)
@@ -36,23 +36,22 @@ class UserFile:
     Args:
         demonstrations: the store to which the trajectories are added.
         dialect: the way in which the chat template renders dialogues.
-        data: the data settings of the run.
-        environments: names of the run's environments. A trajectory whose task names none of them is a dialogue.
+        environments: names of the run's environments. A trajectory without a task of these environments is a dialogue.
     """
 
     demonstrations: Demonstrations
     dialect: Dialect
     data: DataSettings
     environments: Collection[str]
-    # For each trajectory two numbers that decide whether it is held out: ``draws`` is the hash of its beginning, and
-    # ``whole`` is the hash of the whole trajectory. Both are ``_PLAYED`` for a trajectory of an environment.
+    # Two numbers for each trajectory, which decide whether it is held out: the hash of its beginning (``draws``) and the
+    # hash of the whole trajectory (``whole``). Both are ``_PLAYED`` for a trajectory of an environment.
     draws: array[float] = field(default_factory=lambda: array("d"))
     whole: array[float] = field(default_factory=lambda: array("d"))
-    alike: bool = False  # whether too many dialogues have the same beginning
+    alike: bool = False  # whether too many dialogues have equal beginnings
     strange: Counter[str] = field(default_factory=Counter)  # environments in the file that the run does not have
     folded: int = 0  # dialogues whose system message is merged into the first user message
     as_text: int = 0  # dialogues whose tools and calls are written as text
-    silenced: int = 0  # dialogues in which the chat template drops the text that a reply has beside its calls
+    silenced: int = 0  # dialogues in which the chat template drops the text of replies that also have calls
     pivots: int = 0  # dialogues in which only the last reply is a candidate
     rated: int = 0  # pivot dialogues that have a pass rate
 
@@ -103,7 +102,8 @@ class UserFile:
         if lost:
             raise UnusableError(
                 lost,
-                "use a chat template that shows it, set data.format to the format of the calls, or data.tools_as_text=true",
+                "use a chat template that shows the reply, set data.format to the format of the calls, or set "
+                "data.tools_as_text=true",
                 "lost by the chat template",
             )
 
@@ -133,19 +133,19 @@ class UserFile:
             )
         if self.silenced:
             lines.append(
-                f"the chat template leaves out the text that replies have beside their calls, in {self.silenced} dialogues; "
-                "data.tools_as_text=true keeps it"
+                f"in {self.silenced} dialogues, the chat template leaves out the text of replies that also have calls; "
+                "data.tools_as_text=true keeps this text"
             )
         if self.alike:
             lines.append(
-                "many dialogues have the same beginning, so a hash of the whole dialogue decides which are held out: "
-                "of several trajectories of one task, some may be held out and others trained on"
+                "many dialogues have the same beginning, so a hash of the whole dialogue decides which dialogues are held "
+                "out: of several trajectories of one task, some may be held out and others trained on"
             )
         for name, number in self.strange.items():
             if number:
                 lines.append(
                     f"{number} of these dialogues name the environment {name!r}, which this run does not play; "
-                    f"env={name} plays it"
+                    f"set env={name} to play it"
                 )
         return lines
 
@@ -166,21 +166,18 @@ class UserFile:
 
     @property
     def dialogues(self) -> int:
-        """Returns the number of dialogues, which are the trajectories that belong to no environment of the run."""
         return sum(draw < 1 for draw in self.draws)
 
     @property
     def only_dialogues(self) -> bool:
-        """Returns whether all trajectories of the file are dialogues."""
         return self.dialogues == len(self.draws)
 
     def held_out(self) -> list[int]:
-        """Returns the numbers of the held-out dialogues, which are never trained on, in the order of their hashes.
-
-        The number of a dialogue is its position among all trajectories of the file, from 0.
+        """Returns the numbers of the held-out dialogues in the order of their hashes. The number of a dialogue is its
+        position among all trajectories of the file, from 0.
 
         Raises:
-            InputError: no dialogue would be left to train on, because the file has only one or only copies of one.
+            InputError: no dialogue would be left to train on, because all dialogues are copies of one dialogue.
         """
         count = self.dialogues
         if not self.data.held_out or not count:
@@ -209,10 +206,8 @@ class UserFile:
         return order[:end]
 
     def _wanted(self, draws: Sequence[float]) -> int:
-        """Returns how many dialogues to hold out: as many as have a hash below ``data.held_out``, but at most half.
-
-        At least ``FLOOR`` dialogues are held out, or in a small file one in ``PART`` (at least one). ``draws`` has the
-        hash of every dialogue of the file.
+        """Returns how many dialogues to hold out: as many as have a hash in ``draws`` below ``data.held_out``, but at
+        most half. At least ``FLOOR`` dialogues are held out, or in a small file one in ``PART`` (at least one).
         """
         drawn = sum(draw < self.data.held_out for draw in draws)
         return max(min(FLOOR, max(1, self.dialogues // PART)), min(drawn, self.dialogues // 2))

@@ -1,7 +1,7 @@
 """Counts the verifiers' verdicts on single actions, for each domain.
 
-A domain is the name of an environment, or ``dialogues`` for dialogues without one. An action is accepted if its verdict
-``functional`` is 1. The miss rate is the fraction of accepted actions that an exact comparison would reject,
+A domain is an environment, or ``dialogues`` for all dialogues without an environment. An action is accepted if its
+verdict ``functional`` is 1. The miss rate is the fraction of accepted actions that an exact comparison would reject,
 Pr[strict = 0 | functional = 1] (PivotRL, arXiv:2603.21383, section 2.2).
 """
 
@@ -39,9 +39,8 @@ def count_verdicts(experience: Experience) -> Counter[str]:
 
 
 def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> Counter[str]:
-    """Counts the verdicts in a profile, under the keys of :func:`count_verdicts`.
-
-    ``truncated`` is always 0, because a profile does not store it.
+    """Counts the verdicts in a profile, under the keys of :func:`count_verdicts`. ``truncated`` is always 0, because a
+    profile does not store which actions were truncated.
     """
     counts: Counter[str] = Counter()
     for state in states:
@@ -52,9 +51,8 @@ def count_profile(profiles: Mapping[str, Profile], states: Iterable[State]) -> C
 
 
 def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
-    """Returns the fractions of judged actions that are accepted, exact and truncated, and the miss rates.
-
-    There is a miss rate for all domains together and for each domain. Undefined fractions are left out.
+    """Returns the fractions of judged actions that are accepted, exact and truncated, and the miss rates of all domains
+    together and of each domain. Undefined fractions are left out.
     """
     domains = sorted({key.partition("/")[0] for key in counts})
     total = {name: sum(counts.get(f"{domain}/{name}", 0) for domain in domains) for name in _COUNTED}
@@ -70,10 +68,8 @@ def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def verifier_result(sampled: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Returns for each domain the counts of verdicts and the miss rate on the run's rollouts (``sampled``).
-
-    The entry ``profile`` of a domain has the same figures for the actions that were sampled for the profile
-    (``profiled``).
+    """Returns for each domain the counts and the miss rate of the verdicts on the run's rollouts (``sampled``) and, under
+    ``profile``, of the verdicts on the actions of a profile (``profiled``).
     """
     domains = sorted({key.partition("/")[0] for key in (*sampled, *profiled)})
     result: dict[str, dict[str, Any]] = {}
@@ -103,9 +99,8 @@ def _count(counts: Counter[str], domain: str, verdicts: Iterable[tuple[float, fl
 
 
 def _verdicts(tree: RolloutTree, rewards: Rewards) -> list[tuple[float, float, bool]]:
-    """Returns (functional, strict, truncated) of each judged action of a tree.
-
-    The verdicts are read from the rewards if these contain them, else from the turns.
+    """Returns (functional, strict, truncated) of each judged action of a tree. The verdicts are read from the rewards,
+    or from the turns if the rewards contain no verdicts.
     """
     if "functional" in rewards and "strict" in rewards:
         cut = [tree.turns[leaf].truncated for leaf in tree.leaves()]
