@@ -92,8 +92,8 @@ def _stop(message: str, status: int, own: bool = False) -> NoReturn:
 def main() -> None:
     """Runs the program.
 
-    Exit status: 0: the run is done; 1: the run stopped or the machine failed; 2: the configuration or the data cannot be
-    used; 130: SIGINT; 143: SIGTERM.
+    Exit status: 0: the run is done; 1: the run stopped or the machine failed; 2: the configuration or the data cannot
+    be used; 130: SIGINT; 143: SIGTERM.
     """
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(help_text(CONF))

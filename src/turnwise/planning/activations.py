@@ -21,7 +21,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 @dataclass(slots=True)
 class _Rows:
-    """A packed micro-batch (``models.packed_logprobs.PackedTokens``) of which only the shapes are used."""
+    """A packed micro-batch (``models.packed_logprobs.PackedTokens``). Only the shapes of its tensors are used."""
 
     ids_BS: Tensor
     position_BS: Tensor

@@ -52,7 +52,7 @@ class Pace:
         return cls([(0, first), (half, first / 2)])
 
     def seconds(self, requests: float) -> float:
-        """Returns the seconds of a decoding step with ``requests`` requests. Values of ``requests`` below 1 count as 1."""
+        """Returns the seconds of a decoding step with ``requests`` requests. Fewer than 1 request counts as 1."""
         requests = max(1.0, requests)
         piece = bisect_right(self._at, requests) - 1
         constant, slope = self._lines[min(max(piece, 0), len(self._lines) - 1)]

@@ -45,8 +45,8 @@ def backward(shape: Shape, tokens: float, context: float, scored: float) -> floa
 
 
 def decode(shape: Shape, sampled: float, context: float, prefilled: float) -> float:
-    """Returns the FLOPs of sampling. Each of the ``sampled`` tokens attends to ``context`` tokens and needs logits. Each
-    of the ``prefilled`` tokens attends to half of ``context`` on average and needs no logits.
+    """Returns the FLOPs of sampling. Each of the ``sampled`` tokens attends to ``context`` tokens and needs logits.
+    Each of the ``prefilled`` tokens attends to half of ``context`` on average and needs no logits.
 
     The adapter costs nothing, because the engine's copy of the policy has the adapter merged into its weights.
     """

@@ -39,7 +39,7 @@ class Lengths:
     Attributes:
         opening: tokens of the history before the first turn.
         reply: tokens of one reply of the policy.
-        observation: tokens of one answer of the environment, including those of the chat template.
+        observation: tokens of one answer of the environment, including tokens of the chat template.
         demonstrated: number of turns of a demonstration.
         spoken: tokens of a demonstrated action.
         episode: number of turns of an episode that the policy plays.

@@ -72,7 +72,6 @@ def plan(cfg: DictConfig, gpu: Gpu, given: Mapping[str, float | None] | None = N
 
     Args:
         cfg: the run's checked configuration (``turnwise.config.schema.compose_config``).
-        gpu: the GPU and its utilisation.
         given: lengths that the user provides (fields of :class:`turnwise.planning.lengths.Lengths`).
     """
     unknown: list[str] = []

@@ -104,8 +104,8 @@ def steps_of(row: str, plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) 
 
 
 def simulated_table(name: str, simulation: Simulation) -> Table:
-    """Returns a table of a simulation with one line for each schedule. The last column is the fraction of the tokens of
-    a run without a gate that the gate saves.
+    """Returns a table of a simulation with one line for each schedule. The last column is the fraction of tokens that
+    the gate saves, compared with a run without a gate.
     """
     assumed, site = simulation.assumed, simulation.assumed.site
     head = [

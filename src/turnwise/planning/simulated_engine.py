@@ -32,10 +32,8 @@ class Decoding(Generic[T]):
     the tokens that a request would have received if it had been in progress since the start of the simulation. A
     request of L tokens that begins at clock value c is complete when the clock reaches c + L.
 
-    Args:
-        pace: the decoding speed of one server.
-        servers: number of servers that share the requests.
-        places: largest number of requests in progress on all servers together. Further requests wait in a queue.
+    If ``places`` requests are in progress on all servers together, further requests wait in a queue. ``pace`` is the
+    decoding speed of one server.
     """
 
     def __init__(self, pace: Pace, servers: int, places: float) -> None:
@@ -117,12 +115,11 @@ class Site:
 
     Attributes:
         pace: decoding speed of one server.
-        servers: number of servers that sample.
         places: largest number of requests in progress on all servers together.
         sampling_gpus, training_gpus: number of GPUs of all servers together, and of the trainer.
         update: seconds of one update.
         sync: seconds to load new weights into the engine before a collection starts.
-        shared: whether servers and trainer use the same GPUs. While both work, each runs at half of its speed.
+        shared: whether servers and trainer use the same GPUs. While both work, each of them runs at half of its speed.
     """
 
     pace: Pace

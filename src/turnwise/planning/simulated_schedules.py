@@ -200,8 +200,8 @@ class _ScheduledRun:
         self.engine.put(Request(rollout.turns[rollout.taken][0], rollout))
 
     def _look(self, group: _Group) -> None:
-        """Stops a group with a gate if each of its rollouts has ended or has reached the turn at which the gate decides.
-        A group is stopped at most once.
+        """Stops a group with a gate if each of its rollouts has ended or has reached the turn at which the gate
+        decides. A group is stopped at most once.
         """
         if group.stop is None or group.before:
             return

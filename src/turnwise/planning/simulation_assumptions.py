@@ -28,8 +28,8 @@ TURNS_SIGMA = 0.5
 LATENCY = 1.0  # assumed mean seconds until an environment answers
 HANDED_GB_S = 1.0  # assumed GB/s at which new weights are written to files and then loaded by the servers
 USED = 0.9  # fraction of a GPU's memory that a server uses; vLLM's default
-# Smallest number of simulated collections. With staleness 2, the largest one simulated, the first three collections wait
-# for no update and are not timed.
+# Smallest number of simulated collections. With staleness 2, the first three collections wait for no update and are not
+# timed.
 LEAST = 6
 DRAWN = 40_000  # approximate number of turns that a simulation draws
 

@@ -1,5 +1,5 @@
-"""Compares the loss and every gradient of a packed rollout tree with those of separate forward passes, one for each path
-from the root to a leaf, in a small model. The probe of large models (``rollouts.probe``) compares only log-probs.
+"""Compares the loss and every gradient of a packed rollout tree with those of separate forward passes, one for each
+path from the root to a leaf, in a small model. The probe of large models (``rollouts.probe``) compares only log-probs.
 
 The packed tree uses tree attention; the separate passes use the model's own attention. The log-probs of the engine are
 also compared with the log-probs of the trainer.

@@ -32,7 +32,7 @@ In a run of several processes, each process returns only the trees of its own pa
 Played = tuple[RolloutTree, Rewards]
 
 Gather = Callable[[list[Played]], list[Played]]
-"""A function that takes the trees of this process and returns the trees of all processes, in the order of the states."""
+"""A function that takes the trees of this process and returns the trees of all processes, ordered like the states."""
 
 Memory = Callable[[], Mapping[str, float]]
 """A function that returns the advantage rule's memory: the values that the rule keeps between iterations."""
@@ -118,7 +118,7 @@ class Collector:
         ]
 
     def _extend(self, experience: Experience, states: Sequence[State], key: object, memory: Memory) -> None:
-        """Samples rollouts from ``states``, adds the trees to ``experience`` and computes the credit of all trees again.
+        """Samples rollouts from ``states``, adds the trees to ``experience`` and recomputes the credit of all trees.
 
         The credit of earlier trees may change, because an advantage rule may compare trees with each other.
         """

@@ -30,7 +30,7 @@ def demonstration(turns: Sequence[State]) -> RolloutTree:
 
 
 def demonstrated_paths(states: Sequence[State]) -> Mapping[str, list[State]]:
-    """Groups the states of demonstrations into paths, and returns a map from the id of a path's first state to the path.
+    """Groups the states of demonstrations into paths. Returns id of the first state of a path -> path.
 
     A path is a list of consecutive states of one trajectory. The history of each further state begins with the history
     and the demonstrated turn of the state before.

@@ -1,4 +1,4 @@
-"""Judges the policy's replies in dialogues without an environment, by comparing each reply with the demonstrated reply."""
+"""Judges the policy's replies in dialogues without an environment, by comparison with the demonstrated reply."""
 
 from __future__ import annotations
 

@@ -22,11 +22,9 @@ class Group:
 
     Args:
         number: the group's index among the groups of one call of ``Player.play``.
-        tree: the tree, which grows while the group runs.
         count: number of rollouts that start at the root. These rollouts are called the first rollouts.
         gate: decides after each step of the first rollouts whether the group is stopped.
         schedule: decides when the engine samples.
-        start: function that starts rollouts.
         roll_out: function that runs one rollout to its end.
         expand: function that returns a map from the index of a turn to the number of rollouts that start there.
         room: limits the number of rollouts that are live at the same time.
@@ -68,8 +66,8 @@ class Group:
         self.schedule.leave(self)
 
     async def goes_on(self, branch: Branch) -> bool:
-        """Returns whether the rollout ``branch`` may take another turn. If the gate decides at the step that the rollout
-        has reached, the method waits for the decision.
+        """Returns whether the rollout ``branch`` may take another turn. If the gate makes a decision at the current
+        step of the rollout, the method waits for the decision.
         """
         branch.reached = branch.depth
         self._look(branch)

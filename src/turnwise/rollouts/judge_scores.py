@@ -30,7 +30,6 @@ class Judged:
 
     Args:
         reward: the outcome reward, for trees whose rollouts consist of one action.
-        judge: the judge that gives the scores.
         steps: map from state id to the demonstrated turn with its conversation, tools, rationale and calls.
         text: function that takes the token ids of an action and returns its whole text, including the thinking.
         format: the format of tool calls, in replies and in demonstrations that contain their calls as text.
@@ -96,7 +95,7 @@ def candidate(step: TurnInContext, text: str, form: Format) -> Candidate:
     the question is the recognised thinking of the reply, or the whole reply if no thinking is recognised.
 
     Raises:
-        InputError: the demonstration contains its calls as text, and they are not in the format ``form``.
+        InputError: the demonstration contains its calls as text, and these calls are not in the format ``form``.
     """
     said, true = step.content, step.calls
     if not true:

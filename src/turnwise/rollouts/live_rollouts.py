@@ -32,7 +32,7 @@ OnTree = Callable[[RolloutTree], None]
 
 
 class Live:
-    """Samples the rollouts of one call of :meth:`turnwise.rollouts.player.Player.play`, which explains the arguments."""
+    """Samples the rollouts of one call of ``Player.play``, where the arguments are explained."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Live:
         self._ended: list[tuple[Group, asyncio.Future[Mapping[int, int]]]] = []  # groups that wait for the allocator
 
     async def run(self, trees: Sequence[RolloutTree], counts: Sequence[int]) -> None:
-        """Samples every tree to its end. ``counts`` are the numbers of rollouts that start at the roots of ``trees``."""
+        """Samples every tree to its end. ``counts`` are the numbers of rollouts that start at the roots."""
         act = self.act if self.local else None
         room = Room(None if self.local else getattr(self.player.environment, "together", None), self.schedule)
         groups = [
@@ -176,9 +176,8 @@ class Live:
     # -- where rollouts begin ------------------------------------------------------------------------------------------
 
     def start(self, tree: RolloutTree, turn: int, count: int) -> list[Branch]:
-        """Starts ``count`` rollouts after a turn of the tree (-1: at its root) and returns them.
-
-        Fewer rollouts are started if the environment fails.
+        """Starts ``count`` rollouts after a turn of the tree (-1: at its root), or fewer if the environment fails, and
+        returns the rollouts.
         """
         if count == 0:
             return []
@@ -198,9 +197,8 @@ class Live:
 
     def begin(self, branch: Branch, again: bool = False) -> bool:
         """Puts a rollout at its anchor, the turn (or root) after which it starts: copies the environment's episode and
-        the engine's node there. ``again`` says that the environment failed and the rollout is restarted.
-
-        Returns False if no retry is left.
+        the engine's node there. ``again`` says that the environment failed and the rollout is restarted. Returns False
+        if no retry is left.
         """
         while True:
             if again and branch.attempt == self.player.retries:
@@ -221,9 +219,8 @@ class Live:
             return True
 
     async def expand(self, group: Group) -> Mapping[int, int]:
-        """Asks the allocator where a group branches after its first rollouts.
-
-        Returns a map from the index of a turn to the number of rollouts that start after this turn.
+        """Asks the allocator where a group branches after its first rollouts. Returns index of a turn -> number of
+        rollouts that start after this turn.
         """
         branches: asyncio.Future[Mapping[int, int]] = asyncio.get_running_loop().create_future()
         self._ended.append((group, branches))
@@ -256,8 +253,8 @@ class Live:
             self.engine.close([node])
 
     def _begin_of(self, branch: Branch) -> Begin | None:
-        """Returns a function that asks the judge about the rollout's next action, or that begins the environment's step.
-        The function is called as soon as the action is complete. Returns None if neither is needed.
+        """Returns a function that asks the judge about the rollout's next action, or that begins the environment's
+        step. The function must be called as soon as the action is complete. Returns None if no function is needed.
         """
         state, session = branch.tree.state, branch.session
         if self.local:

@@ -54,11 +54,8 @@ class ByEnvironment:
 
 @dataclass(slots=True)
 class Verdicts:
-    """Judges actions and caches the verdicts, because many samples at one state are equal.
-
-    Args:
-        episodes: the cached episodes of the run's environment.
-        dialogues: the verifier for replies in dialogues, whose tasks have no environment.
+    """Judges actions and caches the verdicts, because many samples at one state are equal. ``dialogues`` is the
+    verifier for replies in dialogues without an environment.
     """
 
     episodes: Episodes

@@ -111,10 +111,9 @@ def pack(
     batch_tokens: int = 8192,
     merge: bool = True,
 ) -> Update:
-    """Packs rollout trees and their credit into the micro-batches of one update. Trees that a gate stopped are left out.
+    """Packs rollout trees and their credit into the micro-batches of one update. Trees with ``stopped`` are left out.
 
     Args:
-        trees: the trees of one update.
         credits: the credit of each tree. Turns of weight 0 are only context. Trees whose turns all have weight 0 are
             left out.
         row_tokens: greatest number of tokens of a row, which bounds the quadratic cost of attention. A path that does
@@ -212,7 +211,7 @@ def _place(
 
 
 def row_limit(shared: float, row_tokens: float) -> float:
-    """Returns the greatest number of tokens of a row to which a path is added that shares ``shared`` tokens with it.
+    """Returns the greatest length of a row to which a path is added. The row has the path's first ``shared`` tokens.
 
     The limit is the greater of ``row_tokens`` and min(2 ``shared``, ``shared`` + ``row_tokens``). The reason is the
     cost: one row of 2 s tokens has fewer tokens and fewer attention pairs (4 s^2) than two rows of 1.5 s tokens that

@@ -103,8 +103,8 @@ Tokens = tuple[Sequence[int], Sequence[Sequence[int]]]
 class Example:
     """The probe's rollout tree, in packed form and as separate paths from the root to each leaf.
 
-    ``trunk`` holds the token ids of the root state, ``seen`` of the two observations, and ``written`` of the five turns'
-    actions.
+    ``trunk`` holds the token ids of the root state, ``seen`` of the two observations, and ``written`` of the five
+    turns' actions.
     """
 
     def __init__(self, trunk: Sequence[int], seen: Sequence[Sequence[int]], written: Sequence[Sequence[int]]) -> None:

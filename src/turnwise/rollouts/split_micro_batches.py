@@ -11,7 +11,7 @@ from turnwise.rollouts.pack import Items, Packed
 
 
 def smaller(batches: list[Packed], times: int) -> list[Packed]:
-    """Splits each micro-batch into two halves of its rows, and repeats this ``times`` times. The order of rows is kept.
+    """Splits each micro-batch into two with half of its rows, in ``times`` rounds. The order of rows is kept.
 
     A micro-batch with a single row is not split. The split does not change the loss, because each turn and each
     sequence lies within one row, and because means are taken over the whole update.

@@ -45,8 +45,8 @@ class Trie:
         return nodes
 
     def layout(self) -> Layout:
-        """Returns the trie as one sequence of tokens in depth-first order: the descendants of a node directly follow the
-        node.
+        """Returns the trie as one sequence of tokens in depth-first order: the descendants of a node directly follow
+        the node.
         """
         count = len(self.tokens)
         size, depth, place, cursor = [1] * count, [0] * count, [0] * count, [0] * count

@@ -14,8 +14,8 @@ TOLERANCE = 1e-6  # rewards that differ by at most this much count as equal
 
 
 def trajectories(tree: RolloutTree) -> float:
-    """Returns the cost of a tree in TRACE's unit (arXiv:2606.11119, Appendix E.5): a rollout from the root costs 1, and a
-    continuation (a rollout that starts after a turn) costs 1/2.
+    """Returns the cost of a tree in TRACE's unit (arXiv:2606.11119, Appendix E.5): a rollout from the root costs 1, and
+    a continuation (a rollout that starts after a turn) costs 1/2.
     """
     children = tree.children()
     continuations = sum(len(born) - 1 for turn, born in children.items() if turn >= 0 and born)

@@ -103,7 +103,7 @@ class Parts:
     """The parts of a method. A part that the method does not use is None.
 
     Attributes:
-        env: the environment, or a mixture of several.
+        env: the environment, or a mixture of environments.
         states: the rule that chooses the states at which rollouts start.
         format: the format of tool calls in replies and demonstrations.
         dialect: the way in which the chat template renders the dialogues of ``data.file``.

@@ -53,7 +53,7 @@ def spooled(
 
     The files are removed when the block ends without an error. With ``rollout.spool=exact``, the engine draws the
     stored samples again after a restart, so that later samples have the same log-probs, bit for bit. Servers and
-    ``engine.schedule=free`` cannot repeat log-probs exactly. They therefore use the stored samples.
+    ``engine.schedule=free`` cannot repeat log-probs exactly. With these engines, stored samples are not drawn again.
     """
     if cfg.rollout.spool is None:
         yield player

@@ -72,8 +72,8 @@ def read_experts(
 
 
 class Turns(LazyStates):
-    """A sequence of states, one for every assistant turn of every trajectory (PivotRL Eq. 3). The states of a trajectory
-    are built together when one of them is needed.
+    """A sequence of states, one for every assistant turn of every trajectory (PivotRL Eq. 3). The states of a
+    trajectory are built together when one of them is needed.
 
     """
 
@@ -160,13 +160,10 @@ def hold_out(
     """Splits a user's file into the states to train on and the held-out dialogues for evaluation.
 
     Args:
-        own: the reader of the user's file.
         turns: the states of all demonstrated turns.
         steps: map from state id to the demonstrated turn.
-        most: greatest number of held-out dialogues that are evaluated. The run does not train on the other held-out
-            dialogues.
+        most: greatest number of held-out dialogues that are evaluated. Further held-out dialogues are not used at all.
         sampled: whether the run learns from sampled replies.
-        log: is called with lines for the user.
 
     Raises:
         InputError: the run learns from sampled replies, and rollouts may have more than one turn.

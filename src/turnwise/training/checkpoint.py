@@ -26,7 +26,8 @@ class WholeCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint to a temporary file in the checkpoint's folder and then renames the file.
 
     Lightning's own class writes to the system's temporary folder instead. If this folder is on another file system,
-    moving the file copies it, so that a kill or a full disk could replace a good checkpoint by half of a new checkpoint.
+    moving the file copies it, so that a kill or a full disk could replace a good checkpoint by half of a new
+    checkpoint.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
@@ -60,7 +61,9 @@ def newest(folder: Path, log: Callable[[str], None]) -> Path | None:
             if bad:
                 shutil.rmtree(folder / DAMAGED, ignore_errors=True)  # because a folder cannot replace another one
                 (folder / LAST).replace(folder / DAMAGED)
-                log(f"{bad[0]}; it was renamed to {DAMAGED}, and the run resumes from the previous checkpoint, {path}")
+                log(
+                    f"{bad[0]}; this file was renamed to {DAMAGED}, and the run resumes from the previous checkpoint, {path}"
+                )
             return path
         bad.append(f"{path} is damaged ({why})")
     if bad:

@@ -1,4 +1,4 @@
-"""Collects the rollouts of later iterations while the policy is trained on an earlier iteration (``rollout.staleness``)."""
+"""Collects rollouts of later iterations while the policy is trained on an earlier iteration (``rollout.staleness``)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ class Ahead:
     rollouts of policy 0.
 
     Attributes:
-        module: the policy that is trained.
-        player: samples rollouts in this process.
-        gather: function that collects an iteration.
-        iterations: number of iterations of the run.
-        staleness: the number k above.
         loads: whether the engine needs the policy's weights. False if nothing is sampled during training.
         beside: whether several collections are sampled at the same time, each with its own adapter. While the last
             rollouts of a collection run, the engine's free capacity then samples the next collection.
@@ -68,8 +63,8 @@ class Ahead:
             self._further(iteration, memory)
 
     def take(self, iteration: int, memory: Mapping[str, float]) -> Gathered:
-        """Waits until the collection of ``iteration`` has ended and returns its result. If the first process samples for
-        all processes (``handed``), every process gets the result.
+        """Waits until the collection of ``iteration`` has ended and returns its result. If the first process samples
+        for all processes (``handed``), every process gets the result.
         """
         now, self._now = self._now, None
         gathered = now(lambda: memory) if now else self.overlap.take(iteration)
@@ -120,8 +115,8 @@ class Ahead:
         self._begin({i: self._later(i, policies[i - iteration - 1]) for i in range(first, last + 1)}, memory)
 
     def _later(self, iteration: int, policy: dict[str, Any] | None) -> Work:
-        """Returns a function that collects an iteration with the earlier policy ``policy``, or if None, with the current
-        policy. The function can be called in a thread.
+        """Returns a function that collects an iteration with the earlier policy ``policy``, or if None, with the
+        current policy. The function can be called in a thread.
         """
         began = time.monotonic()
         with become(self.module, policy):
@@ -143,8 +138,8 @@ class Ahead:
         """Loads into the engine the weights with which ``iteration`` is sampled, and collects the iteration.
 
         The method first waits for the event ``before`` (the previous collection has its weights), and sets the event
-        ``loaded`` after loading. Weights are therefore loaded in the order of the collections. This order matters for an
-        engine whose running rollouts continue with the weights that were loaded last.
+        ``loaded`` after loading. Weights are therefore loaded in the order of the collections. This order matters for
+        an engine whose running rollouts continue with the weights that were loaded last.
         """
         began = time.monotonic()
         engine: Any = self.player.engine

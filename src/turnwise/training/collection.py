@@ -73,12 +73,9 @@ class Collection:
     first process samples for all processes, with servers, and sends each collection to all processes.
 
     Args:
-        settings: the run's settings.
         parts: the parts of the method. Without an allocator nothing is sampled, and the trees are demonstrations.
         states: the states at which rollouts may start.
         player: samples rollouts. Each process of the run samples for its own part of the states.
-        module: the policy.
-        recorder: records metrics and trees of each collection.
         reprofile: chooses new states during the run. None: the run uses ``states`` until its end.
         frozen: groups that were sampled before the first update (``rollout.frozen``), from which every iteration draws.
             None: every iteration samples its own groups.
@@ -173,8 +170,8 @@ class Collection:
         """Waits until the collections of later iterations are done and the engine is free.
 
         All processes must call this method. If the first process samples for all processes, the other processes wait
-        here. Without this barrier, they would wait in the first collective operation of the evaluation, and could exceed
-        its time limit.
+        here. Without this barrier, they would wait in the first collective operation of the evaluation, and could
+        exceed its time limit.
         """
         began = time.monotonic()
         self.ahead.overlap.settle()

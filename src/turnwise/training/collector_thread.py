@@ -15,8 +15,9 @@ T = TypeVar("T")
 class Overlap(Generic[T]):
     """Runs functions in threads. The results must be taken in the order in which the functions were started.
 
-    The threads are daemons, unlike the threads of ``ThreadPoolExecutor``, so that a second interrupt ends the process at
-    once. Time limits that need signals (:mod:`turnwise.rollouts.environment_faults`) have no effect in these threads.
+    The threads are daemons, unlike the threads of ``ThreadPoolExecutor``, so that a second interrupt ends the process
+    at once. Time limits that need signals (:mod:`turnwise.rollouts.environment_faults`) have no effect in these
+    threads.
     """
 
     def __init__(self) -> None:
@@ -52,8 +53,8 @@ class Overlap(Generic[T]):
         wait(self._pieces.values())
 
     def take(self, what: object) -> T | None:
-        """Waits for the result of the function with the name ``what`` and returns the result. Returns None if there is no
-        result left to take.
+        """Waits for the result of the function with the name ``what`` and returns the result. Returns None if there is
+        no result left to take.
 
         Raises:
             RuntimeError: the oldest result that is left to take has another name.

@@ -23,8 +23,8 @@ def with_facts(table: pa.Table, **facts: float) -> pa.Table:
 
 
 def facts_of(schema: pa.Schema) -> Mapping[str, Any]:
-    """Returns the facts that :func:`with_facts` added to the table with this schema. The result is empty for shards that
-    older versions of the project wrote.
+    """Returns the facts that :func:`with_facts` added to the table with this schema. The result is empty for shards
+    that older versions of the project wrote.
     """
     return json.loads((schema.metadata or {}).get(_KEY, b"{}"))
 

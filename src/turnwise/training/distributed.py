@@ -42,8 +42,8 @@ class DistributedContext:
         rank: number of this process, from 0.
         world: number of processes.
         group: the process group (always gloo) for exchanging Python values. None for a single process.
-        served: whether the engine runs in servers outside of these processes. Servers have only one client, so the first
-            process samples for all processes.
+        served: whether the engine runs in servers outside of these processes. Servers have only one client, so the
+            first process samples for all processes.
     """
 
     rank: int = 0
@@ -63,8 +63,8 @@ class DistributedContext:
     def share(self, items: Sequence[T]) -> list[T]:
         """Returns the part of ``items`` that this process handles.
 
-        The part is contiguous, because neighbouring items share prefixes. :meth:`gather` joins the results of the
-        parts in the order of ``items``. If servers sample for the run (``served``), the first process handles all items.
+        The part is contiguous, because neighbouring items share prefixes. :meth:`gather` joins the results of the parts
+        in the order of ``items``. If servers sample for the run (``served``), the first process handles all items.
         """
         if self.served:
             return list(items) if self.first else []
@@ -80,8 +80,8 @@ class DistributedContext:
         return [item for part in every for item in part]
 
     def add(self, mine: Mapping[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
-        """Returns for each name the sum of its values over all processes, or the maximum for the names in ``largest``. A
-        name may be missing in some processes.
+        """Returns for each name the sum of its values over all processes, or the maximum for the names in ``largest``.
+        A name may be missing in some processes.
         """
         if self.world == 1:
             return dict(mine)
@@ -93,7 +93,7 @@ class DistributedContext:
         return whole
 
     def summed(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Sums each tensor in place over all processes. The default process group is used, which connects the devices."""
+        """Sums each tensor in place over all processes, with the process group that connects the devices."""
         if self.world > 1:
             self.barrier()
             for tensor in tensors:
@@ -116,8 +116,8 @@ class DistributedContext:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """Runs the ``with`` block in the first process and then in the other processes, which can use the files that the
-        first process wrote.
+        """Runs the ``with`` block in the first process and then in the other processes, which can use the files that
+        the first process wrote.
         """
         if not self.first:
             self.barrier()

@@ -24,5 +24,5 @@ def duration_line(cfg: DictConfig) -> str | None:
 
 
 def hash_at_seed_0(cfg: DictConfig) -> str:
-    """Returns the hash of the configuration with ``seed=0``, because the duration of a run does not depend on its seed."""
+    """Returns the hash of the configuration with ``seed=0``. The duration of a run does not depend on its seed."""
     return config_hash(OmegaConf.merge(cfg, {"seed": 0}))  # type: ignore[arg-type]

@@ -40,12 +40,10 @@ class Measure:
     A finished evaluation is stored under its name in the folder ``evaluation/`` of the run and is not repeated.
 
     Args:
-        settings: the run's settings.
         policy: the base policy.
         player: samples the episodes. Episodes that are not greedy use the player's sampling settings.
         module: the policy that is trained, whose weights are evaluated.
         candidates: the run's candidate states, with the held-out dialogues.
-        phases: shows progress.
     """
 
     def __init__(
@@ -119,8 +117,8 @@ class Measure:
         return found
 
     def base(self, cfg: DictConfig) -> Evaluation:
-        """Returns the base policy's evaluation. Runs with equal :func:`base_key` share one evaluation through a cache on
-        disk.
+        """Returns the base policy's evaluation. Runs with equal :func:`base_key` share one evaluation through a cache
+        on disk.
         """
         held_out = self.candidates.held_out
         key = base_key(cfg, self.settings, self.policy.source, held_out.digest if held_out else "")

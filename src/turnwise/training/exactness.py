@@ -22,8 +22,8 @@ _CODE = ("models", "engines", "rollouts")  # packages whose code can change the 
 
 
 def check_policy(model: Any, named: str, cache: Path) -> None:
-    """Checks that packed trees give the log-probs of a causal LM's own forward pass, unless the cache says that a model
-    with equal :func:`_key` has passed the check.
+    """Checks that packed trees give the log-probs of a causal LM's own forward pass. The check is skipped if the cache
+    says that a model with equal :func:`_key` has passed the check.
 
     Args:
         named: the configuration key and value that chose the model, for the message.
@@ -63,8 +63,8 @@ def refusal(model: Any, named: str, found: Difference) -> str:
 
 
 def _key(model: Any, measured: str) -> str:
-    """Returns a hash of everything that decides the result of the probe: the model's configuration, precision and device,
-    whether it has adapters, the versions of the libraries, and the code of this project.
+    """Returns a hash of everything that decides the result of the probe: the model's configuration, precision and
+    device, whether it has adapters, the versions of libraries, and the code of the packages ``_CODE``.
     """
     base = unwrapped(model)
     weight = next(base.parameters())

@@ -41,8 +41,8 @@ def opening_lines(cfg: DictConfig, environment: Any) -> list[str]:
         each = f"tasks, {_counted(answers, 'episode', 'episodes')} each"
     between = f", every {settings.every} iterations" if 0 < int(settings.every) < iterations else ""
     lines.append(
-        f"Evaluation before{between} and after training: {settings.tasks} held-out {each}. The time left is shown as soon as it "
-        "can be estimated."
+        f"Evaluation before{between} and after training: {settings.tasks} held-out {each}. The time left is shown as soon as an "
+        "estimate is possible."
     )
     return lines
 

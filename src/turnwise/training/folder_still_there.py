@@ -11,8 +11,8 @@ from turnwise.errors import Stopped
 
 
 class StillThere(Callback):
-    """Ends the run before the next update if the run's folder was removed or replaced. Without this check, the folder of
-    a finished run could contain only some of the run's files.
+    """Ends the run before the next update if the run's folder was removed or replaced. Without this check, the folder
+    of a finished run could contain only some of the run's files.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -108,8 +108,6 @@ class Recording:
     """Samples the groups of rollouts of a frozen buffer and stores the groups in files (shards).
 
     Attributes:
-        player: samples the rollouts.
-        allocator: decides the number of rollouts and where they branch.
         gate: the gate whose decisions are recorded. The gate stops no group.
         folder: the folder of the files.
         key: the key from which the seeds of the random draws are derived.
@@ -128,8 +126,8 @@ class Recording:
     distributed: DistributedContext = field(default_factory=DistributedContext)
 
     def __call__(self, states: Sequence[State], on_done: Callable[[int], None] = lambda steps: None) -> Frozen:
-        """Samples the groups that are not in the files yet, and returns all groups as read from the files. If the process
-        is killed, at most ``SHARD`` sampled groups are lost.
+        """Samples the groups that are not in the files yet, and returns all groups as read from the files. If the
+        process is killed, at most ``SHARD`` sampled groups are lost.
 
         Args:
             states: the states of the buffer, in the same order at every start.
@@ -162,7 +160,6 @@ class Recording:
         return Frozen(trees, dict(cost), self.distributed)
 
     def _sample(self, part: Sequence[State], path: Path) -> None:
-        """Samples the groups of the states in ``part`` and writes the groups to ``path``."""
         local, shadow = self.player.using(self.player.sampling, self.player.max_turns), Shadow(self.gate)
         began, cpu_began = time.monotonic(), time.process_time()
         trees = local.play(self.distributed.share(part), self.allocator, shadow, self.key)

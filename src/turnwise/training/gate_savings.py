@@ -24,7 +24,7 @@ def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[
     Args:
         trees: all groups, including groups that a refill replaced later.
         to_the_end: whether groups that the gate decided to stop were sampled to their end, as in a frozen buffer. Then
-            ``passed``, ``turns`` and ``tokens`` count only these groups, so that they measure the savings directly.
+            ``passed``, ``turns`` and ``tokens`` count only these groups and measure the savings directly.
     """
     counts = dict.fromkeys(_NAMES, 0.0)
     for tree in trees:
@@ -45,9 +45,9 @@ def gate_counts(trees: Iterable[RolloutTree], to_the_end: bool = False) -> dict[
 
 
 def _under_way(tree: RolloutTree) -> int:
-    """Counts the rollouts of a stopped tree that would have continued: those whose last turn has observation tokens. The
-    last turn has none if the episode ended, or if the rollout reached its greatest number of turns or its greatest
-    length.
+    """Counts the rollouts of a stopped tree that would have continued: the rollouts whose last turn has observation
+    tokens. A last turn has no observation tokens if the episode ended, or if the rollout reached its greatest number of
+    turns or its greatest length.
     """
     return sum(bool(tree.turns[leaf].observation_ids) for leaf in tree.leaves() if leaf not in tree.invalid)
 

@@ -30,7 +30,6 @@ class Health(Callback):
     Args:
         recorder: provides the metrics of an iteration. The trainer must call the recorder before this callback.
         folder: the run's folder, in which the warnings are stored.
-        log: function that prints one line on the terminal.
         allow_empty: whether the run continues however many consecutive iterations have no training sample
             (``update.allow_empty``).
         writes: whether this process writes the run's files.
@@ -65,7 +64,7 @@ class Health(Callback):
         self.check(trainer.current_epoch, self.recorder.last)
 
     def check(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Counts the problems that the metrics of an iteration show, and warns about them.
+        """Counts the problems that the metrics of an iteration show, and warns about new kinds of problems.
 
         Raises:
             Stopped: ``IN_A_ROW`` consecutive iterations had no training sample, and ``allow_empty`` is not set.
@@ -90,8 +89,8 @@ class Health(Callback):
             "truncated": f"iteration {iteration}: in the last {IN_A_ROW} iterations every action was cut off; raise "
             "rollout.sampling.max_tokens",
             "unpaid": f"iteration {iteration}: in the last {IN_A_ROW} iterations no rollout had a reward for a turn "
-            "before its last turn. This advantage gives credit to turns by their own rewards, so it used only the "
-            "outcome. Set advantage.turn_reward to a value that the environment reports for each turn, such as "
+            "before its last turn. This advantage gives credit to turns by their own rewards, so only the outcome was "
+            "used. Set advantage.turn_reward to a value that the environment reports for each turn, such as "
             "admissible (a value that is equal for all turns does not help), or choose an advantage that needs "
             "no rewards of turns, such as gigpo or monte_carlo (docs/methods/credit.md)",
         }
@@ -100,7 +99,7 @@ class Health(Callback):
                 self._warn(iteration, kind, text)
         if self.in_a_row["empty"] >= IN_A_ROW and not self.allow_empty:
             raise Stopped(
-                f"{self.in_a_row['empty']} iterations in a row had no rollout to train on, so the run stops because it "
+                f"{self.in_a_row['empty']} iterations in a row had no rollout to train on. The run stops, because the policy "
                 f"learns nothing; {cause}. The same command with update.allow_empty=true continues to the end and "
                 "writes the report. To change other settings, give the run another name=..., or set fresh=true"
             )
@@ -148,7 +147,7 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
         return "no rollout has a reward: the environment failed in all rollouts, or the method computes no rewards"
     if mean <= 0:
         return (
-            "no rollout earned a reward: the tasks are too hard for this policy, or it does not know the environment; "
+            "no rollout earned a reward: the tasks are too hard for this policy, or the policy does not know the environment; "
             "start from a policy that method=sft trained (policy.start), or choose states=pivots or easier tasks"
         )
     return (

@@ -43,8 +43,8 @@ def held_out_result(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 
 def held_out_headline(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Returns the entry ``in_domain`` of ``result.json`` for a run on dialogues: the percentages of the replies sampled as
-    in training (``sampled``) and of the greedy replies (``greedy``) that the verifier accepts. The headline is the
+    """Returns the entry ``in_domain`` of ``result.json`` for a run on dialogues: the percentages of the replies sampled
+    as in training (``sampled``) and of the greedy replies (``greedy``) that the verifier accepts. The headline is the
     percentage of the sampled replies, or without sampled replies, of the greedy replies.
     """
     modes = {

@@ -10,8 +10,8 @@ from turnwise.training.verdict_counts import domain_of
 
 
 def totals_of(experience: Experience) -> list[list[float]]:
-    """Returns one list for each group, with the total rewards of the group's rollouts. Left out are rollouts whose
-    environment failed, groups without any other rollout, and groups that a gate stopped.
+    """Returns one list for each group, with the total rewards of the group's rollouts. Rollouts whose environment
+    failed are left out. Groups that have only failed rollouts, and groups that a gate stopped, are left out too.
     """
     return _totals(zip(experience.trees, experience.rewards, strict=True))
 

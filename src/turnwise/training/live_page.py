@@ -27,11 +27,10 @@ PHASE_SHARE = 10
 class Live:
     """Writes the status of a run to ``status.json`` and to the run's HTML page. Errors while writing never end the run.
 
-    :class:`turnwise.training.progress.Phases` calls the object with each new status. At the end of a ``with`` block, the
-    object removes ``status.json``, or after an error writes the final status.
+    :class:`turnwise.training.progress.Phases` calls the object with each new status. At the end of a ``with`` block,
+    the object removes ``status.json``, or after an error writes the final status.
 
     Args:
-        folder: the run's folder.
         command: the command line that resumes the run.
         writes: whether this process writes the run's files.
         page: function that writes the run's page.

@@ -92,7 +92,7 @@ class Wandb(WandbLogger):
 
 @contextmanager
 def started(cfg: DictConfig, first: bool, log: Callable[[str], None]) -> Iterator[list[Logger]]:
-    """Starts the loggers of the configuration, yields them, and closes them when the ``with`` block ends.
+    """Starts and yields the loggers of the configuration. The loggers are closed when the ``with`` block ends.
 
     W&B and Trackio get the run's configuration at the start and its result at the end. W&B also gets the last recorded
     rollouts.

@@ -1,5 +1,5 @@
-"""Runs a configuration: builds the parts, reads the candidate states, evaluates the base policy, chooses states, trains,
-evaluates the trained policy, exports its weights, and writes the result and the report.
+"""Runs a configuration: builds the parts, reads the candidate states, evaluates the base policy, chooses states,
+trains, evaluates the trained policy, exports its weights, and writes the result and the report.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class PolicyModule(Scoring):
             engine.load_weights(model, self.version)
 
     def stage_weights(self, engine: Engine) -> Callable[[], None]:
-        """Copies the current weights and returns a function that loads the copy into ``engine``. All processes must call
-        this method.
+        """Copies the current weights and returns a function that loads the copy into ``engine``. All processes must
+        call this method.
         """
         model = self._gathered()
         return stage(engine, model, self.version) if self.distributed.samples else lambda: None
@@ -153,8 +153,8 @@ class PolicyModule(Scoring):
         return {name: metric.value for name, metric in merged.items()} | counted
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Returns the update unmoved. Its micro-batches are moved to the device one at a time, because the whole update
-        may not fit into the device's memory.
+        """Returns the update without moving it. The micro-batches of the update are moved to the device later, one at a
+        time, because the whole update may not fit into the device's memory.
         """
         return batch
 
@@ -222,7 +222,9 @@ class PolicyModule(Scoring):
         return _number(torch.nn.utils.clip_grad_norm_(trained, self.settings.clip_norm))
 
     def _skip(self) -> None:
-        """Counts a skipped update, whose gradient is not finite, and stops the run after ``update.max_skips`` in a row."""
+        """Counts an update that was skipped because its gradient is not finite. Stops the run after
+        ``update.max_skips`` skipped updates in a row.
+        """
         self.skipped += 1
         self.skips_in_a_row += 1
         if self.skips_in_a_row >= self.settings.max_skips:

@@ -14,7 +14,6 @@ _TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Returns whether ``error`` reports that an allocation of memory failed."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
@@ -22,7 +21,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explained_memory() -> Iterator[None]:
-    """Converts an out-of-memory error in the ``with`` block to ``Stopped``, which ends the run with a one-line message."""
+    """Converts an out-of-memory error in the ``with`` block to ``Stopped``, whose message has one line."""
     try:
         yield
     except Stopped:

@@ -14,8 +14,8 @@ import torch
 
 
 def prepare(seed: int) -> None:
-    """Sets seeds and deterministic kernels, makes libraries quiet, and frees the memory of earlier runs in this process.
-    Environment variables that the user has set are not changed.
+    """Sets seeds and deterministic kernels, makes libraries quiet, and frees the memory of earlier runs in this
+    process. Environment variables that the user has set are not changed.
     """
     give_back()
     os.environ.setdefault("WANDB_SILENT", "true")

@@ -72,8 +72,8 @@ def profile(
             shards.
         afresh: function that empties the engine's cache. It is called between two shards, so that the last digits of
             log-probs do not depend on whether the process was killed between the shards.
-        rated: whether the pass rate of a state that has one (:class:`turnwise.types.Pivot`) is used as the profile. The
-            state is then not sampled.
+        rated: whether states with a pass rate (:class:`turnwise.types.Pivot`) are not sampled. The pass rate is then
+            used as the profile.
     """
     distributed = distributed or DistributedContext()
     version = distributed.broadcast(player.engine.version)
@@ -139,8 +139,8 @@ def _take_rates(profiles: Profiles, states: Sequence[State], version: int, write
 class Profiles(Mapping[str, Profile]):
     """A mapping from state id to profile for ``states``, which reads the profiles from the shards in ``folder``.
 
-    Memory is needed for one shard, and 8 bytes for each state. Rows of other states and shards of another ``version`` of
-    the policy are ignored, but stay in the files.
+    Memory is needed for one shard, and 8 bytes for each state. Rows of other states and shards of another ``version``
+    of the policy are ignored, but stay in the files.
     """
 
     def __init__(self, folder: Path, states: Sequence[State], version: int = 0) -> None:
@@ -169,8 +169,8 @@ class Profiles(Mapping[str, Profile]):
         return np.flatnonzero(self._row_S == _ABSENT)
 
     def add(self, rows: list[dict[str, Any]], facts: Mapping[str, float], writes: bool = True) -> None:
-        """Adds rows as a new shard, with the shard's costs ``facts`` (``training.costs``). If ``writes`` is False, another
-        process writes the file of the shard.
+        """Adds rows as a new shard, with the shard's costs ``facts`` (``training.costs``). If ``writes`` is False,
+        another process writes the file of the shard.
         """
         if not rows:
             return

@@ -29,7 +29,7 @@ class Phases:
     """Shows the progress of a run's phases and measures the duration of each phase.
 
     Args:
-        names: names of the phases in their order.
+        names: names of the phases, in order.
         twins: map from a later phase to the earlier phase that takes equally long.
         console: the console on which the bar is drawn. If the console is not a terminal, lines are printed instead, at
             most one every ``QUIET_SECONDS``.
@@ -110,7 +110,6 @@ class Phases:
             elapsed: seconds since the phase began in this process.
             done: number of completed steps, including steps of an earlier start of the run.
             paced: number of steps that were completed within ``elapsed``.
-            total: number of steps of the phase.
         """
         if paced <= 0:
             return Status(phase=name, done=done, total=total)

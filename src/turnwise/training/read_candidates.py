@@ -32,7 +32,7 @@ class Candidates:
         problems: the trajectories that were left out, with the reasons.
         steps: map from state id to the demonstrated turn.
         own: name of the user's file if none of its trajectories belongs to the environment, else None.
-        held_out: dialogues of the user's file that are used for evaluation and never trained on.
+        held_out: dialogues of the user's file for evaluation. The run does not train on these dialogues.
         plays: whether the evaluation includes tasks of the environment.
     """
 
@@ -60,8 +60,8 @@ class Candidates:
         return found.messages[: found.acts[state.turn]]
 
     def fitting(self, settings: Settings, parts: Parts, phases: Phases) -> Sequence[State]:
-        """Returns the states that fit into ``rollout.max_length`` together with an action of ``sampling.max_tokens``, or
-        without sampling, together with the demonstrated turn. Logs the number of states that do not fit.
+        """Returns the states that fit into ``rollout.max_length`` together with an action of ``sampling.max_tokens``,
+        or without sampling, together with the demonstrated turn. Logs the number of states that do not fit.
 
         Raises:
             InputError: no state fits.

@@ -24,10 +24,10 @@ def enable_recompute(model: Any, offload: bool = False) -> list[Any]:
 
 @contextmanager
 def recomputing(layers: Sequence[Any]) -> Iterator[None]:
-    """Sets the layers to training mode within the ``with`` block. The transformers library recomputes activations in the
-    backward pass only for layers in training mode.
+    """Sets the layers to training mode within the ``with`` block. The transformers library recomputes activations in
+    the backward pass only for layers in training mode.
 
-    The modules inside the layers (such as dropout) are not set to training mode, so that nothing else changes.
+    The modules inside the layers, such as dropout, are not set to training mode, so that the outputs do not change.
     """
     for layer in layers:
         layer.training = True

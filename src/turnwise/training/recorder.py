@@ -55,8 +55,7 @@ class Recorder(Callback):
 
     The counters are saved in the checkpoint. A resumed run removes the lines of iterations after the checkpoint, so
     that these iterations are not recorded twice. Every process of a run has a recorder with the counts of the whole
-    run, but only one recorder writes files (``writes``). ``most`` is the greatest reward that a rollout can earn, or
-    None.
+    run, but only one recorder writes files (``writes``). ``most`` is the greatest reward that a rollout can earn.
     """
 
     def __init__(
@@ -219,8 +218,8 @@ class Recorder(Callback):
         self.counters["rows"] += 1
 
     def check(self) -> None:
-        """Warns if rows of ``metrics.jsonl`` or ``rollouts/train.jsonl`` were lost. The run continues, because its result
-        is computed without these files.
+        """Warns if rows of ``metrics.jsonl`` or ``rollouts/train.jsonl`` were lost. The run continues, because its
+        result is computed without these files.
         """
         if not self.writes:
             return
@@ -251,7 +250,7 @@ class Recorder(Callback):
 
 
 def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns ``predictor/share``, the fraction of an iteration's time that the predictor took, if there is one."""
+    """Returns the metric ``predictor/share``: the fraction of an iteration's time for the predictor, if there is one."""
     if "seconds/predictor_learn" not in metrics:
         return {}
     asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]

@@ -37,7 +37,6 @@ class Reprofile(Callback):
         states: the states that were chosen before training.
         choose: function that takes the number of a profile, profiles the candidates under the current policy, and
             returns the chosen states.
-        rollout: settings of rollouts, which give the number of states for each iteration.
         seed: seed of the order of the states.
         log: is called with a line if a profile keeps no state.
     """
@@ -94,7 +93,7 @@ class Reprofile(Callback):
         }
 
     def _batches(self, states: Sequence[State]) -> Batches:
-        """Returns the batches of ``states``, from the current iteration on and in an order that belongs to the profile."""
+        """Returns the batches of ``states``, in random order. Each profile gives another order."""
         number = self.profiles - 1
         seed = f"{self.seed}/profile-{number}" if number else self.seed
         return Batches(states, seed, self.rollout.states, self.rollout.trajectories, self.began)

@@ -81,8 +81,8 @@ def in_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
 
 def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, Any]:
     """Returns the entries ``in_domain`` and, if held-out dialogues were evaluated, ``held_out`` of ``result.json``. If
-    ``dialogues`` is True, the entry ``in_domain`` is about the replies in held-out dialogues, and the results on tasks of
-    the environment are in the entry ``environment``.
+    ``dialogues`` is True, the entry ``in_domain`` is about the replies in held-out dialogues, and the results on tasks
+    of the environment are in the entry ``environment``.
     """
     found = held_out_result(base, after)
     held_out = {"held_out": found} if found else {}
@@ -93,8 +93,8 @@ def domains(base: Evaluation, after: Evaluation, dialogues: bool) -> dict[str, A
 
 
 def out_of_domain(base: Evaluation, after: Evaluation) -> dict[str, Any]:
-    """Returns the entry ``ood`` of ``result.json``: the scores on each out-of-domain suite before and after training, the
-    change on each suite, and the mean change over the suites. Changes have confidence intervals.
+    """Returns the entry ``ood`` of ``result.json``: the scores on each out-of-domain suite before and after training,
+    the change on each suite, and the mean change over the suites. Changes have confidence intervals.
     """
     before, since = _both(base.skills(), after.skills())
     if not before:
@@ -115,7 +115,9 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def _both(before: Scores, since: Scores) -> tuple[Scores, Scores]:
-    """Returns ``before`` and ``since`` without the items that only one of them has, because an environment failed."""
+    """Returns ``before`` and ``since`` without items that only one of the two evaluations contains, because the item's
+    environment failed in the other evaluation.
+    """
     common = {suite: [item for item in items if item in since.get(suite, {})] for suite, items in before.items()}
     sides = [
         {s: {item: side[s][item] for item in items} for s, items in common.items() if items} for side in (before, since)
@@ -134,9 +136,8 @@ def result_of(
     """Returns the content of ``result.json``.
 
     Args:
-        environment: name of the environment. If the headline is about a user's file, the result contains the name of the
-            file instead.
-        base, after: the evaluations before and after training.
+        environment: name of the environment. If the headline is about a user's file, the result contains the name of
+            the file instead.
         entries: further entries, such as costs, verdicts and warnings.
     """
     file = candidates.headline

@@ -167,7 +167,6 @@ class Whole:
         return SimpleNamespace(weight=self.state["lm_head.weight"])
 
     def save_pretrained(self, folder: Any, **options: Any) -> None:
-        """Saves the gathered weights in the same way as the model's own ``save_pretrained``."""
         tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
         state = {name: value for name, value in self.state.items() if name not in tied}
         self.model.save_pretrained(folder, state_dict=state, **options)

@@ -32,14 +32,14 @@ class OwnSignals(Callback):
 
 
 def own_signals(world: int) -> list[OwnSignals]:
-    """Returns a list with one :class:`OwnSignals` if the run has several processes or is a Slurm job, else an empty list."""
+    """Returns a list with one :class:`OwnSignals` if the run has several processes or is a Slurm job, else []."""
     return [OwnSignals()] if world > 1 or SLURMEnvironment.detect() else []
 
 
 @contextmanager
 def named_signals() -> Iterator[None]:
-    """Raises ``Interrupted`` with the signal's name if a signal ends training. Lightning itself exits without a message,
-    and after SIGTERM with status 0.
+    """Raises ``Interrupted`` with the signal's name if a signal ends training. Lightning itself exits without a
+    message, and after SIGTERM with status 0.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Chooses the states that a run trains on, with a profile of the candidate states if the rule ``states`` needs one."""
+"""Chooses the states that a run trains on. Some rules (``states``) need a profile of the candidate states first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class Choice:
     Attributes:
         player: samples single actions at the candidates (``max_turns=1``).
         module: the policy that is profiled.
-        phases: shows progress.
     """
 
     settings: Settings

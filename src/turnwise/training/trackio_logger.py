@@ -86,7 +86,7 @@ class Trackio(Logger):
         self.run.log(dict(metrics), step=self._step)
 
     def end(self, folder: Path) -> None:
-        """Logs the main values of the run's result, if there is a result, and waits until Trackio has written all data."""
+        """Logs the main values of the run's result, if it exists, and waits until Trackio has written all data."""
         try:
             result = read_result(folder)
         except ResultError:

@@ -37,8 +37,8 @@ class Scoring(LightningModule):
 
     @torch.no_grad()
     def references(self, update: Update) -> list[Tensor | None]:
-        """Returns for each micro-batch the log-probs (U,) of its predicted tokens under the base policy pi_0, or None if
-        the loss does not need these log-probs.
+        """Returns for each micro-batch the log-probs (U,) of its predicted tokens under the base policy pi_0, or None
+        if the loss does not need these log-probs.
 
         All log-probs are computed before any gradient, because the adapter is switched off for all threads meanwhile.
         """
@@ -49,8 +49,9 @@ class Scoring(LightningModule):
 
     @torch.no_grad()
     def with_near(self, updates: Sequence[Update]) -> list[Update]:
-        """Returns the updates. If the iteration has several optimiser steps and the loss needs the log-probs before the
-        first step, these log-probs are added to the items.
+        """Returns the updates, with the current policy's log-probs added to the items if the loss needs these
+        log-probs. The loss needs them only if the iteration has several optimiser steps. The current policy is the
+        policy before the first step.
         """
         if self.settings.steps == 1 or not getattr(self.loss, "needs_near", False):
             return list(updates)

@@ -34,7 +34,6 @@ class UserFile:
     """Takes the trajectories of a user's file one at a time, and decides which of its dialogues are held out.
 
     Args:
-        demonstrations: the store to which the trajectories are added.
         dialect: the way in which the chat template renders dialogues.
         environments: names of the run's environments. A trajectory without a task of these environments is a dialogue.
     """
@@ -43,8 +42,8 @@ class UserFile:
     dialect: Dialect
     data: DataSettings
     environments: Collection[str]
-    # Two numbers for each trajectory, which decide whether it is held out: the hash of its beginning (``draws``) and the
-    # hash of the whole trajectory (``whole``). Both are ``_PLAYED`` for a trajectory of an environment.
+    # Two numbers for each trajectory, which decide whether it is held out: the hash of its beginning (``draws``) and
+    # the hash of the whole trajectory (``whole``). Both are ``_PLAYED`` for a trajectory of an environment.
     draws: array[float] = field(default_factory=lambda: array("d"))
     whole: array[float] = field(default_factory=lambda: array("d"))
     alike: bool = False  # whether too many dialogues have equal beginnings
@@ -60,7 +59,7 @@ class UserFile:
 
         Raises:
             UnusableError: the chat template cannot render the trajectory, or another trajectory has the same id.
-            InputError: the chat template cannot render tools, and the settings forbid to write them as text.
+            InputError: the chat template cannot render tools, and ``data.tools_as_text`` is False.
         """
         named = trajectory.task.env if trajectory.task else ""
         played = named in self.environments

@@ -21,7 +21,6 @@ _COUNTED = ("judged", "accepted", "exact", "missed", "truncated")
 
 
 def domain_of(state: State) -> str:
-    """Returns the domain of a state: the name of its environment, or ``dialogues``."""
     return state.task.env or "dialogues"
 
 
@@ -68,8 +67,8 @@ def verifier_metrics(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def verifier_result(sampled: Mapping[str, float], profiled: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Returns for each domain the counts and the miss rate of the verdicts on the run's rollouts (``sampled``) and, under
-    ``profile``, of the verdicts on the actions of a profile (``profiled``).
+    """Returns for each domain the counts and the miss rate of the verdicts on the run's rollouts (``sampled``) and,
+    under ``profile``, of the verdicts on the actions of a profile (``profiled``).
     """
     domains = sorted({key.partition("/")[0] for key in (*sampled, *profiled)})
     result: dict[str, dict[str, Any]] = {}
