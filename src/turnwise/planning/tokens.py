@@ -30,7 +30,7 @@ class Tokens:
 
     Attributes:
         states: number of sampled states.
-        rollouts: number of rollouts, including those that branch off at a turn of another rollout.
+        rollouts: number of rollouts, including rollouts that branch off at a turn of another rollout.
         turns: number of sampled replies.
         sampled: tokens of the sampled replies.
         prefilled: number of tokens that the engine prefills: the tokens before the states, of which a shared prefix

@@ -30,7 +30,7 @@ class FamilyVerdict:
         family: the model type, and whether its layers were given an attention window.
         verdict: ``exact``, ``refused`` or ``wrong``, or ``traceback`` if an unexpected error occurred.
         lora: the verdict for the model with LoRA; empty if the model without LoRA is not exact.
-        why: the reason for a verdict other than ``exact``, in one line; may be empty.
+        why: the reason for a verdict other than ``exact``, without or with LoRA, in one line; may be empty.
         loss, gradient, sampled: the fields of ``against_paths.Distance``, each the larger of the values without LoRA
             and with LoRA; nan if nothing was measured.
     """

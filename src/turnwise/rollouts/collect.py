@@ -58,7 +58,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Collects the experience (rollouts, rewards, credit) of each iteration, and packs it into updates.
+    """Collects the experience (rollouts, rewards, credit) of each iteration, and packs the trees into updates.
 
     Args:
         select, play, reward, advantage: the functions that define the method (see the start of this module).

@@ -54,7 +54,7 @@ class Difference:
 
 
 def probe(model: Any) -> Difference | None:
-    """Compares the log-probs of a causal LM as described above, and returns a difference that was found, or None."""
+    """Compares log-probs of a causal LM as the docstring of this module says. Returns a difference, or None."""
     return _judged(model, _difference, _head_difference)
 
 

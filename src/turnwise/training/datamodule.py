@@ -1,4 +1,4 @@
-"""Defines the Lightning data module of a run, whose train dataloader collects the rollouts. An epoch is an iteration."""
+"""Defines the Lightning data module of a run. One epoch is one iteration."""
 
 from __future__ import annotations
 

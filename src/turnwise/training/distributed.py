@@ -184,7 +184,7 @@ def _in_multirun() -> bool:
 
 
 def label_of(name: str, seed: int) -> str:
-    """Returns the label at the start of each log line of this run, or "" unless several runs share the terminal."""
+    """Returns the label at the start of each log line of this run. Empty unless several runs share the terminal."""
     if not _in_multirun() or "basic_launcher" in str(
         HydraConfig.get().launcher._target_
     ):  # the basic launcher runs one run after the other

@@ -59,7 +59,7 @@ class Measure:
         self.candidates, self.phases, self.distributed = candidates, phases, module.distributed
 
     def __call__(self, advance: Callable[..., None] = lambda steps: None) -> Evaluation:
-        """Evaluates the policy with its current weights. ``advance`` is called with the number of finished steps."""
+        """Evaluates the policy with its current weights. ``advance`` is called with numbers of newly finished steps."""
         settings, environment, held_out = self.settings.eval, self.player.environment, self.candidates.held_out
         if not is_sharded(self.module):
             self.module.to(self.settings.device)

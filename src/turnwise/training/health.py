@@ -147,8 +147,8 @@ def likely_cause(metrics: Mapping[str, float]) -> str:
         return "no rollout has a reward: the environment failed in all rollouts, or the method computes no rewards"
     if mean <= 0:
         return (
-            "no rollout earned a reward: the tasks are too hard for this policy, or the policy does not know the environment; "
-            "start from a policy that method=sft trained (policy.start), or choose states=pivots or easier tasks"
+            "no rollout earned a reward: the tasks are too hard for this policy, or the policy does not know the "
+            "environment; start from a policy that method=sft trained (policy.start), or choose states=pivots or easier tasks"
         )
     return (
         f"in every group all rollouts earned the same reward (the mean is {mean:.3g}): each task is too easy or too "
