@@ -21,7 +21,7 @@ _told: set[str] = set()  # code locations (file and line) whose first fault has 
 
 
 class _Late(BaseException):
-    """Is raised when the time limit is over. ``except Exception`` in an environment does not catch this BaseException."""
+    """Is raised after the time limit. ``except Exception`` in an environment does not catch this BaseException."""
 
 
 class guarded:  # noqa: N801 - the name of a context manager is lower case

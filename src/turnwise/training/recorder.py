@@ -250,7 +250,7 @@ class Recorder(Callback):
 
 
 def predictor_share(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the metric ``predictor/share``: the predictor's fraction of an iteration's time, if there is a predictor."""
+    """Returns the metric ``predictor/share``: the predictor's fraction of an iteration's time. Empty without predictor."""
     if "seconds/predictor_learn" not in metrics:
         return {}
     asked, taught = metrics["seconds/predictor_score"], metrics["seconds/predictor_learn"]
