@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     for table in plan_tables(title, plans, gpu):
         console.print(to_rich(table))
-    console.print(*notes(plans, gpu, record.get("cannot", {})), sep="\n")
+    console.print(*notes(plans, record.get("cannot", {})), sep="\n")
     for name, simulation in simulations.items():
         console.print(to_rich(simulated_table(name, simulation)))
         console.print(*resting(name, simulation.assumed), sep="\n")

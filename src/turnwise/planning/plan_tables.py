@@ -67,7 +67,7 @@ def plan_tables(title: str, plans: Mapping[str, RunPlan], gpu: Gpu) -> list[Tabl
     return [memory, tokens, work]
 
 
-def notes(plans: Mapping[str, RunPlan], gpu: Gpu, cannot: Mapping[str, str]) -> list[str]:
+def notes(plans: Mapping[str, RunPlan], cannot: Mapping[str, str]) -> list[str]:
     """Returns notes about the planned runs, one per line: where the assumed lengths come from, which inputs are
     missing, and which sections of docs/cluster.md explain how to get these inputs. Runs with equal notes share a line.
 

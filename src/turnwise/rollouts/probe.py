@@ -185,7 +185,7 @@ def _difference(model: Any) -> Difference | None:
     packed_K = score(model, example.packed)[0][example.packed.items.unique_K]
     limit = _limit(model)
     if (by := _largest(packed_K, own_K)) > limit:
-        return _named(model, example, own_K, by) if limit == LIMIT else Difference("attention", "to be measured again")
+        return _named(model, example, by) if limit == LIMIT else Difference("attention", "to be measured again")
     if drawn is None:
         return Difference("engine", failed)
     engine_K = torch.tensor([x for t in example.order for x in drawn[t].logprobs], device=device)
@@ -262,7 +262,7 @@ class _Counting:
         return self.plan.attend(*args, **more)
 
 
-def _named(model: Any, example: Example, own_K: Tensor, by: float) -> Difference:
+def _named(model: Any, example: Example, by: float) -> Difference:
     """Finds and describes the part of the computation in which a packed tree differs from the model's own pass."""
     limit, told = _limit(model), f"log-probs of a packed tree differ by {by:.2g} nats from a plain forward pass"
     rows, places = torch.tensor(example.row), torch.tensor(example.place)
