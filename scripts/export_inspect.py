@@ -1,11 +1,11 @@
 """Writes a run's rollouts and evaluations as logs of Inspect, which `inspect view` opens.
 
-python scripts/export_inspect.py outputs/pivotrl/seed0                     into outputs/pivotrl/seed0/inspect
+python scripts/export_inspect.py outputs/pivotrl/seed0                     writes to outputs/pivotrl/seed0/inspect
 python scripts/export_inspect.py outputs/pivotrl/seed0 --to logs --format json
 
-One log holds the recorded training rollouts, the others hold the held-out attempts and answers before and after
-training. Each state, task or question is one sample of a log. Each of its rollouts is one epoch, with the messages, the
-rewards as scores and the number of tokens.
+One log holds the recorded training rollouts, further logs hold the held-out attempts and answers before and after
+training. Each state, task or question is one sample of a log. Each rollout of a state is one epoch of its sample, with
+the messages, the rewards as scores and the number of tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

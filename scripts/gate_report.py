@@ -1,4 +1,4 @@
-"""Evaluates gates that stop a group before its end, on recorded rollouts: prints tables, then one JSON object as the
+"""Evaluates gates, which stop groups of rollouts early, on recorded rollouts. Prints tables, and a JSON object as the
 last line.
 
 python scripts/gate_report.py data=outputs/grpo/seed0
@@ -7,12 +7,12 @@ python scripts/gate_report.py data=outputs/never gated=outputs/divergence
 python scripts/gate_report.py data=PATH-OF-THE-AUTHORS-RESULTS
 
 data        a file of recorded rollouts, the folder of a run or of its seeds, or the folder of the authors' CSV files
-gated       recorded rollouts of the same runs with a gate; the saving of the gate is measured, and the groups that the gate
-            stopped are compared with the complete groups in data
+gated       recorded rollouts of runs that differ from those of data only in having a gate; the saving of the gate is
+            measured, and the groups that the gate stopped are compared with the complete groups in data
 k           step of the gate's decision (10)
 threshold   threshold of d_K (0.12)
 ended       threshold of the share of ended rollouts in the OR rule (0.9)
-steps       values of K in the table of signals (5,10,15,20); the authors' files contain their own values
+steps       values of K in the table of signals (5,10,15,20); not used for the authors' files, which contain values of K
 thresholds  thresholds of d_K that are compared at step k (0.05,0.08,0.10,0.12,0.14,0.18)
 floor       smallest precision of a tuned gate (0.8)
 horizon     turns of an episode; unset: the length of the longest rollout
@@ -71,8 +71,8 @@ def parse(arguments: list[str]) -> tuple[Path, Path | None, Settings]:
     """Parses ``key=value`` arguments into the path of the data, the path of the gated arm or None, and the settings.
 
     Raises:
-        InputError: an argument is not such a pair, a key is unknown or given twice, a value has the wrong type, or
-            ``data`` is missing.
+        InputError: an argument is not of the form ``key=value``, a key is unknown or given twice, a value has the wrong
+            type, or ``data`` is missing.
     """
     refuse_twice(arguments)
     given: dict[str, str] = {}

@@ -1,12 +1,10 @@
-"""Copies the measurements of finished runs in a form that is small enough to be committed and sufficient for every
-table.
+"""Copies the measurements of finished runs. The copies are small enough to be committed, and sufficient for every table.
 
 python scripts/keep_results.py outputs/pivotrl outputs/awpo
 python scripts/keep_results.py outputs --to /shared/results
 
 A run `outputs/<name>/seed<n>` is copied to `results/<name>/seed<n>`: its result, configuration and metrics, and the
-outcome of every held-out attempt without its text. `scripts/report.py` reads both folders; runs in outputs/ take
-precedence.
+outcome of every held-out attempt without its text. `scripts/report.py` reads both folders and prefers runs in outputs/.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Publishes finished runs to Weights & Biases: tables, rollouts, files and a report. Offline it writes a bundle to
-upload later.
+"""Publishes finished runs to Weights & Biases: tables, rollouts, files and a report. With --offline it writes a bundle
+that `wandb sync` uploads later.
 
 python scripts/publish_wandb.py outputs/pivotrl outputs/sft                    needs a login: wandb login, or WANDB_API_KEY
 python scripts/publish_wandb.py outputs/pivotrl outputs/sft --offline          writes a bundle; wandb sync uploads it
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def refuse_name(project: str) -> None:
-    """Refuses a project name before the page is written if W&B would refuse it later.
+    """Checks the project name before the page is written.
 
     Raises:
         InputError: W&B would refuse the name.
@@ -79,16 +79,15 @@ def refuse_name(project: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("folders", nargs="+", type=Path, help="run folders, or folders that contain them, such as that of a sweep")
+    add("folders", nargs="+", type=Path, help="run folders, or folders that contain run folders")
     add("--offline", action="store_true", help="only write the bundle")
     add("--project", default="turnwise", help="W&B project (turnwise)")
     add("--entity", help="W&B user or team (default: the user that is logged in)")
-    add("--title", default="Turnwise runs", help="title of the run and of the report")
+    add("--title", default="Turnwise runs", help="title of the W&B run and of the W&B report")
     add("--to", type=Path, default=Path("outputs/wandb"), metavar="FOLDER", help="folder for bundles (outputs/wandb)")
     add(
         "--rollouts",

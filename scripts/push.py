@@ -1,12 +1,13 @@
-"""Sends a finished run's policy to the Hugging Face Hub, with a model card that is written from the run's own files.
+"""Sends the policy of a finished run to the Hugging Face Hub, with a model card.
 
 python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --dry-run    prints files, sizes and card; contacts no server
-python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl              sends them to a private repository
+python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl              sends the files to a private repository
 python scripts/push.py outputs/pivotrl/seed0 me/household-pivotrl --public --license apache-2.0
 
-It sends the files of the run's adapter/, or of its model/ if all weights were trained, and the card as README.md. Paths
-of this machine are shortened to their last component, and secrets are masked. Sending needs a token with write access
-(`hf auth login`, or HF_TOKEN); without one the program does what --dry-run does. HF_ENDPOINT names another Hub.
+The program sends the files of the run's adapter/, or of its model/ if all weights were trained, and the card as
+README.md. Paths of this machine are shortened to their last component, and secrets are masked. Sending needs a token
+with write access (`hf auth login`, or HF_TOKEN). Without a token the program does what --dry-run does. HF_ENDPOINT names
+another Hub.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show(ready: Parcel, public: bool) -> None:
-    """Prints what would be sent."""
     print(f"Repository: {ready.repository} ({'public' if public else 'private'} if it is new)")
     for name, size in ready.sizes.items():
         print(f"  {name}  {size:,} bytes")
@@ -50,13 +50,12 @@ def show(ready: Parcel, public: bool) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("run", type=Path, help="folder of a finished run, such as outputs/pivotrl/seed0")
-    add("repository", help="owner/name on the Hub; it is created if there is none")
+    add("repository", help="owner/name on the Hub; the repository is created if it does not exist")
     add("--dry-run", action="store_true", help="print what would be sent, without contacting a server")
     add("--public", action="store_true", help="a new repository is public (by default private)")
     add("--license", help="the Hub's name of a licence (default: apache-2.0 for a shipped base, none for others)")

@@ -51,8 +51,8 @@ CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 done; 1 a watched run ended without a result; 2 an argument cannot
-    be used.
+    """Runs the program. Returns its exit status: 0 done; 1 a watched run ended without a result; 2 an argument is
+    unusable.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     args = parser().parse_intermixed_args(arguments)
@@ -94,7 +94,7 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> None:
 
 
 def directions(args: argparse.Namespace, arguments: list[str]) -> None:
-    """Reports on one sweep, or on all of them. For all of them the terminal shows one summary table; a file also gets
+    """Reports on one sweep, or on all sweeps. For all sweeps, the terminal shows one summary table; a file also gets
     the tables of every entry.
     """
     words = read_words(args.words, CONF.parent)
@@ -144,7 +144,7 @@ def names_of(paper: str | None) -> list[str]:
     """Returns the names of the sweeps of one paper, or of all papers.
 
     Raises:
-        InputError: no sweep belongs to such a paper.
+        InputError: no sweep belongs to ``paper``.
     """
     names = sweep_names(CONF)
     found = [name for name in names if paper is None or name.partition("_")[0] == paper]
@@ -155,17 +155,17 @@ def names_of(paper: str | None) -> list[str]:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """Returns the file names of an entry's drawings: the first has the given name, the second that name with -2, and so
-    on.
+    """Returns the file name of an entry's drawing. The first drawing (0) has the name ``path``, the second that name
+    with -2.
     """
     return path.with_stem(f"{path.stem}-{number + 1}") if number else path
 
 
 def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
-    """Refuses overrides that none of the sweeps accepts. An override is accepted if at least one sweep has its key.
+    """Checks that at least one of the sweeps accepts the overrides.
 
     Raises:
-        InputError: no sweep accepts an override.
+        InputError: no sweep accepts them.
     """
     refused: InputError | None = None
     for one in asked:
@@ -179,7 +179,8 @@ def refuse_overrides(asked: Sequence[Asked], hashes: RowHashes) -> None:
 
 
 def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
-    """Refuses seeds for which there is no run, because a table without runs would not show that a seed was mistyped.
+    """Checks that there is a run for every requested seed, because a table without runs would not show that a seed was
+    mistyped.
 
     Raises:
         InputError: there is no run with a requested seed.
@@ -188,16 +189,18 @@ def refuse_seeds(entries: Sequence[Entry], places: Sequence[Path]) -> None:
     absent = [seed for seed in entries[0].asked.seeds or () if seed not in there]
     if absent:
         told = (
-            f"only these requested seeds have one: {', '.join(map(str, sorted(there)))}"
+            f"only these requested seeds have a run: {', '.join(map(str, sorted(there)))}"
             if there
-            else "no requested seed has one"
+            else "no requested seed has a run"
         )
         where = ", ".join(map(str, places))
         raise InputError(f"seed={absent[0]}: there is no finished run with this seed in {where}; {told}")
 
 
 def drawings(path: Path, drawn: dict[str, Figure], collection: FinishedRuns) -> dict[Path, Figure]:
-    """Returns the drawings for ``--figure`` by file name. With several environments, each has a file of its own."""
+    """Returns the drawings for ``--figure`` by file name, with a separate file for each environment if there are
+    several.
+    """
     if len(drawn) > 1:
         return {path.with_stem(f"{path.stem}-{name}"): figure for name, figure in drawn.items()}
     figures = list(drawn.values()) or comparison_figures(collection, mean_interval)
@@ -205,7 +208,6 @@ def drawings(path: Path, drawn: dict[str, Figure], collection: FinishedRuns) -> 
 
 
 def command_line(arguments: list[str]) -> str:
-    """Returns the command line, for the footer of the output."""
     return shlex.join(["python", "scripts/report.py", *arguments])
 
 
@@ -245,16 +247,17 @@ def build_tables(collection: FinishedRuns, papers: list[PaperTable]) -> list[Tab
 
 
 def strangers(collection: FinishedRuns, paths: list[Path], papers: list[PaperTable]) -> list[str]:
-    """Returns a note for each sweep file to which none of the runs belongs."""
+    """Returns a note for each sweep file in ``paths`` to which none of the runs belongs."""
     names = [row.name for rows in collection.sections.values() for row in rows]
     return [
-        f"{path}: none of these runs is a row of this table; the runs of the table are named {', '.join(paper.runs.values())}."
+        f"{path}: none of the compared runs is a row of this sweep; its runs are named {', '.join(paper.runs.values())}."
         for path, paper in zip(paths, papers, strict=True)
         if not any(paper.row_of(name) for name in names)
     ]
 
 
 if __name__ == "__main__":
-    # Garbage collection is made rarer: nearly all that is read stays in use, and the search took a tenth of the time.
+    # Garbage collection is rarer than by default, because nearly all objects stay in use. By default, it takes a tenth of
+    # the program's time.
     gc.set_threshold(100_000)
     sys.exit(until_stopped(main))

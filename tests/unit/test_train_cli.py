@@ -106,7 +106,7 @@ def test_a_sweep_says_where_its_rows_stand(tmp_path: Path, monkeypatch: pytest.M
     lines = [line.split() for line in run.stdout.splitlines()]
     assert ["sft", "0", "finished", "outputs/pivotrl/tab4/sft/seed0"] in lines
     assert ["base", "1", "waiting", "outputs/pivotrl/tab4/base/seed1"] in lines
-    assert "1 finished, 3 waiting; 3 of them still to be executed." in run.stdout
+    assert "1 finished, 3 waiting; 3 runs still have to be executed." in run.stdout
     assert not (tmp_path / "outputs/pivotrl/tab4/base").exists()
 
 

@@ -1,6 +1,4 @@
-"""Parses the claims of a sweep file, such as ``a > b + 2`` for the rows a and b, and the preconditions that must hold
-for a claim to be meaningful.
-"""
+"""Parses the claims of a sweep file, such as ``a > b + 2`` for the rows a and b, and the preconditions of claims."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ class Comparison:
     below: str | float
     margin: float
     text: str
-    ours: bool = False  # whether this project makes the claim, not the paper; such claims are shown but not counted
+    ours: bool = False  # whether this project makes the claim, not the paper; then it is shown but not counted
     # the only scale at which the claim applies, for example because its number belongs to one benchmark
     at: str | None = None
 
@@ -49,7 +47,7 @@ class Precondition(Part):
     Attributes:
         says: a description of what the metric measures.
         metric: the name of a metric, as in the key ``directions`` of the sweep file. If the sweep file sets
-            ``gate_report``, this is a path in the output of ``scripts/gate_report.py``.
+            ``gate_report``, the name is a path in the output of ``scripts/gate_report.py``.
         row: the row whose pilot runs are measured.
         low, high: the limits of the range, both included.
         paper: the value of the metric in the paper, and where the paper gives it.
@@ -57,7 +55,7 @@ class Precondition(Part):
         rows, claims: the precondition applies to claims that compare one of the rows in ``rows``, and to the claims in
             ``claims``. If both are empty, it applies to all claims.
         metrics: if not empty, the precondition applies only to claims on these metrics.
-        same: the precondition of another sweep that is used instead (such as ``pivotrl_tab4/signal``).
+        same: a precondition of another sweep that is used instead (such as ``pivotrl_tab4/signal``).
     """
 
     says: str = ""
@@ -78,7 +76,7 @@ class Precondition(Part):
         if self.same is not None:
             if any(own):
                 raise ValueError(
-                    "a precondition with `same` may have only the keys `rows`, `claims` and `metrics`; omit the others"
+                    "a precondition with `same` may have only the keys `rows`, `claims` and `metrics`; omit all other keys"
                 )
         elif not (self.says and self.metric and self.row) or (self.low is None and self.high is None):
             raise ValueError(
@@ -94,12 +92,11 @@ class Precondition(Part):
         return everywhere or claim.text in self.claims or bool(set(self.rows) & set(claim.rows))
 
     def within(self, value: float) -> bool:
-        """Returns whether a measured value lies in the range of the precondition."""
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
     @property
     def bounds(self) -> str:
-        """Returns the range of the metric in words: ``0.3 to 0.5``, ``at least 0.3`` or ``at most 0.5``."""
+        """The range of the metric in words: ``0.3 to 0.5``, ``at least 0.3`` or ``at most 0.5``."""
         if self.low is None:
             return f"at most {self.high:g}"
         return f"at least {self.low:g}" if self.high is None else f"{self.low:g} to {self.high:g}"
@@ -116,12 +113,10 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 class Pilots(Part):
     """The pilot runs of a sweep, on which preconditions are measured. They are runs of the rows that preconditions
     name, with other seeds than the sweep's runs and with the tasks of ``eval.seed=0``.
-
-    ``overrides`` apply to each pilot run, for example to skip evaluations that no precondition needs.
     """
 
     seeds: tuple[int, ...] = Field(min_length=1)
-    overrides: Words = ()
+    overrides: Words = ()  # for every pilot run, for example to skip evaluations that no precondition needs
 
 
 _CLAIM = re.compile(rf"(\S+) ([<>]) (\S+)(?: ([+-]) (\d+(?:\.\d+)?))?(?: at ({'|'.join(SCALES)}))?")

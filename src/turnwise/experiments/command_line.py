@@ -1,5 +1,5 @@
-"""Parses the command line of ``train.py sweep=...``, and translates it into a Hydra multirun over the rows of the sweep
-file.
+"""Parses the command line of ``train.py sweep=...``, and translates it into a Hydra multirun over the rows of the
+sweep.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
     """Returns the arguments to pass to Hydra for a sweep: Hydra's own arguments unchanged, and all other arguments
     packed into one argument of the sweeper.
 
-    Overrides are packed so that they apply only to the runs of the sweep's rows. Before these runs, Hydra composes a
-    configuration that belongs to no run. Unpacked overrides would apply to that configuration, and Hydra would refuse
-    keys that only some methods have.
+    Packed overrides apply only to the runs of the sweep's rows. Before these runs, Hydra composes a configuration that
+    belongs to no run. Hydra would apply unpacked overrides to that configuration, and refuse keys that only some
+    methods have.
 
     Raises:
         InputError: the sweep, a row or an argument cannot be used.
@@ -41,8 +41,8 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def typed(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments that the user typed on the command line, from the arguments that :func:`for_hydra`
-    returned. Hydra's own arguments come last.
+    """Returns the arguments that the user typed, from the arguments that :func:`for_hydra` returned. Hydra's own
+    arguments come last.
     """
     held = next((a for a in arguments if a.startswith(_HELD)), None)
     if held is None:
@@ -78,9 +78,7 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
         elif not sign and not key.startswith("~"):
             raise InputError(f"{argument}: this argument is not of the form key=value")
         elif key in ("name", "paths.out"):
-            raise InputError(
-                f"{argument}: the rows of a sweep have names and folders of their own; leave out this argument"
-            )
+            raise InputError(f"{argument}: a sweep sets the names and folders of its runs; leave out this argument")
         elif re.search(r"^(choice|range|interval|glob)\(|^[^\[{'\"(]*,", value):
             raise InputError(
                 f"{argument}: a sweep takes one value for each key; give one value, or use `train.py -m` without sweep="
@@ -109,20 +107,16 @@ def ask(arguments: Sequence[str], folder: Path) -> Asked:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parsed command line of a sweep: the ``rows`` and ``seeds`` to run, and the ``extra`` overrides.
-
-    Every row that accepts an ``extra`` override gets it. If ``pilot`` is set, pilot runs are requested
-    (:func:`of_pilots`).
-    """
+    """The parsed command line of a sweep."""
 
     sweep: Sweep
     folder: Path  # conf/
     scale: Scale = "tiny"
-    rows: tuple[str, ...] | None = None
-    seeds: tuple[int, ...] | None = None
-    extra: tuple[str, ...] = ()
+    rows: tuple[str, ...] | None = None  # None: all rows
+    seeds: tuple[int, ...] | None = None  # None: the sweep's seeds
+    extra: tuple[str, ...] = ()  # overrides, which every row gets that accepts them
     dry: bool = False
-    pilot: tuple[str, ...] = ()
+    pilot: tuple[str, ...] = ()  # overrides of pilot runs; not empty if pilot runs are requested (:func:`of_pilots`)
 
     @property
     def fresh(self) -> bool:
@@ -130,8 +124,8 @@ class Asked:
 
 
 def played(asked: Asked) -> Asked:
-    """Returns the parsed command line for the runs whose results a sweep shows. These are its own runs, or the runs of
-    the sweep that ``gate_report`` names.
+    """Returns the request for the runs whose results a sweep shows: its own runs, or those of the sweep in
+    ``gate_report``.
     """
     source = asked.sweep.gate_report
     return (
@@ -142,8 +136,8 @@ def played(asked: Asked) -> Asked:
 
 
 def of_pilots(asked: Asked) -> Asked:
-    """Returns the request for the pilot runs of a sweep. They are runs of the rows that preconditions name, and of the
-    rows from whose weights these runs start, with the sweep's pilot seeds.
+    """Returns the request for the pilot runs of a sweep: runs with the pilot seeds of the rows that preconditions name,
+    and of the rows from whose weights these runs start.
 
     The names of pilot runs begin with ``pilot/``. Pilot runs use the tasks of ``eval.seed=0``, because settings may be
     chosen by looking at their results.
@@ -176,10 +170,10 @@ def of_pilots(asked: Asked) -> Asked:
 
 
 def picked(asked: Asked) -> tuple[str, ...]:
-    """Returns the names of the rows of a sweep that are requested on the command line.
+    """Returns the names of the requested rows of a sweep.
 
     Raises:
-        InputError: a row is unknown; the message names the most similar one.
+        InputError: a row is unknown; the message names the most similar row.
     """
     sweep = asked.sweep
     rows = asked.rows or tuple(sweep.rows)

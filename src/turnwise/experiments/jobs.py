@@ -40,20 +40,16 @@ _OF_TRAINING = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a sweep.
-
-    ``cannot`` is the reason why the job cannot run, or None. ``starts`` names the run from whose weights this run
-    starts, ``begin`` is the override that passes those weights on, and ``start_seed`` is the seed of that run.
-    """
+    """One run of a sweep."""
 
     row: str
     seed: int
     name: str
     overrides: tuple[str, ...]
-    cannot: str | None = None
-    starts: str | None = None
-    start_seed: int | None = None
-    begin: str | None = None
+    cannot: str | None = None  # the reason why the job cannot run
+    starts: str | None = None  # name of the run from whose weights this run starts
+    start_seed: int | None = None  # seed of that run
+    begin: str | None = None  # the override that passes those weights on
 
 
 def jobs(asked: Asked) -> list[Job]:
@@ -61,7 +57,7 @@ def jobs(asked: Asked) -> list[Job]:
     seed, so that a complete table is available early.
 
     Raises:
-        InputError: a row is unknown, here or in another sweep that a row refers to.
+        InputError: a row is unknown, in this sweep or in another sweep that a row refers to.
     """
     sweep, rows = asked.sweep, picked(asked)
     found: dict[tuple[str, int], Job] = {}
@@ -124,7 +120,7 @@ def _of_training(key: str) -> bool:
 
 
 def preset(sweep: Sweep, row: str, folder: Path) -> str:
-    """Returns the name that the runs of a sweep's row have at the tiny scale, for example ``pivotrl/tab4/full``."""
+    """Returns the name of the runs of a row at the tiny scale, for example ``pivotrl/tab4/full``."""
     owner, owned, _ = origin(sweep, row, folder, "tiny")
     return _preset(owner, owned)
 

@@ -1,4 +1,4 @@
-"""Computes the configuration hash of each run of a sweep, from the current configuration files."""
+"""Computes the configuration hash of each run of a sweep from the current configuration files."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ _ENVIRONMENT = re.compile(rb"oc\.env:(\w+)")
 
 @dataclass(slots=True)
 class RowHashes:
-    """Computes the configuration hash of a job, and caches it. The hash is that of
-    ``turnwise.runs.config_hash.config_hash``.
+    """Computes the configuration hash (``turnwise.runs.config_hash.config_hash``) of a job, and caches it. A job is one
+    run of a sweep: a row with one seed.
 
-    A job is one run of a sweep: a row with one seed. The configuration of a row is composed only once for all jobs of
-    the row, and for all sweeps that refer to the row. If the path ``kept`` of a cache file is given, no configuration
-    is composed for a hash that is in this file. If the files on which hashes depend have changed, the hashes in the
-    cache file are not used. :meth:`keep` writes the file.
+    The configuration of a row is composed only once for all seeds, and for all sweeps that refer to the row. A hash
+    that is in the cache file ``kept`` needs no configuration. The cache file is ignored if files on which hashes depend
+    have changed.
     """
 
     folder: Path  # conf/
@@ -72,17 +71,16 @@ class RowHashes:
         return known[key]
 
     def keep(self) -> None:
-        """Writes the hashes to the cache file ``kept``, if this file can be written. Hashes that depend on the running
-        process or on folders other than ``conf/`` are left out.
+        """Writes the hashes to the cache file, without hashes that depend on the running process or on folders other
+        than ``conf/``. If the file cannot be written, the error is ignored.
         """
         self._kept.write()
 
     def takes(self, asked: Asked) -> None:
-        """Raises an error if none of the requested rows accepts the extra overrides of the command line.
+        """Checks that at least one requested row accepts the extra overrides of the command line.
 
         Raises:
-            ConfigError: no row accepts the overrides. The error lists the mistakes that the overrides cause in the
-                first row.
+            ConfigError: no row accepts the overrides. The error lists the mistakes that they cause in the first row.
         """
         refused: tuple[Job, Exception] | None = None
         for row in picked(asked) if asked.extra else ():
@@ -107,8 +105,8 @@ class RowHashes:
 
 
 def _state(folder: Path) -> str:
-    """Returns a checksum of everything on which a configuration hash depends, apart from the overrides: configuration
-    files, code, versions of libraries and environment variables.
+    """Returns a checksum of everything except overrides on which a configuration hash depends: configuration files,
+    code, versions of libraries and environment variables.
     """
     paths = [path for root in (folder, *CODE) for path in (sorted(root.rglob("*.*")) if root.is_dir() else [root])]
     texts = [(str(path), path.read_bytes()) for path in paths if path.suffix in (".yaml", ".py")]

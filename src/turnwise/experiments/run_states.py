@@ -26,16 +26,16 @@ State = Literal["finished", "failed", "interrupted", "waiting", "changed", "cann
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of one run of a sweep, the folder of the run, and an error or reason that explains the state."""
+    """The state of one run of a sweep."""
 
     job: Job
     folder: Path | None
     state: State
-    said: str = ""
+    said: str = ""  # an error or a reason that explains the state
 
     @property
     def open(self) -> bool:
-        """Returns whether the run still has to be executed."""
+        """Whether the run still has to be executed."""
         return self.state not in ("finished", "cannot run")
 
 
@@ -59,7 +59,7 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
             job,
             folder,
             "changed",
-            f"the result is of configuration {found}, not {wanted}; fresh=true renames the folder and starts again",
+            f"the result is of configuration {found}, not {wanted}; fresh=true renames the folder and starts a new run",
         )
     if (error_file(folder)).exists():
         text = error_file(folder).read_text(encoding="utf-8", errors="replace")
@@ -75,14 +75,14 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
             job,
             folder,
             "changed",
-            "the folder has a run of another configuration; fresh=true renames the folder and starts again",
+            "the folder has a run of another configuration; fresh=true renames the folder and starts a new run",
         )
     return Standing(job, folder, "waiting")
 
 
 def error_file(folder: Path) -> Path:
-    """Returns the path of the file with the error of a failed run. The file lies beside the run's folder, because the
-    folder may be emptied.
+    """Returns the path of the file with a failed run's error, beside the run's folder, because the folder may be
+    emptied.
     """
     return folder.with_name(f"{folder.name}.error.txt")
 
@@ -109,14 +109,13 @@ class Recorded:
         else:
             error_file(folder).unlink(missing_ok=True)
             return value
-        # The raised error has a built-in type, because launchers send it between processes and keep it until the last
-        # run has ended. It is raised outside of the handler, so that it does not refer to the run's own error, whose
-        # traceback would keep every object of the run alive.
+        # The raised error has a built-in type, because launchers send the error between processes and keep it until the
+        # last run has ended. It is raised outside of the handler. Otherwise it would refer to the run's own error, whose
+        # traceback keeps every object of the run alive.
         raise RuntimeError(f"{folder}: {said}")
 
 
 def states_table(title: str, standings: Sequence[Standing]) -> Table:
-    """Returns a table for the terminal with the row, seed, state and folder of every run."""
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     for header in ("row", "seed", "state", "folder"):
         table.add_column(header, overflow="fold")
@@ -133,7 +132,7 @@ def states_table(title: str, standings: Sequence[Standing]) -> Table:
 
 
 def survey(found: Iterable[Job], configs: dict[str, DictConfig]) -> list[Standing]:
-    """Returns the current state (finished, failed and so on) of every run, which is read from the run's folder."""
+    """Returns the current state of every run, which is read from the run's folder."""
     standings = []
     for job in found:
         cfg = configs.get(job.name)

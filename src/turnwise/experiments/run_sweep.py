@@ -1,5 +1,5 @@
-"""Executes a sweep: composes and checks the configuration of every row, skips finished runs, launches the other runs
-and prints the state of every run.
+"""Executes a sweep: checks the configuration of every row, launches the unfinished runs, and prints the state of every
+run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     todo = [one for one in standings if one.open or (asked.fresh and one.state == "finished")]
     console.print(states_table(title, standings))
     told = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in standings).items())
-    console.print(f"Runs: {told}; {len(todo)} of them still to be executed.")
+    console.print(f"Runs: {told}; {len(todo)} runs still have to be executed.")
     if asked.dry or not todo:
         return standings
     trouble = ""
@@ -64,14 +64,15 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
     if left:
         first = f"{left[0].job.row}, seed {left[0].job.seed}: {left[0].said or left[0].state}"
         lines = [
-            f"{len(left)} of {len(todo)} runs did not finish; the same command starts only these. The first: {first}"
+            f"{len(left)} of {len(todo)} runs did not finish; the same command starts only these runs again. "
+            f"The first of them: {first}"
         ]
         raise RowsFailed("\n".join([*lines, trouble] if trouble else lines))
     return standings
 
 
 def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
-    """Splits the runs of a sweep into groups, which are executed one after the other. The runs of one group can be
+    """Splits the runs of a sweep into groups that are executed one after the other. The runs of one group can be
     executed in parallel. A run that starts from the weights of another run in ``todo`` is in a later group.
     """
     found: list[list[Standing]] = []
@@ -85,8 +86,8 @@ def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
 
 
 def composed(found: Iterable[Job], asked: Asked, compose: Compose) -> dict[str, DictConfig]:
-    """Returns the checked configurations of all runs that can start, as a mapping from the run's name. The runs of a
-    row with different seeds share one configuration.
+    """Returns name of a run -> checked configuration, for all runs that can start. All seeds of a row share one
+    configuration.
 
     Raises:
         ConfigError: a configuration has a mistake. The error lists all mistakes of all rows.

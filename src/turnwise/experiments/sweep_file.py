@@ -1,6 +1,4 @@
-"""Reads a sweep file (``conf/sweep/<name>.yaml``), which describes one table or figure of a paper: its rows, its
-numbers and its claims.
-"""
+"""Reads a sweep file (``conf/sweep/<name>.yaml``): the rows, numbers and claims of one table or figure of a paper."""
 
 from __future__ import annotations
 
@@ -29,22 +27,20 @@ from turnwise.files import read_yaml
 
 
 class Row(Part):
-    """One row of a sweep. Overrides are a list, or one string with spaces between the overrides.
-
-    A row without ``overrides`` and ``same`` only shows the paper's numbers.
+    """One row of a sweep. A row without ``overrides`` and ``same`` only shows the paper's numbers.
 
     Attributes:
-        overrides: the overrides with which the row's runs are started.
+        overrides: the overrides with which the row's runs are started: a list, or one string with spaces between them.
         same: a row of another sweep (such as ``pivotrl_tab1/sft``) whose runs are also the runs of this row.
         same_at: scale -> the row that replaces ``same`` at this scale.
         needs: scale -> a text that says what is missing to run the row at this scale. If the text names keys such as
             ``data.file=...``, the row runs when these keys are set on the command line.
         trains: whether the row trains. If false, the base policy is only evaluated, and overrides of training do not
             apply.
-        starts: the row of this file whose runs provide the initial weights, seed by seed. That row may start from
-            another row, or share its runs with a row of another file (``same``).
+        starts: the row of this file whose runs provide the initial weights, seed by seed. The named row may itself have
+            ``starts`` or ``same``.
         starts_at: scale -> the row that replaces ``starts`` at this scale.
-        numbers: a mapping from column to the paper's number for this row.
+        numbers: column -> the paper's number for this row.
     """
 
     label: str = ""
@@ -61,9 +57,14 @@ class Row(Part):
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if self.same is not None and (self.overrides is not None or self.at):
-            raise ValueError("a row with `same` takes the other row's overrides; leave out `overrides` and `at`")
+            raise ValueError(
+                "a row with `same` takes the overrides of the row that `same` names; leave out `overrides` and `at`"
+            )
         if self.same is not None and (self.starts is not None or self.starts_at):
-            raise ValueError("a row with `same` starts where the other row starts; leave out `starts` and `starts_at`")
+            raise ValueError(
+                "a row with `same` starts from the weights that the row in `same` starts from; leave out `starts` and "
+                "`starts_at`"
+            )
         if self.same_at and self.same is None:
             raise ValueError(
                 "`same_at` replaces `same` at one scale, but there is no `same`; set `same`, or leave out `same_at`"
@@ -95,7 +96,7 @@ class Sweep(Part):
     columns_at: dict[Scale, dict[str, str | None]] = Field(default_factory=dict)
     rows: dict[str, Row]
     start_seed: int | None = (
-        None  # seed of the one run from which all rows start; with None, each run starts from the run of the same seed
+        None  # seed of the run from which all runs with ``starts`` start; None: each starts from the run of its own seed
     )
     # scale -> the folder of a run that holds the weights from which other rows start
     leaves: dict[Scale, Literal["adapter", "model"]] = Field(default_factory=dict)
@@ -107,12 +108,12 @@ class Sweep(Part):
     also: dict[str, tuple[str, ...]] = Field(
         default_factory=dict
     )  # metric -> claims of this project, not of the paper; they are shown but not counted
-    # name of the sweep whose recorded groups are evaluated; if set, metrics are paths in the output of
-    # scripts/gate_report.py on these groups
+    # name of the sweep whose recorded groups are evaluated; if it is set, metrics are paths in the gate report on these
+    # groups (scripts/gate_report.py)
     gate_report: str | None = None
     reach: tuple[
         float | str, ...
-    ] = ()  # levels of held-out success: in %, or the success of a row; the report shows the compute to reach each
+    ] = ()  # levels of held-out success (in %, or the name of a row); the report shows the cost of reaching each level
     curve: Literal["updates"] | None = None  # x axis of the figure of success during training; None: no figure
     panels: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # title of each panel -> its rows
     note: str = ""
@@ -166,15 +167,15 @@ class Sweep(Part):
             row = first
 
     def claims(self, metric: str) -> list[Comparison]:
-        """Returns the claims of the sweep about one metric: first the paper's claims, then those of this project."""
+        """Returns the claims of the sweep about one metric: first the paper's claims, then the claims of this project."""
         theirs = [comparison(text, self.rows) for text in self.directions.get(metric, ())]
         return theirs + [replace(comparison(text, self.rows), ours=True) for text in self.also.get(metric, ())]
 
     def least_advantage(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the smallest difference between the two rows of a claim that counts as an advantage. This is the
-        number in ``least``, or the difference between the two rows in the paper if that is smaller and above 0.
+        """Returns the smallest difference between the two rows of a claim that counts as an advantage: the number in
+        ``least``, or the difference between the two rows in the paper if it is smaller and above 0.
 
-        The result is None if one side of the claim is a number, because the number is itself a threshold.
+        Returns None if one side of the claim is a number, because the number is itself a threshold.
         """
         if len(claim.rows) < 2:
             return None
@@ -182,10 +183,8 @@ class Sweep(Part):
         return least if least is None or paper is None or paper <= 0 else min(least, paper)
 
     def paper_difference(self, claim: Comparison, metric: str) -> float | None:
-        """Returns the difference in points that the paper reports between the two rows of a claim: the mean over the
-        paper's columns for the metric. Returns None if the paper does not give the difference.
-
-        Only percentages are considered, because the paper's other numbers have units of their own.
+        """Returns the difference in points between the two rows of a claim in the paper, as the mean over the columns
+        for the metric. Returns None if the paper does not give the difference, or if the metric is not a percentage.
         """
         sides = [self.rows[side].numbers for side in (claim.above, claim.below) if isinstance(side, str)]
         columns = [column for column, ours in self.columns.items() if ours == metric]
@@ -200,9 +199,7 @@ class Sweep(Part):
         """
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
-            return (
-                reason or "a row of the paper that is not a run of this project (docs/cluster.md#what-no-step-brings)"
-            )
+            return reason or "this row of the paper has no run in this project (docs/cluster.md#what-no-step-brings)"
         wanted = set(_GIVEN.findall(reason or ""))
         return None if wanted and wanted <= set(given) else reason
 
@@ -219,7 +216,6 @@ _GIVEN = re.compile(r"([\w.]+)=\.\.\.")
 
 
 def sweep_names(folder: Path) -> list[str]:
-    """Returns the names of the sweep files in a configuration folder."""
     return sorted(path.stem for path in (folder / "sweep").glob("*.yaml"))
 
 
@@ -239,7 +235,7 @@ def find_sweep(name: str, folder: Path) -> Sweep:
 
 
 def read_sweep(path: Path | str) -> Sweep:
-    """Returns the content of a sweep file.
+    """Reads a sweep file.
 
     Raises:
         InputError: the file is missing, is not YAML, or has another form; the message lists every mistake.
@@ -254,7 +250,7 @@ def read_sweep(path: Path | str) -> Sweep:
 
 @lru_cache(maxsize=128)
 def _read(path: Path, changed: int, size: int) -> Sweep:
-    """Reads a sweep file. The result is cached until the file changes, because many rows may refer to it."""
+    """Reads a sweep file. The result is cached until the file changes, because many rows may refer to the file."""
     try:
         raw = read_yaml(path)
     except ValueError as error:
@@ -271,8 +267,8 @@ def _read(path: Path, changed: int, size: int) -> Sweep:
 def origin(
     sweep: Sweep, row: str, folder: Path, scale: Scale, given: Collection[str] = ()
 ) -> tuple[Sweep, str, str | None]:
-    """Returns the sweep and the row that define the runs of a row, after following its references to other rows
-    (``same``), and the first reason why these runs cannot start, or None.
+    """Returns the sweep and the row that define the runs of a row, after following ``same``. The third value is the
+    first reason why these runs cannot start, or None.
 
     Raises:
         InputError: a row refers to a missing row, or rows refer to each other in a circle.

@@ -1,4 +1,4 @@
-"""Parses the command line of ``scripts/report.py``: folders of runs, or the arguments of a sweep."""
+"""Parses the command line of ``scripts/report.py``: folders of runs, the name of a sweep, or ``summary``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Compare finished runs with each other or with a paper: tables on the terminal, i
 
   report.py FOLDER ...                    runs side by side
   report.py sweep=NAME [KEY=VALUE ...]    a table or figure of a paper (conf/sweep/NAME.yaml), and its claims
-  report.py summary [KEY=VALUE ...]       all tables and figures, one line each; with paper=NAME those of one paper
+  report.py summary [KEY=VALUE ...]       all tables and figures, one line each; with paper=NAME only those of one paper
 
 python scripts/report.py outputs/pivotrl outputs/sft outputs/local
 python scripts/report.py outputs/pivotrl/tab1 --paper conf/sweep/pivotrl_tab1.yaml --markdown docs/results.md
@@ -29,14 +29,15 @@ python scripts/report.py sweep=selective_tab7 data=outputs/gate/never gated=outp
 python scripts/report.py summary --json                one line of JSON for each entry, then the verdicts by paper
 
 keys of the last two forms:
-  scale=tiny|paper   the runs of that scale (default tiny)
+  scale=tiny|paper   only runs of this scale (default tiny)
   rows=A,B           only these rows; only with sweep=
   seed=0,1           only these seeds (default: the sweep's)
   paper=NAME         only the entries of one paper: pivotrl, awpo, trace, selective, turnwise (ours); only with summary
   outputs=A,B        folders of runs; a row is read from the first folder that has a run of it (default outputs,results)
-  data=PATH          recorded groups for the entries that scripts/gate_report.py computes (default: the sweep's own)
-  gated=PATH         recorded groups of the same runs with a gate
-  KEY=VALUE          overrides with which the runs were started, as for train.py
+  data=PATH          recorded groups for the entries that scripts/gate_report.py computes (default: the groups that the
+                     runs of the sweep recorded)
+  gated=PATH         recorded groups of runs that differ from the runs of data=PATH only in having a gate
+  KEY=VALUE          an override that the runs were started with, as for train.py
 """
 _WORDS = ("sweep", "scale", "rows", "seed", "paper", "outputs", "data", "gated")
 _DEFAULT = "outputs,results"
@@ -44,21 +45,19 @@ _DEFAULT = "outputs,results"
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The parsed arguments of a report on a sweep or of a summary. ``rest`` holds the arguments that ``train.py``
-    understands too (``turnwise.experiments.command_line.ask``).
-    """
+    """The parsed arguments of a report on a sweep, or of a summary of all sweeps."""
 
     whole: bool  # whether a summary of all sweeps is requested
     places: tuple[Path, ...]
     data: Path | None
     gated: Path | None
     paper: str | None
-    rest: tuple[str, ...]
+    rest: tuple[str, ...]  # arguments that train.py understands too (``turnwise.experiments.command_line.ask``)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser for all three forms of the command (folders, sweep, summary). The parser accepts the options
-    of every form; :func:`refuse_strangers` rejects options that do not belong to the form in use.
+    """Returns the parser for all three forms of the command (folders, a sweep, a summary), with the options of each
+    form.
     """
     parser = argparse.ArgumentParser(
         description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -77,35 +76,37 @@ def parser() -> argparse.ArgumentParser:
     add("--html", type=Path, metavar="FILE", help="write one self-contained page to FILE")
     figure = (
         "write the figure to FILE as SVG; the file of --markdown then shows it. For folders the figure shows the "
-        "held-out change. With --against and several environments the files are FILE-<environment>-<scale>. The other "
-        "figures of a sweep are FILE-2, ..."
+        "held-out change. With --against and several environments the files are FILE-<environment>-<scale>. Further "
+        "figures of a sweep are written to FILE-2, ..."
     )
     add("--figure", type=Path, metavar="FILE", help=figure)
     add = parser.add_argument_group("folders").add_argument
     paper = "a file of conf/sweep/ whose table gives the paper's numbers; may be repeated"
     add("--paper", action="append", default=[], type=Path, metavar="SWEEP", help=paper)
-    against = "plot success against this numeric setting of the runs, such as judge.noise; this figure comes first"
+    against = "plot success against this numeric setting of the runs, such as judge.noise; the plot is the first figure"
     add("--against", metavar="KEY", help=against)
     add("--watch", action="store_true", help="show the progress of running runs until they end")
     add("--machine", metavar="TEXT", help="the machine of the runs, if their results do not name it")
     add(
         "--rebuild",
         action="store_true",
-        help="also write each run's report.html again, even if the run is not finished",
+        help="also write the report.html of every run again, even of unfinished runs",
     )
     add = parser.add_argument_group("sweep=NAME and summary").add_argument
     add("--brief", action="store_true", help="only with summary: write no tables of single entries to the files")
     add(
-        "--json", action="store_true", help="print one line of JSON for each entry, then one with the verdicts by paper"
+        "--json",
+        action="store_true",
+        help="print a line of JSON for each entry, then a line with the verdicts by paper",
     )
     return parser
 
 
 def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) -> None:
-    """Raises an error if the user gave an option that this form of the command (such as a summary) does not accept.
+    """Checks that the user gave no option that this form of the command (such as a summary) does not accept.
 
     Raises:
-        InputError: one of the options ``names`` was given. The message says that it cannot be used with ``form``.
+        InputError: an option in ``names`` was given. The message says that the option cannot be used with ``form``.
     """
     if given := next((name for name in names if getattr(args, name)), None):
         raise InputError(f"--{given}: this option cannot be used with {form}; --help lists the options of each form")
@@ -115,7 +116,7 @@ def read_words(words: Sequence[str], home: Path) -> Words:
     """Parses the arguments of a sweep or a summary.
 
     Args:
-        home: the folder of the repository. The error message names it if the command was started in another folder.
+        home: the folder of the repository, which the error message names if no folder of runs is found.
 
     Raises:
         InputError: a folder of runs does not exist, an argument is given twice, or ``paper=`` is given for a sweep.
@@ -144,8 +145,8 @@ def read_words(words: Sequence[str], home: Path) -> Words:
 
 
 def meant(rest: Sequence[str], error: InputError) -> InputError:
-    """Returns the error to show. If ``error`` is about an unknown override that resembles an argument of the report,
-    the returned error suggests that argument; otherwise ``error`` is returned.
+    """Returns the error to show to the user. If ``error`` says that a key is unknown, and the key resembles a key of
+    the report (``_WORDS``), the returned error suggests the key of the report. Otherwise, ``error`` is returned.
     """
     for word in rest:
         key = word.partition("=")[0]

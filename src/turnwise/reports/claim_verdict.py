@@ -19,18 +19,18 @@ DIGITS = 9  # decimals to which the ends of an interval are rounded, so that flo
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Runs = Mapping[int, RunMetrics]  # seed -> run, for the runs of one row
 Paired = Callable[[Outcomes, Outcomes], Estimate]
-"""The type of a function that takes the outcomes of the same tasks before and after training (or in two rows) and
-returns the mean change over suites, such as ``turnwise.evaluation.stats.paired_mean_difference``. The change is a
-fraction, not a percentage.
+"""A function such as ``turnwise.evaluation.stats.paired_mean_difference``. Its two arguments are outcomes of tasks before
+and after training, or outcomes of equal tasks in two rows of a sweep. It returns the mean change over suites, as a
+fraction and not as a percentage.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A claim of a paper, and the verdict of our runs on it. The claim says that ``claim.above`` exceeds
-    ``claim.below`` by more than a margin. Each of the two is a row, whose metric is compared, or a fixed number.
-    ``difference`` is above - below in the unit of the metric, and ``low`` and ``high`` are the ends of its interval.
-    The margin is not subtracted from these three numbers.
+    """A claim of a paper, and the verdict of our runs on the claim. The claim says that ``claim.above`` exceeds
+    ``claim.below`` by more than ``claim.margin``. Each of the two is a row of the sweep, whose metric is compared, or a
+    fixed number. ``difference`` is above - below in the unit of the metric, and ``low`` and ``high`` are the ends of
+    its interval. The margin is not subtracted from these three numbers.
 
     The verdict ``untestable`` means that a precondition of the claim is false at this scale, so that the runs neither
     support nor refute the claim.
@@ -47,13 +47,13 @@ class Decision:
     why: str = ""
     cannot: bool = False  # whether the claim cannot be run at this scale
     sides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # row -> seeds whose runs have the metric
-    one_seed: bool = False  # whether a single seed of trained rows was compared, so that other seeds might differ
+    one_seed: bool = False  # whether only one seed of trained rows was compared (other seeds may give another result)
     by_seed: tuple[float, ...] = ()  # above - below for each seed, in the order of ``seeds``
     task_error: float | None = (
-        None  # standard error of the difference as a mean over tasks, computed from the width of the bootstrap interval
+        None  # standard error of the mean difference over tasks, computed from the width of the bootstrap interval
     )
-    effect: float | None = None  # size of the advantage that power analysis wants to detect (``reports.power``)
-    beside: Decision | None = None  # the decision on the same claim for the other decoding mode (greedy or sampled)
+    effect: float | None = None  # the advantage for whose detection ``reports.power`` computes seeds and tasks
+    beside: Decision | None = None  # decision on this claim for the other decoding mode (greedy, or else sampled)
 
 
 def decide(
@@ -68,11 +68,11 @@ def decide(
     """Decides a claim from finished runs. ``least`` is the smallest difference that counts as an advantage
     (:func:`settled`).
 
-    Two intervals are used: Student's t over seeds, for the variation between seeds, and a paired bootstrap over tasks,
-    for the variation between tasks. The interval over tasks needs runs that recorded outcomes of single tasks. The
-    decision uses one interval that covers both intervals: it begins at the smaller of their lower ends and ends at the
-    larger of their upper ends. With a single seed, there is only the interval over tasks. In that case ``one_seed`` is
-    set, unless all rows of the claim are ``untrained``, which means that their policy is only evaluated.
+    There are two intervals: Student's t over seeds, for the variation between seeds, and a paired bootstrap over tasks,
+    for the variation between tasks. The bootstrap needs runs that recorded outcomes of single tasks. The decision uses
+    the smallest interval that covers both. With a single seed, there is only the interval over tasks. In that case
+    ``one_seed`` is set, unless all rows of the claim are ``untrained``, which means that their policy is only
+    evaluated.
 
     Raises:
         Damaged: a file of a run cannot be read.
@@ -123,12 +123,12 @@ def settled(low: float, high: float, margin: float, least: float | None = None) 
 
 
 def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
-    """Returns the verdict of an entry, which is a table or figure of a paper. The entry fails if a claim fails, and
-    holds if every claim that can be tested at this scale holds.
+    """Returns the verdict of an entry (a table or figure of a paper). Three kinds of claims do not count: claims that
+    this project added, claims whose rows cannot be run at this scale, and untestable claims.
 
-    Three kinds of claims do not count: claims that this project added to the paper's, claims whose rows cannot be run
-    at this scale, and untestable claims. If an entry has no other claims, it is untestable or not run. It is undecided
-    if a claim could be run but was not.
+    If a claim that counts fails, the entry fails. If all claims that count hold, the entry holds. If no claim that
+    counts was run, the verdict is ``untestable`` (if there is an untestable claim) or ``not_run``. Otherwise, the entry
+    is undecided.
     """
     counted = [decision for decision in decisions if not decision.cannot and not decision.claim.ours]
     verdicts = {decision.verdict for decision in counted}
@@ -143,7 +143,7 @@ def entry_verdict(decisions: Iterable[Decision]) -> Verdict:
 
 
 def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
-    """Returns whether the verdict of an entry depends on claims that were decided with a single seed."""
+    """Returns whether an entry has the verdict ``holds`` or ``fails`` only because of claims with a single seed."""
     verdict = entry_verdict(decisions)
     counted = [one for one in decisions if one.verdict == verdict and not one.cannot and not one.claim.ours]
     if verdict == "fails":
@@ -152,11 +152,11 @@ def rests_on_one_seed(decisions: Sequence[Decision]) -> bool:
 
 
 def decide_gate(claim: Comparison, metric: str, report: Mapping[str, Any] | None) -> Decision:
-    """Decides a claim from the JSON of ``scripts/gate_report.py``. The metric is a path in the JSON, in which ``{}`` is
-    replaced by the name of the row.
+    """Decides a claim from the JSON of ``scripts/gate_report.py``. The metric is a path in the JSON, in which ``{}``
+    stands for the name of the row.
 
     The interval of a difference is computed from the intervals of the two numbers, under the assumption that the two
-    numbers come from different groups of rollouts (``difference``). For differences on the same groups, the report has
+    numbers come from different groups of rollouts (``difference``). For differences on equal groups, the report has
     separate metrics: ``over_base``, ``over_tau``, ``over_d``, ``below_oracle`` and ``over_random``. If a number has no
     interval, the claim is undecided.
     """
@@ -179,8 +179,8 @@ def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Boun
 
 
 def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
-    """Returns the number at a path of the gate report, and the two ends of its 95 % interval, which are None if the
-    report has no interval for it. Returns None if there is no number at this path.
+    """Returns the number at a path of the gate report, such as ``tier1/saved_pct``, and the two ends of its 95 %
+    interval. The ends are None if the report has no interval. Returns None if there is no number at this path.
     """
     *heads, last = path.split("/")
     node: Any = report
@@ -209,7 +209,7 @@ def _differences(
 def _over_tasks(
     above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int], paired: Paired
 ) -> Estimate | None:
-    """Returns the mean difference between the two sides of a claim over tasks, in percentage points, with its interval.
+    """Returns the mean difference over tasks between the two sides of a claim, in percentage points, with its interval.
     The attempts of all seeds at a task are pooled. Returns None if the runs recorded no outcomes of single tasks that
     can be compared.
     """
@@ -246,9 +246,7 @@ class _Points:
 
 
 def _same_base(above: Runs, below: Runs, metric: str, seeds: Sequence[int]) -> bool:
-    """Returns whether both rows of a claim had equal outcomes before training. This is the case if their runs started
-    from the same policy and were evaluated on the same tasks.
-    """
+    """Returns whether the runs of both rows of a claim had equal outcomes before training."""
     return _merged(above, seeds, metric, "base") == _merged(below, seeds, metric, "base")
 
 
@@ -265,9 +263,7 @@ def _merged(runs: Runs, seeds: Sequence[int], metric: str, when: str) -> dict[st
 
 
 def tally(table: Table | None) -> list[tuple[str, int]]:
-    """Counts the verdicts in a table of claims, and returns pairs (verdict, number of the paper's claims with this
-    verdict). Claims that this project added are not counted. If ``table`` is None, the list is empty.
-    """
+    """Returns pairs (verdict, number of the paper's claims) from a table of claims; an empty list for None."""
     if table is None:
         return []
     said = [row[table.headers.index("verdict")] for row in table.rows]

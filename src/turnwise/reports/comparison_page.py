@@ -24,7 +24,7 @@ def comparison_page(
     page: Path | None = None,
 ) -> str:
     """Returns a page that compares runs, as HTML text. The page shows the figures ``first``, the tables, and drawings
-    of every row: its training curves, and how training changed its scores.
+    of every row: its training curves, and how its scores changed through training.
 
     Args:
         page: path at which the page will be written. Links to the runs are relative to it. If it is None, there are no
@@ -39,9 +39,7 @@ def comparison_page(
 
 
 def comparison_figures(collection: FinishedRuns, interval: Interval) -> list[Figure]:
-    """Draws how held-out success and the out-of-domain score of every row changed through training. There are at most
-    two figures for each environment and scale.
-    """
+    """Draws the change of held-out success, and of the out-of-domain score, for each environment and scale."""
     figures = []
     for index, ((env, scale), rows) in enumerate(collection.sections.items()):
         for metric, title in (("in_domain.delta", "Held-out change"), ("ood.mean_change", "Out-of-domain change")):
@@ -52,7 +50,7 @@ def comparison_figures(collection: FinishedRuns, interval: Interval) -> list[Fig
 
 
 def comparison_curves(collection: FinishedRuns, interval: Interval) -> list[Figure]:
-    """Draws, for each environment and scale, the training curves of all rows in the same axes."""
+    """Draws the training curves of all rows, in one figure for each environment and scale."""
     drawn = (
         overlays(rows, interval, f"Training curves: {env}, {scale}", f"curves-{index}")
         for index, ((env, scale), rows) in enumerate(collection.sections.items())

@@ -16,13 +16,11 @@ _PROFILED = ("profile_turns", "profile_tokens", "profile_cpu_seconds")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run has sampled and computed from its start to some moment. Profiles, which sample actions to select
-    training states, are included; evaluations are not.
-    """
+    """The cost of a run up to some moment. It includes profiles, which sample actions to select training states."""
 
-    turns: float
-    tokens: float
-    cpu: float  # CPU seconds of the training process
+    turns: float  # sampled turns, without those of evaluations
+    tokens: float  # sampled tokens, without those of evaluations
+    cpu: float  # CPU seconds of the training process, without evaluations
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.turns + other.turns, self.tokens + other.tokens, self.cpu + other.cpu)
@@ -37,10 +35,10 @@ Curve = Sequence[tuple[Cost, float]]
 
 def curve(run: RunMetrics) -> Curve:
     """Returns pairs (cost, success) for the evaluations of a run before, during and after training. Success is the
-    percentage of sampled held-out episodes that succeed, averaged over the splits of the tasks.
+    percentage of sampled held-out episodes that succeed, averaged over the splits ``seen`` and ``unseen``.
 
-    A run may make a profile (sample actions to select training states) before any iteration. The cost of this profile
-    is added to the cost of that iteration. All profiles of a run are assumed to cost the same, because each profile
+    Before an iteration, a run may make a profile: it samples actions to select training states. The cost of the profile
+    is added to the cost of the iteration. All profiles of a run are assumed to cost the same, because each profile
     samples actions at every candidate state.
 
     Raises:
@@ -57,7 +55,8 @@ def curve(run: RunMetrics) -> Curve:
             here = trained.get(iteration, {})
             if not {"rollout/turns", "rollout/tokens", "cpu/iteration"} <= here.keys():
                 raise InputError(
-                    f"{run.folder}/metrics.jsonl: the cost of iteration {iteration} is missing; run it again with fresh=true"
+                    f"{run.folder}/metrics.jsonl: the cost of iteration {iteration} is missing; start the run again "
+                    "with fresh=true"
                 )
             sums = (here["rollout/turns"], here["rollout/tokens"])
             made = here.get("states/profiles", 1.0)
@@ -69,28 +68,28 @@ def curve(run: RunMetrics) -> Curve:
             points.append((spent if done else profile, fmean(found)))
     if not points:
         raise InputError(
-            f"{run.folder}: no held-out success of sampled episodes was logged; it needs eval.attempts=1 or more"
+            f"{run.folder}: no held-out success of sampled episodes was logged; start the run again with fresh=true "
+            "and eval.attempts=1 or more"
         )
     return points
 
 
 def _profile(run: RunMetrics) -> Cost:
-    """Returns the mean cost of one profile of a run, or a cost of zero if the run made no profile."""
+    """Returns the mean cost of one profile of a run. The cost is zero if the run made no profile."""
     costs = [run.value(name) for name in _PROFILED]
     if all(cost is None for cost in costs) and "profile" not in run.result.seconds:
         return Cost(0, 0, 0)
     turns, tokens, cpu = costs
     if turns is None or tokens is None or cpu is None:
         raise InputError(
-            f"{run.folder}: an old version of the code did not record the cost of its profile; run it again with fresh=true"
+            f"{run.folder}: the cost of the profile is missing, because an old version of the code made this run; "
+            "start the run again with fresh=true"
         )
     return Cost(turns, tokens, cpu) * (1 / max((row.get("states/profiles", 1.0) for row in run.training), default=1.0))
 
 
 def reached(points: Curve, level: float) -> Cost | None:
-    """Returns the cost at which success first reached ``level``, interpolated linearly between evaluations. Returns
-    None if success never reached it.
-    """
+    """Interpolates linearly the cost at which success first reached ``level`` (percent); None if it never did."""
     if points[0][1] >= level:
         return points[0][0]
     for (before, low), (after, high) in pairwise(points):
@@ -101,7 +100,7 @@ def reached(points: Curve, level: float) -> Cost | None:
 
 
 def curves(rows: Mapping[str, Sequence[RunMetrics]]) -> tuple[dict[str, list[Curve]], list[str]]:
-    """Returns a mapping from row to the curves of its runs (:func:`curve`), and a note for each run without a curve."""
+    """Returns row -> curves of its runs (:func:`curve`), and a note for each run without a curve."""
     found: dict[str, list[Curve]] = {}
     notes = []
     for name, runs in rows.items():
@@ -125,8 +124,6 @@ def reach_table(
     Args:
         levels: each level is a percentage, or the name of a row. The name stands for the mean success at the end of the
             row's runs.
-        rows: the rows of the sweep in order, with their existing runs.
-        labels: labels of the rows.
     """
     yardstick = next(iter(rows), "")
     headers = ["row", "level, %", "seeds", "turns", "tokens", "CPU s", "ratio"]
@@ -159,22 +156,22 @@ def reach_table(
                 ]
             )
         if isinstance(told, str):
-            table.notes.append(f"{level:.1f} % is the mean success at the end of {labels.get(told, told)}.")
+            table.notes.append(
+                f"Level {level:.1f} %: the mean success at the end of the runs of {labels.get(told, told)}."
+            )
     table.notes.insert(
         0,
-        "Each cost is a mean over seeds: the cost at which a seed first reached the level, interpolated linearly "
-        "between its evaluations. seeds: how many seeds reached it. `>`: not all seeds reached it; a seed that "
-        "did not reach it is counted with the total cost of its run. The costs include profiles of states before "
-        "training, but not evaluations. ratio: CPU seconds "
-        f"divided by those of {labels.get(yardstick, yardstick)}.",
+        "Each cost is a mean over seeds. The cost of a seed is the cost at which its success first reached the level, "
+        "interpolated linearly between its evaluations. `seeds`: how many seeds reached the level. `>`: not all seeds "
+        "reached the level; a seed that did not reach it counts with the total cost of its run. The costs include "
+        "profiles (actions that are sampled to select training states), but no evaluations. `ratio`: the CPU seconds "
+        f"of the row, divided by the CPU seconds of {labels.get(yardstick, yardstick)}.",
     )
     return table
 
 
 def _ratio(cpu: float, whole: bool, first: float, first_whole: bool) -> str:
-    """Returns the ratio ``cpu / first`` of two costs as text. If one of the two costs is only a lower bound, the text
-    is marked with < or >. If both are lower bounds, the text is ``-``.
-    """
+    """Returns ``cpu / first`` as text, with < or > if one of both is a lower bound, or ``-`` if both are."""
     if not first or not (whole or first_whole):
         return "-"
     return f"{'' if whole == first_whole else '> ' if first_whole else '< '}{cpu / first:.2f}"

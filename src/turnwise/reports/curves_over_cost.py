@@ -1,6 +1,4 @@
-"""Draws held-out success against the cost of training, with a line for each row of a sweep whose file has a ``reach``
-section.
-"""
+"""Draws held-out success against the cost of training, with a line for each row of a sweep."""
 
 from __future__ import annotations
 
@@ -20,9 +18,8 @@ def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
     """Returns the mean, lowest and highest success over seeds, at every cost at which any seed was evaluated. The band
     ends at the total cost of the cheapest seed, so that every point includes all seeds.
 
-    The success of a seed starts at cost 0 with the success of its base policy and stays the same while the run makes
-    its profile. Between evaluations, it is interpolated linearly. The mean of these lines is linear between the
-    returned costs, so straight lines draw it exactly.
+    The success of a seed starts at cost 0 with the success of its base policy, and does not change while the run makes
+    its profile. Between evaluations, success is interpolated linearly.
 
     Args:
         seeds: for each seed (at least one), its points (cost, success).
@@ -38,7 +35,7 @@ def band(seeds: Sequence[Sequence[tuple[Any, float]]], cost: str) -> Band:
 
 
 def _at(line: Sequence[tuple[float, float]], cost: float) -> float:
-    """Interpolates the success of a seed at a cost. If several points have the same cost, the last one counts."""
+    """Interpolates the success of a seed at a cost. If several points have the same cost, the last of them counts."""
     after = bisect_right(line, cost, key=lambda point: point[0])
     (before, low), (beyond, high) = line[after - 1], line[min(after, len(line) - 1)]
     return low if beyond <= before else low + (high - low) * (cost - before) / (beyond - before)
@@ -46,15 +43,11 @@ def _at(line: Sequence[tuple[float, float]], cost: float) -> float:
 
 def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labels: Mapping[str, str]) -> Figure | None:
     """Draws success against CPU seconds in one panel and against turns in another. Each row has a line for its mean,
-    and a band from its lowest to its highest seed.
+    and a band from its lowest to its highest seed. Returns None if no row has a curve.
 
     Args:
         key: prefix of the ids of SVG elements, which makes them unique on the page.
         rows: the curves of the seeds of each row; rows without curves are left out.
-        labels: labels of the rows.
-
-    Returns:
-        The drawing, or None if no row has a curve.
     """
     drawn = {name: seeds for name, seeds in rows.items() if seeds}
     if not drawn:
@@ -62,7 +55,7 @@ def reach_figure(title: str, key: str, rows: Mapping[str, Sequence[Curve]], labe
     panels = [Panel({name: band(seeds, cost) for name, seeds in drawn.items()}, axis) for cost, axis in COSTS.items()]
     alt = (
         f"{title}. At the last CPU second that all seeds of a row reached: {panels[0].ends(labels, 's')}. "
-        "A flat beginning of a line is the cost of a profile. Bands go from the lowest to the highest seed, and end "
-        "where the first seed ends."
+        "A line that begins flat shows the cost of a profile. Bands go from the lowest to the highest seed, and end at "
+        "the total cost of the cheapest seed."
     )
     return lines_figure(title, key, panels, labels, alt)

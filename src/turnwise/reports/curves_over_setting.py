@@ -1,6 +1,4 @@
-"""Draws held-out success after training against a numeric setting of the configuration, with a line for each method. A
-method that does not have the setting gets a horizontal line.
-"""
+"""Draws held-out success after training against a numeric setting of the configuration, with a line for each method."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from turnwise.reports.svg import SERIES, Figure, canvas, label, to_svg
 
 Points = list[tuple[float, Estimate]]
 Seeds = Mapping[int, float]
-"""Seed -> success after training in percent."""
+"""Seed -> held-out success after training, in percent."""
 
 
 def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, Figure]:
-    """Draws held-out success after training in percent against the setting ``key``, with intervals. Returns a mapping
-    with one figure for each environment and scale. Its keys are names such as ``apibank-tiny``.
+    """Draws held-out success after training, in percent, against the setting ``key``, with intervals. Returns one
+    figure for each environment and scale, under a name such as ``apibank-tiny``.
 
     Args:
         key: the dotted name of a setting in ``config.yaml``, such as ``judge.noise``. A method without this setting is
@@ -45,9 +43,9 @@ def swept(collection: FinishedRuns, key: str, interval: Interval) -> dict[str, F
 
 
 def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Seeds]], dict[str, Seeds]]:
-    """Returns two mappings that hold the held-out success of each seed after training. The first maps a method and a
-    value of the setting ``key`` to the success. The second maps a method that has no number for the setting to the
-    success.
+    """Returns the held-out success of each seed after training as two mappings. The first maps a method and a value of
+    the setting ``key`` to the success. The second has the methods that have no number for the setting, and maps each of
+    them to its success.
 
     Raises:
         InputError: a method has two rows with the same value of the setting.
@@ -67,14 +65,14 @@ def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Se
             levels[name] = seeds
         if twice:
             raise InputError(
-                f"--against {key}: several rows of {name} have the same value of this key, or none; give fewer folders"
+                f"--against {key}: several rows of {name} have equal values of this key, or no value; give fewer folders"
             )
     return dict(lines), levels
 
 
 def _lines(rows: Sequence[RunRow], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
     """Returns two mappings. The first maps a method to its points (value of the setting ``key``, success), ordered by
-    value. The second maps a method that does not have the setting to its success.
+    value. The second maps a method without the setting to its success.
     """
     lines, levels = by_value(rows, key)
     points = {
@@ -90,7 +88,9 @@ def _drawn(lines: dict[str, Points], levels: dict[str, Estimate], key: str, titl
     with canvas() as figure:
         axes = figure.add_subplot()
         for method, level in levels.items():
-            axes.axhline(level.mean, color=colours[method], ls=(0, (4, 3)), label=label(f"{method}, without"))
+            axes.axhline(
+                level.mean, color=colours[method], ls=(0, (4, 3)), label=label(f"{method}, without the setting")
+            )
             if level.low is not None and level.high is not None:
                 axes.axhspan(level.low, level.high, color=colours[method], alpha=0.12, lw=0)
         for method, points in lines.items():
@@ -101,7 +101,7 @@ def _drawn(lines: dict[str, Points], levels: dict[str, Estimate], key: str, titl
                 axes.fill_between(at, low, high, color=colours[method], alpha=0.12, lw=0)  # type: ignore[arg-type]
         axes.set(xlabel=key, ylabel="solved, %")
         axes.legend(loc="best")
-        told = [f"{method} {level.mean:.1f} without it" for method, level in levels.items()]
+        told = [f"{method} {level.mean:.1f} without the setting" for method, level in levels.items()]
         told += [
             f"{method} {', '.join(f'{y.mean:.1f} at {x:g}' for x, y in points)}" for method, points in lines.items()
         ]

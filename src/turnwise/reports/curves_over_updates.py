@@ -15,16 +15,16 @@ from turnwise.reports.svg import Figure
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many updates training had made at the time of an evaluation."""
+    """The number of updates that training had made at the time of an evaluation."""
 
     updates: float
 
 
 def by_update(run: RunMetrics) -> list[tuple[Progress, float]]:
     """Returns the evaluations of a run in the order of training, as pairs (progress, success). Success is the
-    percentage of solved held-out tasks, averaged over the splits seen and unseen. The decoding mode
-    (sampled or greedy) is that of ``in_domain``, the main result of the run. For a run on dialogues, success is the
-    percentage of accepted replies.
+    percentage of solved held-out tasks, averaged over the splits ``seen`` and ``unseen``. The decoding mode (sampled or
+    greedy) is that of ``in_domain``, the main result of the run. For a run on dialogues, success is the percentage of
+    accepted replies.
 
     The list is empty if the run recorded no evaluation of this kind.
     """
@@ -49,8 +49,7 @@ def during_figure(
 
     Args:
         key: prefix of the ids of SVG elements, which makes them unique on the page.
-        rows: the runs of each row by seed. A run is left out if it was not evaluated before training, or was evaluated
-            only once.
+        rows: row -> seed -> run. A run is left out if it was not evaluated before training, or was evaluated only once.
         labels: name of a row -> its label in the drawing.
         panels: title of a panel -> names of its rows. If it is empty, all rows are drawn in one panel without a title.
     """
@@ -68,7 +67,7 @@ def during_figure(
     ends = "; ".join(panel.ends(labels, "updates") for panel in shown)
     alt = (
         f"{title}. Where the lines end: {ends}. "
-        f"Success was measured at {', '.join(f'{at:g}' for at in looked)} updates; between them lines are straight."
+        f"Success was measured after {', '.join(f'{at:g}' for at in looked)} updates; the lines between are straight."
     )
     if any(len(seeds) > 1 for seeds in drawn.values()):
         alt += " Bands go from the lowest to the highest seed."

@@ -1,6 +1,4 @@
-"""Draws a table of numbers as dots. Each row of the drawing shows the value of every seed, and the mean over seeds with
-its interval. A second panel can show the numbers of the same rows from another source, such as a paper.
-"""
+"""Draws a table of numbers as dots: the value of every seed, and the mean over seeds with its interval."""
 
 from __future__ import annotations
 
@@ -18,18 +16,15 @@ LETTERS = 44  # largest number of characters in one line of a name that is place
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One point of a dot plot. It shows one value (``at``) of a row, and ``said`` describes the point in words. ``low``
-    and ``high`` are the ends of the value's interval, and ``seeds`` holds the values of the single seeds if there are
-    several.
-    """
+    """One point of a dot plot, with a text (``said``) that describes the point."""
 
     row: int
-    at: float
+    at: float  # the value
     said: str
     series: str
-    low: float | None = None
+    low: float | None = None  # lower end of the value's interval
     high: float | None = None
-    seeds: Mapping[int, float] = field(default_factory=dict)
+    seeds: Mapping[int, float] = field(default_factory=dict)  # seed -> its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +105,11 @@ def _draw(figure: Drawing, axes: Any, side: Side, rows: int) -> None:
 
 
 def _bound(axes: Any, spots: Sequence[Spot]) -> None:
-    """Limits the range of the horizontal axis. An interval that is far longer than the others is cut at the edge of the
-    drawing.
+    """Limits the range of the horizontal axis. An interval that is far longer than the other intervals is cut at the
+    edge of the drawing.
 
-    An interval over two seeds that differ much is very long. Without the limit, this interval would push the points of
-    all rows close together.
+    An interval over two seeds that differ much is very long. Without the limit, it would push the points of all rows
+    close together.
     """
     points = [value for spot in spots for value in (spot.at, *spot.seeds.values())]
     lengths = sorted(spot.high - spot.low for spot in spots if spot.low is not None and spot.high is not None)

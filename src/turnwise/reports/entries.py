@@ -1,6 +1,4 @@
-"""Evaluates the claims of sweep files on the existing runs. An entry is a table or figure of a paper. Each entry gets a
-verdict, and the verdicts are counted for each paper.
-"""
+"""Reads the runs of an entry (a table or figure of a paper), and decides the claims of its sweep file."""
 
 from __future__ import annotations
 
@@ -31,23 +29,20 @@ from turnwise.reports.run_metrics import Damaged, RunMetrics, metrics_by_seed, o
 from turnwise.runs.result_file import Result, read_result
 
 HashOf = Callable[[Job], str]
-"""The type of a function that returns the configuration hash that a run would have if it were started now. The function
-raises InputError if the configuration of the run cannot be composed.
+"""A function that returns the configuration hash that a run would have if it were started now. It raises InputError if
+the configuration of the run cannot be composed.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A finished run whose configuration differs from the current configuration of its row in the sweep file. ``kept``
-    is the hash of the run's configuration. ``now`` is the hash of the row's current configuration, or an error message
-    if it cannot be composed.
-    """
+    """A finished run whose configuration differs from the current configuration of its row in the sweep file."""
 
     row: str
     seed: int
     folder: Path
-    kept: str
-    now: str
+    kept: str  # hash of the run's configuration
+    now: str  # hash of the row's current configuration, or the error if that configuration cannot be composed
 
 
 @dataclass(slots=True)
@@ -70,7 +65,6 @@ class Entry:
 
     @property
     def results(self) -> list[Result]:
-        """The result of every run from which the numbers of the entry are computed."""
         return [
             *(run.result for runs in self.rows.values() for run in runs.values()),
             *(self.groups.results if self.groups else ()),
@@ -79,8 +73,8 @@ class Entry:
     def by_seed(self, row: str, metric: str) -> dict[int, float]:
         """Returns seed -> value of a metric for the runs of a row.
 
-        A number that was measured on an untrained policy does not depend on the seed of training. If such a number is
-        equal for all seeds, it counts as a single measurement, and only the first seed is returned.
+        A number that was measured on an untrained policy does not depend on the seed of training. If all seeds have the
+        same number for an untrained policy, it counts as a single measurement, and only the first seed is returned.
         """
         runs = self.rows[row]
         found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
@@ -89,9 +83,7 @@ class Entry:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict of the entry, or None if the entry has no claims (for example, because it is a table of
-        settings).
-        """
+        """The verdict of the entry, or None if the entry has no claims (for example, a table of settings)."""
         return entry_verdict(self.decisions) if self.asked.sweep.directions else None
 
     @property
@@ -108,8 +100,7 @@ def read_entry(
     gates: Mapping[str, Any] | None,
     hash_of: HashOf | None = None,
 ) -> Entry:
-    """Returns the entry (a table or figure of a paper) for a sweep: its rows with their runs, and the decisions on its
-    claims.
+    """Reads the rows of an entry (a table or figure of a paper) with their runs, and decides the claims of the entry.
 
     Args:
         asked: the sweep, its scale, and the overrides of every row.
@@ -138,7 +129,7 @@ def read_entry(
             cannot[row] = wanted[0].cannot
         for place in places:
             if runs := metrics_by_seed(wanted, place, notes):
-                cannot.pop(row, None)  # the row has runs, so that the reason why it cannot be run does not matter
+                cannot.pop(row, None)  # the row has runs, so the reason why it cannot be run does not matter
                 found_at[row] = place
                 break
         rows[row] = runs
@@ -168,7 +159,7 @@ def read_entry(
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
     """Returns those of ``rows`` whose runs only evaluate a policy and train nothing. If a row uses the runs of another
-    row (``same``), the settings of that other row are checked.
+    row (``same``), the settings of the row that owns the runs are checked.
     """
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
     # A row that evaluates the trained policy of another row does not count as untrained, because this policy differs
@@ -241,9 +232,7 @@ def _changed(runs: Iterable[tuple[Job, Path, Result]], hash_of: HashOf) -> list[
 
 
 def counted(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
-    """Returns paper -> verdict -> number of the paper's entries (tables and figures) with this verdict. Entries without
-    claims are not counted.
-    """
+    """Returns paper -> verdict -> number of entries with this verdict. Entries without claims are not counted."""
     table: dict[str, dict[str, int]] = {}
     for entry in entries:
         if entry.verdict:

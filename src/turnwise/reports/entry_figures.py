@@ -1,6 +1,4 @@
-"""Draws our results for an entry, which is one table or figure of a paper. Each row of the entry shows our number
-beside the paper's number.
-"""
+"""Draws our results for an entry (a table or figure of a paper), with our numbers beside the paper's numbers."""
 
 from __future__ import annotations
 
@@ -24,13 +22,13 @@ from turnwise.reports.tables import estimate_text, plain
 
 
 def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
-    """Draws one figure for each metric of the entry for which there are runs. A figure shows, for each row, the value
-    of every seed, their mean and its interval over seeds, and beside them the paper's numbers for this metric. Our
-    numbers and the paper's numbers have separate axes, so only the order of the rows can be compared.
+    """Draws one figure for each metric of the entry for which there are runs. For each row, a figure shows the value of
+    every seed, the mean over seeds and its interval, and beside them the paper's numbers for this metric. Our numbers
+    and the paper's numbers have separate axes, so only the order of the rows can be compared.
 
     If an entry is computed from recorded groups of rollouts, each number is drawn with its interval from the gate
     report (``scripts/gate_report.py``). If the sweep file sets ``reach``, the first figure shows success against cost.
-    If it sets ``curve``, a figure of success during training follows.
+    If the sweep file sets ``curve``, a figure of success during training follows.
     """
     sweep = entry.asked.sweep
     metrics = dict.fromkeys([*(metric for metric in sweep.columns.values() if metric), *sweep.directions])
@@ -39,9 +37,7 @@ def entry_figures(entry: Entry, over_seeds: Interval) -> list[Figure]:
 
 
 def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
-    """Returns row label -> seed -> folder of the run, for all runs of an entry. If several rows have the same label,
-    they are left out.
-    """
+    """Returns row label -> seed -> folder of the run. Rows that share their label with another row are left out."""
     labels = _labels(entry)
     names = Counter(labels[name] for name in entry.rows)
     return {
@@ -54,7 +50,7 @@ def run_folders(entry: Entry) -> dict[str, dict[int, Path]]:
 def _reach(entry: Entry) -> Figure | None:
     sweep = entry.asked.sweep
     found, _ = curves({name: list(runs.values()) for name, runs in entry.rows.items()} if sweep.reach else {})
-    title = f"{sweep.title}: held-out success by what it cost, scale {entry.asked.scale}"
+    title = f"{sweep.title}: held-out success against cost, scale {entry.asked.scale}"
     return reach_figure(title, f"reach-{sweep.name}", found, _labels(entry))
 
 
@@ -96,7 +92,7 @@ def _figure(entry: Entry, metric: str, number: int, over_seeds: Interval) -> Fig
     told = ", ".join(f"{labels[names[spot.row]]} {spot.at:.3g}" for spot in spots)
     key = _key(spots, bool(sweep.gate_report))
     alt = f"{sweep.title}, {measured}, ours at scale {entry.asked.scale}: {told}. {key}"
-    scales = " Ours and the paper's have scales of their own: compare the order of the rows." if theirs else ""
+    scales = " The two panels have separate scales: compare only the order of the rows." if theirs else ""
     title = f"{sweep.paper}, {sweep.entry}: {measured}"
     drawn = dots(title, f"entry-{sweep.name}-{number}", alt, [labels[name] for name in names], sides)
     return replace(drawn, key=key + scales)
@@ -106,9 +102,7 @@ Found = tuple[float, str, str, float | None, float | None, Mapping[int, float]]
 
 
 def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found | None:
-    """Returns our number for a row, with a description, the ends of its interval and the value of each seed. Returns
-    None if there is no number.
-    """
+    """Returns our number for a row: (value, description, series, ends of the interval, value of each seed)."""
     said = _labels(entry)[name]
     if entry.asked.sweep.gate_report:
         found = recorded(entry.gates, metric.replace("{}", name))
@@ -127,7 +121,7 @@ def _ours(entry: Entry, name: str, metric: str, over_seeds: Interval) -> Found |
 
 
 def _key(spots: Sequence[Spot], groups: bool) -> str:
-    """Returns a text that explains the dots and lines that are drawn for our numbers."""
+    """Returns the caption that explains the dots and lines of our numbers."""
     if groups:
         ends = [spot.low is not None for spot in spots]
         if not any(ends):
@@ -138,4 +132,4 @@ def _key(spots: Sequence[Spot], groups: bool) -> str:
     if len(alone) == len(spots):
         return "Each dot is one seed; there is no interval over seeds."
     some = "; a row with one seed has only a dot" if alone else ""
-    return f"Faint dots are single seeds, lines are 95 % intervals over seeds{some}."
+    return f"Faint dots are single seeds, strong dots are means, lines are 95 % intervals over seeds{some}."

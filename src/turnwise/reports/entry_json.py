@@ -1,6 +1,4 @@
-"""Converts an entry (a table or figure of a paper) to JSON: its verdict, claims, preconditions, the runs of each row,
-and the runs that were made with another configuration than the current one.
-"""
+"""Converts an entry (a table or figure of a paper) to JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ from turnwise.reports.preconditions import Finding
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    """Returns an entry (a table or figure of a paper) as a JSON value."""
     sweep = entry.asked.sweep
     hashes = entry.groups.hashes if entry.groups else {}
     rows = {

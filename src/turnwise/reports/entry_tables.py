@@ -1,6 +1,4 @@
-"""Creates tables about entries. An entry is a table or figure of a paper. One table summarises all entries; others show
-the numbers, the claims and the training costs of one entry.
-"""
+"""Creates tables about entries (tables and figures of papers): numbers, claims, training costs, and a summary."""
 
 from __future__ import annotations
 
@@ -22,26 +20,29 @@ from turnwise.reports.sentences import all_on_dialogues, signed
 from turnwise.reports.tables import Table, estimate_text, plain
 
 INTERVAL_NOTE = (
-    "All intervals are 95 % intervals. There is a Student's t interval over seeds and, if runs hold the outcomes of single "
-    "tasks, a paired bootstrap interval over tasks; at each end the wider one counts. `holds`: the whole interval is above the "
-    "claim's margin. `fails`: it is below the margin, or below the smallest difference that counts as an advantage. `undecided`: "
-    "neither. `untestable`: a precondition of the claim is false here, so the runs neither support nor refute it. `(one seed)`: "
-    "only one seed was compared, so its interval is over tasks. `(2 of 6 planned seeds)`: more seeds may change the verdict."
+    "All intervals are 95 % intervals. The interval of a claim covers a Student's t interval over seeds and, if the runs "
+    "recorded the outcomes of single tasks, a paired bootstrap interval over tasks. `holds`: the whole interval is above the "
+    "claim's margin. `fails`: the whole interval is below the margin or, if the margin is 0, below the smallest difference that "
+    "counts as an advantage. `undecided`: the claim neither holds nor fails. `untestable`: a precondition of the claim is false "
+    "at this scale, so the runs neither support nor refute the claim. `(one seed)`: only one seed was compared, so the interval "
+    "is over tasks. `(2 of 6 planned seeds)`: the missing seeds may change the verdict."
 )
 EACH_NOTE = (
-    "Each claim is judged at 95 % on its own, without a correction for the number of claims. An entry holds only if all claims "
-    "that can be tested here hold, and fails if one fails; it is untestable if none can be tested."
+    "Each claim is judged at 95 %, without a correction for the number of claims. An entry (a table or figure of a paper) holds "
+    "if all of its claims that can be tested at this scale hold. It fails if one of its claims fails, and is untestable if none "
+    "of its claims can be tested."
 )
 GATE_NOTE = (
-    "All intervals are 95 % intervals over groups. The interval of the difference of two rows is computed from the intervals "
-    "of both rows, as if their groups were different (Zou and Donner 2008). `holds`: the whole interval is above the claim's "
-    "margin. `fails`: it is below the margin. `undecided`: neither, or there is no interval."
+    "All intervals are 95 % intervals over groups of rollouts. The interval of the difference of two rows is computed from the "
+    "intervals of both rows, as if the rows had different groups (Zou and Donner 2008). `holds`: the whole interval is above the "
+    "claim's margin. `fails`: the whole interval is below the margin. `undecided`: the claim neither holds nor fails, or there "
+    "is no interval."
 )
 SIGN_NOTE = "Column `ours`: the value that the claim says is greater, minus the other value. For `a < b` it is b - a."
 
 
 def summary_table(entries: Sequence[Entry]) -> Table:
-    """Returns a table with a line for each entry (a paper's table or figure): verdict, number of claims by verdict."""
+    """Returns a table with a line for each entry (a table or figure of a paper), with its verdict."""
     scale = entries[0].asked.scale if entries else "tiny"
     table = Table(f"The papers' directions, scale {scale}", ["entry", "sweep", "verdict", "claims", "runs"], [])
     for entry in entries:
@@ -51,7 +52,7 @@ def summary_table(entries: Sequence[Entry]) -> Table:
         said = (entry.verdict or "-") + (" (one seed)" if entry.one_seed else "")
         table.rows.append([name, sweep.name, said, _tally(entry.decisions), runs])
     places = ", ".join(dict.fromkeys(f"{place}/" for entry in entries for place in entry.kept))
-    mixed = [f"If you have no run of a row, the table shows the run in {places}."] if places else []
+    mixed = [f"For rows that you have not run, the table uses the runs in {places}."] if places else []
     left_out = dict.fromkeys(note for entry in entries for note in entry.notes)
     changed = {one.folder: one for entry in entries for one in entry.changed}
     table.notes = [INTERVAL_NOTE, EACH_NOTE, *mixed, *_changed_notes(changed.values()), *left_out]
@@ -124,7 +125,7 @@ def _preconditions(entry: Entry) -> Table:
 def _claims(entry: Entry) -> Table:
     labels = {name: row.label for name, row in entry.asked.sweep.rows.items() if row.label}
     decoded = any(d.beside for d in entry.decisions)
-    beside = ["the other decoding"] if decoded else []
+    beside = ["other decoding mode"] if decoded else []
     headers = ["claim", "metric", "ours", "95 %", "seeds", "tasks", *beside, "verdict"]
     table = Table("Claims", headers, [])
     for d in entry.decisions:
@@ -155,7 +156,6 @@ def _bounds(decision: Decision) -> str:
 
 
 def _other(beside: Decision | None) -> str:
-    """Returns as text the difference, interval and verdict of the same claim for the other decoding mode."""
     if beside is None or beside.difference is None:
         return "-"
     way = "greedy" if ".greedy." in beside.metric else "sampled"
@@ -163,7 +163,7 @@ def _other(beside: Decision | None) -> str:
 
 
 def _sides(decision: Decision) -> str:
-    """Returns the compared seeds as text. If a row has more seeds than were compared, lists the seeds of each row."""
+    """Returns the compared seeds as text; the seeds of each row if a row has more seeds than were compared."""
     if all(seeds == decision.seeds for seeds in decision.sides.values()):
         return _listed(decision.seeds)
     return "; ".join(f"{row} {_listed(seeds)}" for row, seeds in decision.sides.items())
@@ -180,7 +180,6 @@ def _reach(entry: Entry) -> Table:
 
 
 def _costs(entry: Entry) -> Table:
-    """Returns a table of the training costs of each row, as means over its seeds. Profiles have separate columns."""
     metrics = {
         "turns": "rollout_turns",
         "tokens": "rollout_tokens",
@@ -204,29 +203,30 @@ def _costs(entry: Entry) -> Table:
             predictor = "-" if share is None else f"{100 * share:.1f}"
             table.rows.append([labels[name], _listed(sorted(runs)), *shown, predictor])
     table.notes = [
-        "Trajectories are counted as in TRACE: a rollout counts 1, a continuation 1/2. CPU seconds are the CPU time "
-        "that the training process spends on rollouts, predictor and updates. Other programs change it far less than "
-        "wall-clock time."
+        "Trajectories are counted as in TRACE: a rollout counts 1, a continuation counts 1/2. CPU seconds are the CPU "
+        "time that the training process spends on rollouts, predictor and updates. Other programs on the machine "
+        "change CPU time far less than wall-clock time."
     ]
     if profiled:
         table.notes.append(
-            "The column `profile turns` counts the actions that profiles sampled (in runs of older versions, the "
-            "actions that were judged), and `profile s` is their wall-clock time in the last start of the run. The "
-            "columns without the word profile exclude profiles."
+            "`profile turns`: the actions that profiles sampled (in runs of older versions of the code, the actions that "
+            "were judged). `profile s`: the wall-clock time of the profiles in the last start of the run. Columns "
+            "without the word profile exclude profiles."
         )
     if unknown := [labels[name] for name in profiled if _mean(entry.rows[name], "profile_cpu_seconds") is None]:
         version = "The version of the code that ran these rows"
-        table.notes.append(f"{version} did not write down a profile's CPU seconds: {', '.join(unknown)}.")
+        table.notes.append(f"{version} did not record the CPU seconds of profiles: {', '.join(unknown)}.")
     if refilled := [labels[name] for name, runs in entry.rows.items() if _refills(runs)]:
         table.notes.append(
-            f"{', '.join(refilled)}: turns, tokens and CPU seconds count what DAPO's filter threw away "
-            "(advantage.zero_variance=refill); trajectories do not: equal budgets mean equally many kept trajectories."
+            f"{', '.join(refilled)}: turns, tokens and CPU seconds include the groups that DAPO's filter discarded "
+            "(advantage.zero_variance=refill). Trajectories do not include them: rows with equal budgets keep equally "
+            "many trajectories."
         )
     return table
 
 
 def _refills(runs: Runs) -> bool:
-    """Returns, for a note of the table of costs, whether the runs replace groups with equal rewards by new ones."""
+    """Returns whether the runs of a row use DAPO's filter (``advantage.zero_variance=refill``)."""
     for run in runs.values():
         try:
             text = (run.folder / "config.yaml").read_bytes()
@@ -259,7 +259,7 @@ def _provenance(entry: Entry) -> list[str]:
             f"The runs of these rows are in {place}/ (commit {', '.join(sorted(commits))}): {', '.join(names)}."
         )
     if base := [name for name in untrained(entry.asked, entry.rows) if len(entry.rows[name]) > 1]:
-        notes.append(f"These rows have no training, so each seed has the same result: {', '.join(sorted(base))}.")
+        notes.append(f"These rows have no training, so all seeds have equal results: {', '.join(sorted(base))}.")
     hashes = {name: runs[min(runs)].result.config_hash for name, runs in entry.rows.items() if runs}
     return [*notes, *_hashes_note(hashes)]
 
@@ -284,11 +284,11 @@ def _changed_notes(changed: Iterable[Changed]) -> list[str]:
 
 def _groups_note(entry: Entry) -> str:
     if entry.gates is None:
-        return f"The recorded groups are missing: python train.py sweep={entry.asked.sweep.name}, or give data=PATH."
+        return f"No groups are recorded yet; run `python train.py sweep={entry.asked.sweep.name}`, or give data=PATH."
     commands = entry.groups.commands if entry.groups else (f"{COMMAND} data={entry.gates['data']}",)
     commits = sorted({result.commit[:12] for result in entry.groups.results}) if entry.groups else []
     of = f" (commit {', '.join(commits)})" if commits else ""
-    return f"Computed from {entry.gates['groups']} recorded groups{of}: {'; '.join(commands)}."
+    return f"Computed from {entry.gates['groups']} recorded groups of rollouts{of} with: {'; '.join(commands)}."
 
 
 def _cell(seeds: Mapping[int, float], metric: str, over_seeds: Interval) -> str:

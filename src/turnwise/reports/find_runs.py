@@ -1,6 +1,4 @@
-"""Finds finished runs on disk, groups the runs of one name into a row with one run per seed, and reads metrics of the
-runs.
-"""
+"""Finds finished runs on disk, and groups them into rows of runs that differ only in the seed."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ class Estimate(Protocol):
 
 
 Interval = Callable[[Sequence[float]], Estimate]
-"""The type of a function that computes an estimate from one value per seed, such as
-``turnwise.evaluation.stats.mean_interval``.
-"""
+"""A function that computes an estimate from one value per seed, such as ``turnwise.evaluation.stats.mean_interval``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +49,22 @@ class RunRow:
         return self.results[self.seeds[0]]
 
     def values(self, metric: str) -> dict[int, float]:
-        """Returns seed -> number at the dotted path ``metric`` of ``result.json``. Seeds without the number are left
-        out.
-        """
+        """Returns seed -> number at the dotted path ``metric`` of ``result.json``, without seeds that lack the number."""
         found = {seed: read_metric(self.results[seed], metric) for seed in self.seeds}
         return {seed: value for seed, value in found.items() if value is not None}
 
 
 @dataclass(slots=True)
 class FinishedRuns:
-    """All finished runs under some folders. ``sections`` maps (environment, scale) to rows of runs; ``notes`` says
-    which runs were left out and why.
-    """
+    """All finished runs under some folders."""
 
-    sections: dict[tuple[str, str], list[RunRow]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    sections: dict[tuple[str, str], list[RunRow]] = field(default_factory=dict)  # (environment, scale) -> rows of runs
+    notes: list[str] = field(default_factory=list)  # runs that were left out, with the reasons
     folders: list[Path] = field(default_factory=list)  # folders of the finished runs
 
 
 def collect(paths: Iterable[Path | str]) -> FinishedRuns:
-    """Finds every finished run under ``paths``, and groups runs with the same name and different seeds into rows. A
+    """Finds every finished run under ``paths``, and groups runs of the same name into rows with one run per seed. A
     path is the folder of a run or contains folders of runs.
 
     Raises:
@@ -169,9 +161,7 @@ def _decides(config: dict[str, Any]) -> dict[str, object]:
 
 
 def _drift(row: RunRow, configs: list[dict[str, object]]) -> list[str]:
-    """Returns a list with a note if the runs of a row differ in settings other than the seed, so that their mean would
-    mix configurations. Otherwise the list is empty.
-    """
+    """Returns a note if the seeds of a row differ in other settings, so that their mean would mix configurations."""
     keys = sorted({key for config in configs for key in config} - {"seed"})
     odd = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
     return [f"{row.name}: its seeds differ in {', '.join(odd[:5])}, so their mean mixes settings."] if odd else []

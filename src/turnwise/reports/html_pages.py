@@ -1,4 +1,4 @@
-"""Provides what all HTML pages share: the templates with their filters, inline scripts, and the writing of a page."""
+"""Provides the parts that all HTML pages share: the templates with their filters, and inline scripts. Writes a page."""
 
 from __future__ import annotations
 
@@ -17,24 +17,20 @@ from turnwise.runs.status_file import progress, remaining
 
 
 def write_page(path: Path, page: str) -> None:
-    """Writes a page atomically: readers see the previous page until the new page is complete."""
+    """Writes a page atomically: the previous page stays visible until the new page is complete."""
     with atomic_write(path) as part:
         part.write_text(page, encoding="utf-8")
 
 
 def script(*names: str) -> dict[str, str]:
-    """Returns the text of the scripts ``names`` from ``templates/`` for use in a page, and the hash of this text. The
-    content security policy of the page allows only scripts with this hash.
-    """
+    """Returns the text of scripts from ``templates/``, and the hash by which the page's security policy allows it."""
     text = "".join((files("turnwise.reports") / "templates" / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
 
 
 def environment() -> Environment:
-    """Returns the jinja2 environment of the templates. It escapes all text, so that text from a model never becomes
-    HTML markup.
-    """
+    """Returns the jinja2 environment of the templates. It escapes text from a model, which never becomes HTML markup."""
     folder = files("turnwise.reports") / "templates"
     sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".jinja")}
     env = Environment(

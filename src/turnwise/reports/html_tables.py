@@ -1,6 +1,4 @@
-"""Creates HTML pages of tables. The column of verdicts becomes the second column, and each seed becomes a link to the
-report of its run.
-"""
+"""Creates HTML pages of tables. The verdicts become the second column, and each seed links to the report of its run."""
 
 from __future__ import annotations
 
@@ -27,19 +25,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table. The page shows the verdict ``word``, if it is not empty, and then the ``text``. If the cell
-    has ``links``, the page shows them instead of the text.
-    """
-
     text: str
-    word: str = ""
-    links: Sequence[Link] = ()
+    word: str = ""  # a verdict, which the page shows before the text
+    links: Sequence[Link] = ()  # if there are any, the page shows them instead of the text
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A table as an HTML page shows it."""
-
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -75,8 +67,8 @@ def tables_page(
 
 
 def box(table: Table, runs: Runs, page: Path | None) -> Box:
-    """Returns a table as an HTML page shows it. The verdict column becomes the second column, and seeds link to their
-    runs. ``page`` is the path of the page; the links are relative to it. If ``page`` is None, there are no links.
+    """Converts a table for an HTML page. The verdict column becomes the second column, and seeds link to their runs.
+    The links are relative to ``page``, the path of the page. If ``page`` is None, there are no links.
     """
     order = list(range(len(table.headers)))
     if "verdict" in table.headers:
@@ -97,13 +89,12 @@ def _cell(header: str, text: str, row: str, runs: Runs, page: Path | None) -> Ce
 
 
 def _href(folder: Path, page: Path) -> str:
-    """Returns the relative link from the page to a run's ``report.html``, or to its ``result.json`` if it has no
-    report.
+    """Returns the relative link from the page to a run's ``report.html``. Without a report, the link leads to
+    ``result.json``, and without a result to the run's folder.
     """
     target = next((folder / name for name in ("report.html", "result.json") if (folder / name).exists()), folder)
     return quote(Path(os.path.relpath(target.resolve(), page.resolve().parent)).as_posix())
 
 
 def with_verdicts(tables: Sequence[Table]) -> Table | None:
-    """Returns the first table that has a column of verdicts, or None."""
     return next((table for table in tables if "verdict" in table.headers), None)

@@ -1,8 +1,8 @@
 """Writes the training rollouts and held-out evaluations of a run as log files of Inspect (the optional package
 inspect-ai).
 
-The logs use Inspect's terms. Inspect calls a state, a task or a question a sample, and each rollout, attempt or answer
-for it an epoch of the sample.
+The code uses Inspect's terms: a sample is a state, a task or a question, and an epoch of the sample is one rollout,
+attempt or answer for it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Rollout:
 
 
 def training_rollouts(path: Path) -> Iterator[Rollout]:
-    """Yields every rollout of the rollout trees that the file ``path`` records, in the order of training. A rollout is
-    a path from the root of a tree to a leaf.
+    """Yields every rollout of the rollout trees in the file ``path``, in the order of training. A rollout is a path
+    from the root of a tree to a leaf.
 
     Raises:
         InputError: a line is damaged, or is not a recorded rollout tree with texts.
@@ -65,7 +65,7 @@ def training_rollouts(path: Path) -> Iterator[Rollout]:
             yield from _leaves(tree)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
-                f"{place}: this is not a recorded tree ({error!r}); start the run again, or remove the line"
+                f"{place}: this line is not a recorded rollout tree ({error!r}); start the run again, or remove the line"
             ) from error
 
 
@@ -110,8 +110,8 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[Rollout]:
 
 
 def evaluations(path: Path) -> dict[str, list[Rollout]]:
-    """Returns the rollouts of an evaluation by kind: attempts at held-out tasks (``sampled`` and ``greedy``), and
-    answers to out-of-domain items (``skills``).
+    """Returns kind -> rollouts of an evaluation. The kinds are ``sampled`` and ``greedy`` (attempts at held-out tasks)
+    and ``skills`` (answers to out-of-domain items).
 
     Replies in held-out dialogues are left out, because a run does not record the messages before them.
 
@@ -138,14 +138,14 @@ def evaluations(path: Path) -> dict[str, list[Rollout]]:
             found[row["mode"]].append(Rollout(row["task"], messages[:first], messages[first:], scores, about=about))
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
-                f"{place}: this is not a record of an evaluation ({error!r}); start the run again"
+                f"{place}: this line is not a record of an evaluation ({error!r}); start the run again"
             ) from error
     return dict(found)
 
 
 def write_logs(folder: Path, to: Path, kind: Literal["eval", "json"] = "eval") -> list[Path]:
-    """Writes the logs of a run to the folder ``to`` and returns their paths. Earlier logs of the same run in ``to`` are
-    replaced.
+    """Writes the logs of the run in ``folder`` to the folder ``to``, and returns their paths. Earlier logs of this run
+    in ``to`` are replaced.
 
     Raises:
         InputError: inspect-ai is not installed, or ``folder`` holds no rollouts with texts.

@@ -1,6 +1,4 @@
-"""Caches the bootstrap intervals of claims in a file. Without the cache, their computation takes a third of the time of
-a report on all sweeps.
-"""
+"""Caches the bootstrap intervals of claims in a file, because a report on all sweeps needs many of them."""
 
 from __future__ import annotations
 
@@ -22,10 +20,10 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 class KeptIntervals:
-    """Computes the same as ``turnwise.evaluation.stats.paired_mean_difference``, and caches the results in a file.
+    """Computes the intervals of ``turnwise.evaluation.stats.paired_mean_difference``, and caches them in a file.
 
     Args:
-        path: the cache file. If it is None, the results are not written to a file.
+        path: the cache file. If it is None, no file is written.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -39,14 +37,12 @@ class KeptIntervals:
         return Estimate(*self._kept[key])
 
     def keep(self) -> None:
-        """Writes the results to the cache file. If the file cannot be written, the error is ignored."""
+        """Writes the intervals to the cache file. If the file cannot be written, the error is ignored."""
         self._kept.write()
 
 
 def _bytes(scores: Scores) -> list[bytes]:
-    """Returns the scores as bytes, for the key of the cache. Two inputs give different bytes if a score, or the order
-    of suites or tasks, differs.
-    """
+    """Returns the key of the cache as bytes, which depend on the scores and on the order of suites and tasks."""
     found = []
     for suite, tasks in scores.items():
         counts = [len(attempts) for attempts in tasks.values()]

@@ -29,9 +29,7 @@ _MINUS = re.compile(r"(?<![\w.)\]])-(?=\d)")  # matches a minus sign before a nu
 
 
 def to_latex(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Returns the tables as LaTeX. The notes of a table follow below it, and each of ``lines`` becomes a LaTeX comment
-    at the end. Text in cells is escaped and otherwise unchanged.
-    """
+    """Returns the tables with their notes as LaTeX. Each of ``lines`` becomes a LaTeX comment at the end."""
     parts = [_PREAMBLE, *map(_table, tables)]
     return "\n\n".join(parts) + "\n" + "".join(f"% {line}\n" for line in lines)
 

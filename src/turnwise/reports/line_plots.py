@@ -52,14 +52,14 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel of a drawing. It has labels and, for each row of a sweep, a curve and the band around it (:class:`Band`)."""
+    """A panel of a drawing: for each row of a sweep, a curve and the band around it (:class:`Band`)."""
 
     bands: Mapping[str, Band]  # row -> its band; at least one
     axis: str  # label of the horizontal axis
     title: str = ""
 
     def ends(self, labels: Mapping[str, str], unit: str) -> str:
-        """Returns a text that lists the last value of each curve of the plot, in descending order."""
+        """Returns a text that lists the last value of each curve, in descending order."""
         ends = sorted(self.bands.items(), key=lambda end: -end[1].mean[-1])
         return "; ".join(
             f"{labels.get(name, name)} {end.mean[-1]:.1f} % at {end.cost[-1]:,.0f} {unit}" for name, end in ends
@@ -67,11 +67,11 @@ class Panel:
 
 
 def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[str, str], alt: str) -> Figure:
-    """Draws one or more panels, one below the other. Each row of a panel is one line, and colours are assigned to the
-    rows in their order.
+    """Draws one or more panels, one below another. Each row of a panel is one line; colours are assigned in the order
+    of the rows.
 
-    The label of a line is at the right of the panel, near the end of the line. In the version for phones the labels are
-    listed below the panel, in the same order.
+    The label of a line is at the right of the panel, near the end of the line. In the version for phones, the labels
+    are listed below the panel in the same order.
     """
     gap = LABEL_INCHES * max(
         label(labels.get(name, name), LETTERS).count("\n") + 1 for panel in panels for name in panel.bands
@@ -98,8 +98,8 @@ def lines_figure(title: str, key: str, panels: Sequence[Panel], labels: Mapping[
 def _draw(
     figure: Drawing, axes: Any, names: Any, panel: Panel, labels: Mapping[str, str], gap: float, height: float | None
 ) -> None:
-    """Draws the lines of a panel in ``axes`` and their labels in ``names``. The labels are beside the ends of the lines
-    if ``height`` is given; otherwise they form a list.
+    """Draws the lines of a panel in ``axes`` and their labels in ``names``. If ``height`` is given, the labels are
+    beside the ends of the lines; otherwise they form a list.
 
     Args:
         gap: inches between two labels.

@@ -1,4 +1,4 @@
-"""Writes tables as Markdown. In a file that a person wrote, it replaces only the text between two marks."""
+"""Writes tables as Markdown, as a whole file or between two marks in an existing file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from turnwise.files import atomic_write
 
 
 def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
-    """Returns a Markdown table with the header ``head`` and the given rows."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 def facts(values: Mapping[str, object]) -> str:
-    """Returns a Markdown table with a row for each (name, value) of ``values``. The table's header is empty."""
+    """Returns a Markdown table with an empty header and a row for each (name, value) of ``values``."""
     return table(["", ""], [*values.items()])
 
 
@@ -29,15 +28,15 @@ def cell(text: str) -> str:
 def write_section(
     path: Path, text: str, section: str | None = None, pictures: Mapping[Path, str] | None = None
 ) -> None:
-    """Writes ``text`` to ``path``. If the name of a ``section`` is given, only the text between the marks ``<!--
-    table:section -->`` and ``<!-- /table:section -->`` is replaced.
+    """Writes ``text`` to ``path``. If ``section`` is given, only the text between the marks ``<!-- table:section -->``
+    and ``<!-- /table:section -->`` is replaced.
 
     Args:
         pictures: path of an image file -> title of the image. The images are shown above the text. An image that the
-            page shows elsewhere is left out.
+            rest of the file already shows is left out.
 
     Raises:
-        InputError: the page does not contain each of the two marks exactly once, in this order.
+        InputError: the file does not contain each of the two marks exactly once, in this order.
     """
     above, below = "", ""
     if section is not None:

@@ -1,7 +1,4 @@
-"""Defines the labels of metrics in tables, figures and pages.
-
-A metric is named by a dotted path in ``result.json`` or by a key of ``metrics.jsonl`` (docs/metrics.md).
-"""
+"""Defines the labels of metrics: paths in ``result.json`` and keys of ``metrics.jsonl`` (docs/metrics.md)."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ _SUITE = re.compile(r"ood\.(base|after)\.(\w+)$")
 
 
 def words(metric: str, dialogues: bool = False) -> str:
-    """Returns the label of a metric. If it has no label, its name is returned.
+    """Returns the label of a metric. A metric without a label is returned unchanged.
 
     Args:
         dialogues: whether the runs are evaluated on held-out dialogues instead of tasks of an environment.
@@ -82,10 +79,7 @@ def words(metric: str, dialogues: bool = False) -> str:
 
 
 def success_keys(logged: Iterable[str]) -> dict[str, str]:
-    """Returns the keys of held-out success among the ``logged`` keys of ``metrics.jsonl``: split of the tasks -> key.
-
-    The success of greedy episodes is used only if no episodes were sampled.
-    """
+    """Returns split -> key of held-out success in ``metrics.jsonl``; greedy keys only if there are no sampled ones."""
     names = sorted(logged)
     for ending in ("success", "success_greedy"):
         keys = [key for key in names if key.startswith("eval/") and key.endswith(f"/{ending}")]

@@ -1,6 +1,4 @@
-"""Writes the model card of a run's policy. The card tells where the policy comes from, which success was measured, and
-how the policy is loaded.
-"""
+"""Writes the model card of a run's policy: where the policy comes from, its measured success, and how to load it."""
 
 from __future__ import annotations
 
@@ -47,11 +45,11 @@ PAPERS = {
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The base model of a run, with a name that is meaningful on other machines.
+    """The base model of a run, with a name that has a meaning on other machines.
 
     Attributes:
-        name: an id on the Hub, the name of a base model that ships with the package, or the last component of the path
-            that the run was given.
+        name: an id on the Hub, the name of a base model that ships with the package, or the last component of the
+            model's path on the run's machine.
         shipped: whether the base model ships with the package.
         on_hub: whether ``name`` is an id on the Hub.
         local: whether the base model is a folder of this machine. If ``shipped``, ``on_hub`` and ``local`` are all
@@ -65,8 +63,8 @@ class Base:
 
 
 def base_of(settings: Mapping[str, Any]) -> Base:
-    """Returns the base model of a run, whose name is read from the run's recorded ``settings``. A name counts as an id
-    on the Hub if the cache of the Hub on this machine contains a model of this name.
+    """Returns the base model that a run's recorded ``settings`` name. A name counts as an id on the Hub if the cache of
+    the Hub on this machine contains a model of this name.
     """
     model = str(settings.get("policy.model") or "unknown")
     if "/" not in model and not model.startswith((".", "~")) and files("turnwise").joinpath("assets", model).is_dir():
@@ -82,11 +80,10 @@ def model_card(folder: Path, part: str, repository: str, licence: str | None = N
     """Returns the model card of a finished run's policy: Markdown text that begins with the Hub's metadata.
 
     Args:
-        folder: the run's folder.
         part: which part of the run is published, ``adapter`` or ``model``.
         repository: ``owner/name`` on the Hub.
-        licence: the Hub's name of a licence. If it is None, the licence is Apache-2.0 if the base model ships with the
-            package, otherwise the card names no licence.
+        licence: the Hub's name of a licence. None: Apache-2.0 if the base model ships with the package, otherwise the
+            card names no licence.
         project: URL of the code at the commit with which the run was made.
 
     Raises:
@@ -141,7 +138,7 @@ def _opening(result: Result, base: Base, part: str) -> str:
     method = f"`{result.method}`" + (f" ([arXiv:{paper}](https://arxiv.org/abs/{paper}))" if paper else "")
     lines = [
         f"A {what} of {_base_text(base)}, trained with Turnwise's method {method} in the environment `{result.env}`.",
-        f"This page was written by `scripts/push.py` from the run's own files. {scale_sentence(result)}",
+        f"`scripts/push.py` wrote this page from the files of the run. {scale_sentence(result)}",
     ]
     return "\n".join([*lines, *(f"Warning of the run: {cell(warning)}" for warning in result.warnings)]) + "\n"
 

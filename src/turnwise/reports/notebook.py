@@ -1,8 +1,4 @@
-"""Provides functions for the notebooks. They return the entries (tables and figures) of a paper, finished runs by name,
-the training curves of several runs, and a rollout tree as text.
-
-The functions read the folders of runs. They do not start runs.
-"""
+"""Provides functions for the notebooks: entries of a paper, finished runs, training curves, and rollout trees as text."""
 
 from __future__ import annotations
 
@@ -52,9 +48,7 @@ def shown(*tables: Table) -> Text:
 
 
 def drawn(figure: Figure | None) -> Drawing | Text:
-    """Returns a figure in a form that a notebook displays. If ``figure`` is None, the result is a text that says that
-    no run has logged the data.
-    """
+    """Returns a figure (or, for None, a text that says that no run has logged the metric) for a notebook."""
     return Text("*No run has logged this metric yet.*") if figure is None else Drawing(figure)
 
 
@@ -67,14 +61,14 @@ def paper_entries(
     scale: str = "tiny",
     gates: Mapping[str, Any] | None = None,
 ) -> list[Entry]:
-    """Returns, for a notebook, an entry for every table and figure of a paper. An entry holds the existing runs and the
-    decisions on the paper's claims (:func:`turnwise.reports.entries.read_entry`).
+    """Returns an entry for every table and figure of a paper, with the existing runs and the decisions on the paper's
+    claims (:func:`turnwise.reports.entries.read_entry`).
 
     Args:
         places: folders that contain runs. The runs of a row are read from the first folder that has a run of the row.
 
     Raises:
-        InputError: no sweep file belongs to that paper.
+        InputError: no sweep file belongs to ``paper``.
     """
     papers = {name: find_sweep(name, conf).paper for name in sweep_names(conf)}
     names = [name for name, of in papers.items() if of == paper]
@@ -87,9 +81,9 @@ def paper_entries(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
-    """Returns, for a notebook, path -> run for the finished runs in the subfolder ``name`` of every folder in
-    ``places``. Paths are relative to that folder, such as ``pivotrl/tab4/full/seed0``. If several folders have a run at
-    the same path, the run of the first folder is returned.
+    """Returns path -> run for the finished runs in the subfolder ``name`` of every folder in ``places``. Paths such as
+    ``pivotrl/tab4/full/seed0`` are relative to these folders. If several folders have a run at a path, the first folder
+    counts.
     """
     found: dict[str, Path] = {}
     for place in places:
@@ -99,9 +93,7 @@ def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
 
 
 def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure | None:
-    """Draws a metric of ``metrics.jsonl`` during training for a notebook, with a line for each run. Returns None if no
-    run logged the metric at least twice.
-    """
+    """Draws a metric of ``metrics.jsonl``, with a line for each run. Returns None if no run logged it twice or more."""
     lines = {name: run.series(metric) for name, run in runs.items()}
     lines = {name: points for name, points in lines.items() if len(points[0]) > 1}
     if not lines:
@@ -121,9 +113,7 @@ def curves(runs: Mapping[str, ReportedRun], metric: str, title: str) -> Figure |
 
 
 def tree_lines(view: TreeView) -> list[str]:
-    """Returns a rollout tree as lines of text for a notebook: one line per turn with its reward and advantage, indented
-    by the depth of the turn.
-    """
+    """Returns a rollout tree as text: a line for each turn with its reward and advantage, indented by depth."""
     head = f"{view.title}: {view.samples} samples"
     lines = [head + (f", mean reward {view.mean:.2f}" if view.mean is not None else "")]
     if view.expert is not None:
@@ -155,9 +145,7 @@ def _one_line(text: str, limit: int = 100) -> str:
 
 
 def changes(runs: Mapping[str, ReportedRun]) -> Table:
-    """Returns a table of the runs for a notebook, which shows how held-out success and the out-of-domain score changed
-    through training, in percentage points.
-    """
+    """Returns a table of the change of held-out success and of the out-of-domain score, in percentage points."""
     rows = [
         [name, signed(run.result.in_domain.delta), signed(run.result.ood.mean_change)]
         for name, run in runs.items()
@@ -167,9 +155,7 @@ def changes(runs: Mapping[str, ReportedRun]) -> Table:
 
 
 def judged(runs: Mapping[str, ReportedRun]) -> Table:
-    """Returns a table for a notebook that shows, for each run, how many questions it asked the judge, how many of them
-    failed and how many were answered from the cache.
-    """
+    """Returns a table of each run's questions to the judge: asked, failed, and answered from the cache."""
     counts = {name: run.result.judge for name, run in runs.items() if run.result is not None and run.result.judge}
     keys = ("asked", "failed", "cached")
     rows = [[name, *(f"{judge.get(key, 0):,.0f}" for key in keys)] for name, judge in counts.items()]

@@ -1,6 +1,4 @@
-"""Draws the training curves of several rows of runs in the same axes. A line shows the mean over the seeds of a row,
-and a band shows the interval over seeds if there are several.
-"""
+"""Draws the training curves of several rows of runs in the same axes, with the mean and the interval over seeds."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ Line = list[tuple[int, float, float | None, float | None]]
 
 
 def logged(folder: Path) -> dict[str, Points]:
-    """Returns a mapping from the label of a metric to its training curve. The curves are read from ``metrics.jsonl`` in
-    the folder of a run, or from the compressed copy of this file. Lines that cannot be read are left out.
-    """
+    """Returns label of a metric -> training curve, from a run's ``metrics.jsonl``. Unreadable lines are left out."""
     found: dict[str, Points] = {}
     try:
         for text in text_lines(folder / "metrics.jsonl"):
@@ -78,13 +74,10 @@ def over_seeds(seeds: Sequence[Points], interval: Interval) -> Line:
 
 def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -> Figure | None:
     """Draws success, reward, KL to the reference policy, entropy and cost at each training iteration, with a line for
-    each row.
+    each row. Returns None if no row has any of these metrics at two or more iterations.
 
     Args:
         key: prefix of the ids of SVG elements, which makes them unique on the page.
-
-    Returns:
-        The drawing, or None if no row has any of these metrics at two or more iterations.
     """
     runs = {row.name: [logged(folder) for folder in row.folders.values()] for row in rows[:MOST]}
     names = [SUCCESS, ACCEPTED, *(SUMMED.get(key) or words(key) for key in SHOWN)]
@@ -107,7 +100,9 @@ def overlays(rows: Sequence[RunRow], interval: Interval, title: str, key: str) -
     several = any(low is not None for lines in panels.values() for line in lines.values() for _, _, low, _ in line)
     alt = f"First to last iteration. {'; '.join(ends)}."
     alt += (
-        " Lines are means over seeds, bands 95 % intervals." if several else " One seed a row: there are no intervals."
+        " Lines are means over seeds, bands are 95 % intervals."
+        if several
+        else " Each row has one seed, so there are no intervals."
     )
     alt += f" {len(rows) - MOST} more rows are not drawn." if len(rows) > MOST else ""
     wide, narrow = _drawn(panels, list(runs), 3, alt, key), _drawn(panels, list(runs), 1, alt, f"{key}-narrow")

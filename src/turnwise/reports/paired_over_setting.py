@@ -14,9 +14,9 @@ def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[
     """Returns, for each environment and scale, a table of the differences in held-out success between two methods. A
     row of the table has the difference at every value of the setting ``key``, and the mean difference over all values.
 
-    The mean over all values is computed for each seed first, and its confidence interval comes from these means. The
-    reason is that runs with the same seed share data and random draws, so only different seeds are independent. For a
-    method that does not have the setting, the same result is used at every value.
+    For the mean over all values, the differences of each seed are averaged first, and the interval is over the seeds.
+    The reason is that runs with equal seeds share data and random draws, so only different seeds are independent. A
+    method without the setting has the same result at every value.
 
     Args:
         key: the dotted name of a setting in ``config.yaml``.

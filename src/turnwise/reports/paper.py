@@ -1,6 +1,4 @@
-"""Reads a paper's numbers from a sweep file, and creates tables that compare them with our runs. For each pair of rows,
-a table says whether the difference in our runs has the same sign as the difference in the paper.
-"""
+"""Creates tables that compare the numbers of a paper (from a sweep file) with our runs."""
 
 from __future__ import annotations
 
@@ -20,21 +18,19 @@ from turnwise.reports.tables import Table, estimate_text, is_change_metric, metr
 Direction = Literal["holds", "opposite", "open", "-"]
 
 DIRECTIONS = (
-    "Each difference is between two runs with the same seed. `holds`: our difference has the paper's sign, and its "
-    "95 % interval excludes zero; `opposite`: it has the other sign, and the interval excludes zero; `open`: the "
-    "interval includes zero, or there is only one seed."
+    "Each difference is between two runs with the same seed. `holds`: our difference has the paper's sign, and our "
+    "95 % interval excludes zero. `opposite`: our difference has the opposite sign, and its interval excludes zero. "
+    "`open`: the interval includes zero, or there is only one seed."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """The numbers of a paper that a sweep file holds. ``columns`` maps metric -> column of the paper -> row -> number.
-    ``rows`` maps a row to its label.
-    """
+    """The numbers of a paper that a sweep file holds."""
 
     title: str
-    rows: dict[str, str]
-    columns: dict[str, dict[str, dict[str, float]]]
+    rows: dict[str, str]  # row -> label
+    columns: dict[str, dict[str, dict[str, float]]]  # metric -> column of the paper -> row -> number
     runs: dict[str, str]  # row -> name of its runs, such as pivotrl/tab4/full
 
     def row_of(self, name: str) -> str | None:
@@ -44,19 +40,17 @@ class PaperTable:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A comparison of two rows. ``ours`` is the mean of the difference between our runs of both rows, over the seeds
-    that both rows have. ``paper`` maps each column of the paper to the difference between the paper's numbers.
-    """
+    """A comparison of two rows."""
 
     first: str
     second: str
-    ours: Estimate | None  # second - first
-    paper: dict[str, float]
+    ours: Estimate | None  # second - first in our runs, over the seeds that both rows have
+    paper: dict[str, float]  # column of the paper -> second - first
 
     def direction(self, column: str) -> Direction:
-        """Returns ``holds`` if our difference has the same sign as the paper's, ``opposite`` if it has the other sign,
-        and ``open`` if our difference has no interval or its interval contains zero. Returns ``-`` if one of the two
-        differences is missing or the paper's is 0.
+        """Compares the sign of our difference with the sign of the paper's difference in ``column``. Returns ``holds``
+        for equal signs, ``opposite`` for opposite signs, and ``open`` if our difference has no interval or its interval
+        contains zero. Returns ``-`` if one of the two differences is missing or the paper's difference is 0.
         """
         theirs = self.paper.get(column)
         if theirs is None or theirs == 0 or self.ours is None:
@@ -76,9 +70,7 @@ def read_paper(path: Path | str) -> PaperTable:
 
 
 def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
-    """Returns the paper's numbers in a sweep. ``folder`` is the folder ``conf``, because rows of the sweep may refer to
-    other sweeps in it.
-    """
+    """Returns the paper's numbers in a sweep. ``folder`` is ``conf/``, because rows may refer to other sweeps."""
     columns: dict[str, dict[str, dict[str, float]]] = {}
     for column, metric in sweep.columns.items():
         if metric is None:
@@ -91,9 +83,7 @@ def paper_table(sweep: Sweep, folder: Path) -> PaperTable:
 
 
 def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: Interval) -> list[Pair]:
-    """Returns a comparison of ``metric`` for every pair of rows that have runs. Our differences are computed for each
-    seed separately.
-    """
+    """Compares ``metric`` for every pair of rows that have runs. Our differences are computed for each seed separately."""
     columns = table.columns[metric]
     found = []
     for first, second in combinations([row for row in table.rows if row in rows], 2):
@@ -106,9 +96,8 @@ def pairs(table: PaperTable, metric: str, rows: Mapping[str, RunRow], interval: 
 
 
 def paper_tables(paper: PaperTable, rows: Sequence[RunRow], interval: Interval) -> list[Table]:
-    """Returns two tables for each metric of a sweep file. The first shows our numbers for the rows and the paper's
-    numbers. The second shows the difference between the two rows of each pair, in our runs and in the paper, and says
-    whether both differences have the same sign.
+    """Returns two tables for each metric of a sweep file: our numbers beside the paper's numbers, and the differences
+    between all pairs of rows, with a verdict on the sign of each difference.
     """
     ours = {key: row for row in rows if (key := paper.row_of(row.name)) is not None}
     dialogues = all_on_dialogues(r for row in ours.values() for r in row.results.values())

@@ -13,7 +13,7 @@ from turnwise.reports.tables import Table, plain
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The number of seeds and the number of tasks that are needed to detect an advantage of ``effect`` with the given
+    """The number of seeds and the number of tasks that are needed to detect an advantage of ``effect`` with a given
     power.
 
     Each number is computed without regard to the other. ``seeds`` is None if there are fewer than two seeds from which
@@ -33,9 +33,7 @@ class Plan:
 
 
 def planned(decision: Decision, power: float = 0.8) -> Plan | None:
-    """Returns the numbers of seeds and tasks that are needed to decide a claim, or None if the claim has no positive
-    ``effect``, which is the size of the advantage to detect.
-    """
+    """Returns the seeds and tasks that are needed to decide a claim, or None if the claim has no positive ``effect``."""
     if decision.effect is None or not decision.effect > 0:
         return None
     seeds = seeds_for(decision.by_seed, decision.effect, power)
@@ -46,7 +44,7 @@ def planned(decision: Decision, power: float = 0.8) -> Plan | None:
 
 
 def power_table(title: str, decisions: list[Decision], power: float) -> Table:
-    """Returns a table of how many seeds and tasks each claim needs for a decision, estimated from the existing runs."""
+    """Returns a table of the numbers of seeds and tasks that each claim needs, estimated from the existing runs."""
     headers = [
         "claim",
         "metric",
@@ -74,16 +72,17 @@ def power_table(title: str, decisions: list[Decision], power: float) -> Table:
             ]
         )
     table.notes = [
-        "effect: the smallest difference that the sweep counts as an advantage, or the paper's own difference if it is "
-        "smaller. seeds needed: for a two-sided t test at 5 % on one difference per seed, whose standard deviation is "
-        "the spread of a seed. tasks needed: for a two-sided z test on the mean over tasks, whose error falls with the "
-        "square root of their number. A claim needs both numbers."
+        "`effect`: the smallest difference that counts as an advantage in the sweep file, or the difference in the paper "
+        "if it is smaller or if the sweep file gives none. `spread of a seed`: the standard deviation of the difference "
+        "over seeds. `seeds needed`: for a two-sided t test at 5 % on one difference per seed. `tasks needed`: for a "
+        "two-sided z test at 5 % on the mean over tasks, whose standard error falls with the square root of the number of "
+        "tasks. A claim needs both numbers."
     ]
     return table
 
 
 def power_json(decision: Decision, power: float) -> dict[str, Any]:
-    """Returns the numbers of seeds and tasks that are needed to decide a claim, as a JSON value."""
+    """Returns the row of :func:`power_table` for a claim as a JSON value."""
     plan = planned(decision, power)
     return {
         "claim": decision.claim.text,

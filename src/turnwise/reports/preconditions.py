@@ -1,6 +1,4 @@
-"""Checks with pilot runs whether the preconditions of a sweep's claims hold. A claim with a false precondition is
-untestable.
-"""
+"""Checks with pilot runs whether the preconditions of a sweep's claims hold."""
 
 from __future__ import annotations
 
@@ -24,9 +22,9 @@ class Finding:
     """A precondition and the values that its pilot runs measured.
 
     ``values`` holds one value for each pilot seed, in the order of ``seeds``. If the value is read from a gate report,
-    which is computed from the recorded groups of all seeds together, ``values`` holds this single value. ``bound`` is
-    the precondition with its limits, and may belong to another sweep. ``needed`` is the precondition as this sweep
-    states it, and says which claims of this sweep need it.
+    which is computed from the recorded groups of all seeds together, ``values`` holds only this value. ``bound`` is the
+    precondition with its limits, which another sweep may define. ``needed`` is the precondition as this sweep states
+    it, and says which claims of this sweep need it.
     """
 
     name: str
@@ -39,7 +37,7 @@ class Finding:
 
     @property
     def value(self) -> float | None:
-        """The mean of the measured values over pilot seeds, or None if there is no pilot run."""
+        """The mean of the measured values over pilot seeds, or None if nothing was measured."""
         return fmean(self.values) if self.values else None
 
     @property
@@ -49,7 +47,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """A sentence about the precondition: its measured value, and the bounds between which the value must lie."""
+        """A sentence on the precondition: its measured value, and the limits that the value violates."""
         if self.value is None:
             return f"{self.bound.says}: not measured yet"
         told = f"{self.bound.says} is {self.value:.3g}, not {self.bound.bounds}"
@@ -58,9 +56,8 @@ class Finding:
 
 def find_preconditions(asked: Asked, places: Sequence[Path], notes: list[str]) -> list[Finding]:
     """Returns the preconditions of a sweep with the values that pilot runs measured. The pilot runs of a precondition
-    are read from the first folder of ``places`` that contains such runs.
-
-    If a run cannot be read, it is left out, and a note about it is added to ``notes``.
+    are read from the first folder of ``places`` that contains pilot runs for it. If a run cannot be read, it is left
+    out, and a note about it is added to ``notes``.
 
     Raises:
         InputError: a precondition refers (with ``same``) to a precondition of another sweep that does not exist there,
@@ -73,7 +70,7 @@ def tested(decision: Decision, findings: Sequence[Finding]) -> Decision:
     """Returns the decision on a claim after its preconditions are taken into account.
 
     The claim is untestable if one of its preconditions is false, and undecided if one has not been measured. A claim
-    that cannot be run at this scale, because a model or data are missing, keeps the verdict ``not_run``.
+    that cannot be run at this scale keeps the verdict ``not_run``.
     """
     needed = [finding for finding in findings if finding.needed.needed_by(decision.claim, decision.metric)]
     wrong = [finding.sentence for finding in needed if finding.true is False]

@@ -1,6 +1,4 @@
-"""Publishes finished runs on Weights & Biases (W&B). They appear there as a single W&B run with tables, rollouts and
-files. Everything is written to local files first.
-"""
+"""Publishes finished runs on Weights & Biases (W&B) as a single W&B run with tables, rollouts and files."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class Published:
 
 
 def logged_in() -> bool:
-    """Returns whether runs can be published: whether the W&B package finds an API key for its server (from ``wandb
-    login``, WANDB_API_KEY or a netrc file). The user is not prompted for a key.
-    """
+    """Returns whether the W&B package finds an API key, without a prompt (``wandb login``, WANDB_API_KEY or netrc)."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     import wandb  # loading it takes 0.8 s
@@ -59,9 +55,8 @@ def publish(
     run.
 
     Args:
-        collection: the finished runs.
-        tables: the tables of ``scripts/report.py``; each becomes a W&B table with the same name and cells.
-        page: the self-contained comparison page.
+        tables: the tables of ``scripts/report.py``; each becomes a W&B table with the same title and cells.
+        page: path of the self-contained comparison page.
         folder: the folder in which W&B writes. An offline bundle stays there until ``wandb sync`` uploads it.
         rollouts: largest number of rollouts of each run in the table of rollouts. The latest rollouts are used.
 
@@ -102,9 +97,7 @@ def publish(
 
 
 def rollout_rows(folder: Path) -> Iterator[list[Any]]:
-    """Yields one row with the columns ``ROLLOUT_COLUMNS`` for each leaf of a run's recorded rollout trees. Rows of the
-    latest iteration come first.
-    """
+    """Yields a row (``ROLLOUT_COLUMNS``) for each leaf of a run's recorded rollout trees, latest iteration first."""
     files = sorted((folder / "rollouts").glob("*.jsonl"))
     lines = (line for file in reversed(files) for line in reversed(file.read_text(encoding="utf-8").splitlines()))
     for line in lines:
@@ -127,10 +120,8 @@ def rollout_rows(folder: Path) -> Iterator[list[Any]]:
 
 
 def write_report(published: Published, title: str, markdown: str) -> str | None:
-    """Saves a W&B report about a published run and returns its URL. The report shows the tables as text, then the
-    panels of the run.
-
-    Returns None if the package wandb-workspaces is not installed.
+    """Saves a W&B report about a published run and returns its URL. The report shows the tables as text, then the table
+    of rollouts. Returns None if the package wandb-workspaces is not installed.
 
     Raises:
         wandb.errors.Error: the server refused the report.

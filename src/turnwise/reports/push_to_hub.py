@@ -1,6 +1,4 @@
-"""Sends the policy of a finished run to the Hugging Face Hub with a model card. Paths of this machine and secrets are
-removed from the files.
-"""
+"""Sends the policy of a finished run to the Hugging Face Hub, without secrets and paths of this machine."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ class Parcel:
 
     Attributes:
         repository: ``owner/name``.
-        files: name in the repository -> path of a file of the run, or the bytes to send if the content of the file is
-            changed.
+        files: name in the repository -> path of a file of the run, or the bytes to send if the content is changed.
         card: the text of ``README.md`` in the repository.
         kept: names of files in the run's folder that are not sent, because they are not part of a policy.
     """
@@ -54,7 +51,7 @@ class Parcel:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """A mapping from the name of a file in the repository to its size in bytes."""
+        """Name of a file in the repository -> size in bytes."""
         return {name: len(it) if isinstance(it, bytes) else it.stat().st_size for name, it in self.files.items()}
 
 
@@ -63,7 +60,7 @@ def parcel(folder: Path, repository: str, licence: str | None = None, project: s
 
     Raises:
         InputError: the name of the repository is invalid, the folder holds no finished run, the run saved no policy, or
-            one of the files is a symbolic link. Links are refused because they could lead to any file of this machine.
+            a file is a symbolic link. Links are refused because they could lead to any file of this machine.
     """
     if not _REPOSITORY.fullmatch(repository):
         raise InputError(
@@ -74,7 +71,8 @@ def parcel(folder: Path, repository: str, licence: str | None = None, project: s
     part = next((part for part, needed in PARTS.items() if (folder / part / needed).is_file()), None)
     if part is None:
         raise InputError(
-            f"{folder}: contains neither adapter/ nor model/, so the run is not finished; start the run again to finish it"
+            f"{folder}: the folder has neither adapter/ nor model/, so the run is not finished; start the run again to "
+            "finish it"
         )
     card = model_card(folder, part, repository, licence, project)
     base, clean = base_of(read_record(folder)).name, cleaner(folder)
@@ -88,9 +86,7 @@ def parcel(folder: Path, repository: str, licence: str | None = None, project: s
 
 
 def _content(path: Path, base: str, clean: Cleaner) -> Path | bytes:
-    """Returns the path of the file if it can be sent unchanged. If it is a configuration file with secrets or paths of
-    this machine, its cleaned content is returned as bytes.
-    """
+    """Returns the path of a file, or its cleaned content if it holds secrets or paths of this machine."""
     if path.name not in _CONFIGS:
         return path
     try:

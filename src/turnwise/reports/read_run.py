@@ -1,7 +1,7 @@
-"""Reads the folder of a run for the run's report, and collects a note for everything that is missing in it.
+"""Reads the folder of a run for the run's report, and collects a note for everything that is missing in the folder.
 
-A missing or incomplete file is not an error: the report of an interrupted run is shorter and has notes. Files of
-rollouts and episodes can be larger than memory, so only the lines that the report shows are kept in memory.
+A missing or incomplete file is not an error: the report of an interrupted run is shorter. Only the lines that the
+report shows are kept in memory, because files of rollouts and episodes can be larger than memory.
 """
 
 from __future__ import annotations
@@ -26,36 +26,28 @@ from turnwise.runs.status_file import Status, read_status
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The profile of all demonstrated turns: rewards of actions that the policy sampled at each turn. For each turn it
-    holds the mean and the population variance of these rewards, and whether PivotRL's filter kept the turn.
-    """
+    """The profile of all demonstrated turns: rewards of the actions that the policy sampled at each turn."""
 
-    mean: np.ndarray  # (states,)
-    variance: np.ndarray  # (states,)
-    kept: np.ndarray  # (states,) bool
+    mean: np.ndarray  # (states,) mean reward
+    variance: np.ndarray  # (states,) population variance of the rewards
+    kept: np.ndarray  # (states,) bool: whether PivotRL's filter kept the turn
     samples: int  # number of sampled actions at each state
 
     @property
     def mixed(self) -> np.ndarray:
-        """(states,) bool: whether the rewards of the actions sampled at a turn differ. Only turns with different
-        rewards give a gradient.
-        """
+        """(states,) bool: whether the rewards at a turn differ. Turns with equal rewards give no gradient."""
         return self.variance > 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class SampledLines:
-    """A selection of the JSON lines of several files, and the number of all lines."""
-
-    shown: list[dict[str, Any]]
-    total: int
+    shown: list[dict[str, Any]]  # the JSON lines that were kept
+    total: int  # number of all lines of the files
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two episodes of the same task, with the same decoding mode and attempt number: one played before training and one
-    after.
-    """
+    """Two episodes of one task, one before and one after training, with equal decoding mode and attempt number."""
 
     split: str
     task: str
@@ -65,8 +57,8 @@ class Pair:
 
     @property
     def kind(self) -> str:
-        """Which of the two episodes solved the task: ``solved`` (only the one after training), ``lost`` (only the one
-        before), ``kept`` (both) or ``failed`` (none).
+        """Which episode solved the task: ``solved`` (only after), ``lost`` (only before), ``kept`` (both), ``failed``
+        (none).
         """
         return {(0, 1): "solved", (1, 0): "lost", (1, 1): "kept", (0, 0): "failed"}[
             bool(self.base["success"]), bool(self.after["success"])
@@ -94,9 +86,7 @@ class ReportedRun:
     warnings: list[str] = field(default_factory=list)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the sorted iterations and the values of a metric, both (n,). Both are empty if the metric was not
-        logged.
-        """
+        """Returns the sorted iterations and the values of a metric, both (n,); both empty if it was not logged."""
         points = sorted(self.metrics.get(key, {}).items())
         return np.array([i for i, _ in points], dtype=int), np.array([v for _, v in points], dtype=float)
 
@@ -119,7 +109,7 @@ def read_run(folder: Path | str, *, trees: int = 24, episodes: int = 12) -> Repo
         if run.status is None or (folder / "result.json").exists():
             run.notes.append(
                 str(error).replace(f"{folder}/", "")
-            )  # a page may be passed on to others, so that it must not show paths of this machine
+            )  # a page may be passed on, so it must not show paths of this machine
     run.config_text, run.config = _config(folder / "config.yaml", run.notes)
     overrides = folder / ".hydra" / "overrides.yaml"
     if overrides.is_file():
@@ -163,14 +153,12 @@ def _overrides(path: Path, notes: list[str]) -> list[str]:
 
 
 def _opened(path: Path) -> Any:
-    """Opens a file. If only its compressed copy (``.gz``) exists, the copy is opened."""
+    """Opens a file, or its compressed copy (``.gz``) if only the copy exists."""
     return path.open("rb") if path.is_file() else gzip.open(path.with_name(f"{path.name}.gz"))
 
 
 def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the byte offset of each line of a JSON Lines file and the object that the line holds. Lines that cannot be
-    read are left out, and one note reports their number.
-    """
+    """Yields (byte offset, object) for each line of a JSON Lines file. One note reports how many lines are unreadable."""
     kept = path.with_name(f"{path.name}.gz")  # the name of the compressed copy
     if not path.is_file() and not kept.is_file():
         return
@@ -185,7 +173,8 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, A
                 offset += len(line)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         notes.append(
-            f"{kept.name}: damaged after byte {offset:,} of its uncompressed text; the rest is left out ({error})."
+            f"{kept.name}: the file is damaged after byte {offset:,} of its uncompressed text ({error}); later lines are "
+            "left out."
         )
     if torn:
         notes.append(
@@ -218,7 +207,6 @@ def _rollouts(paths: list[Path], trees: int, notes: list[str]) -> SampledLines:
 
 
 def line_counts(paths: Sequence[Path]) -> dict[Path, int]:
-    """Returns the number of lines of each file."""
     counts = {}
     for path in paths:
         with path.open("rb") as stream:
@@ -227,8 +215,8 @@ def line_counts(paths: Sequence[Path]) -> dict[Path, int]:
 
 
 def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields at most ``most`` recorded rollout trees, evenly spaced over all lines of the files. The lines of the other
-    trees are not parsed.
+    """Yields at most ``most`` recorded rollout trees, evenly spaced over all lines of the files. No other line is
+    parsed.
     """
     wanted = set(_spread(sum(counts.values()), most))
     start = 0
@@ -247,9 +235,8 @@ def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Ite
 
 
 def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int], list[Pair]]:
-    """Returns how many pairs of episodes (before and after training) there are of each :attr:`Pair.kind`, and a few
-    pairs of each kind with their transcripts. Greedy episodes are used, or sampled episodes if there are no greedy
-    ones.
+    """Returns :attr:`Pair.kind` -> number of pairs of episodes, and a few pairs of each kind with their transcripts.
+    Sampled episodes are used only if there are no greedy ones.
     """
     sides: list[Mapping[tuple[Any, ...], tuple[int, bool]]] = []
     for name in ("base", "after"):

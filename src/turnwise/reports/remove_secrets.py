@@ -67,8 +67,8 @@ class Cleaner:
         return self._path.sub(_last, text)
 
     def value(self, value: Any, key: str = "") -> Any:
-        """Returns a copy of a JSON value without the secrets and paths in its texts. A text that begins like a path is
-        treated as a single path, even if it contains spaces.
+        """Returns a copy of a JSON value without secrets and paths. A text that begins like a path counts as a single
+        path, even if the text contains spaces.
 
         Args:
             key: the name under which the value is stored. A name such as ``api_key`` marks the value as a secret.
@@ -91,9 +91,8 @@ class Cleaner:
         return self.text(Path(text.rstrip("/")).name if _WHOLE.fullmatch(text) else text)
 
     def command(self, command: str) -> str:
-        """Returns a copy of a command line without secrets and paths. Overrides that do not change what the run
-        computes, such as its name or folder, are removed. A value that begins like a path is treated as a single path,
-        even if it contains spaces.
+        """Returns a command line without secrets, paths, and overrides that do not change what the run computes (such
+        as its name). A value that begins like a path counts as a single path, even if it contains spaces.
         """
         try:
             words = shlex.split(command)
@@ -114,8 +113,8 @@ class Cleaner:
 
 
 def cleaner(folder: Path) -> Cleaner:
-    """Returns a :class:`Cleaner` for a run's files. It recognises the home folder, the working folder, the run's folder
-    and the folders under ``paths`` in the run's configuration.
+    """Returns a cleaner for a run's files, which knows the home, working and run folders and the configuration's
+    ``paths``.
     """
     loaded = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8")) if (folder / RECORD).is_file() else {}
     paths = loaded.get("paths") if isinstance(loaded, dict) else None

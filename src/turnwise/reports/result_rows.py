@@ -1,6 +1,4 @@
-"""Returns the results of a run as rows of tables: held-out success by decoding mode, split and subset, and the held-out
-replies by tool and turn.
-"""
+"""Returns the results of a run as rows of tables."""
 
 from __future__ import annotations
 
@@ -8,9 +6,8 @@ from turnwise.runs.result_file import Comparison, HeldOut, InDomain, Replies, Re
 
 
 def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
-    """Returns rows (decoding mode, split, comparison). The decoding mode of the report's main number comes first,
-    then the other modes. Each mode has a row for all held-out tasks and a row for each split and subset. The last rows
-    hold pass@k for each k.
+    """Returns rows (decoding mode, split, comparison). The decoding mode of the report's main number comes first. Each
+    mode has a row for all held-out tasks, for each split and for each subset. The last rows hold pass@k.
     """
     modes = {mode: part for mode in ("greedy", "sampled") if (part := getattr(result, mode)) is not None}
     same = next((m for m, part in modes.items() if (part.base, part.after) == (result.base, result.after)), None)
@@ -26,18 +23,15 @@ def in_domain_rows(result: InDomain) -> list[tuple[str, str, Comparison]]:
 
 
 def domain_rows(result: Result) -> list[tuple[str, str, Comparison]]:
-    """Returns the rows (:func:`in_domain_rows`) on tasks of an environment. If the report's headline is about held-out
-    dialogues, the rows are about the tasks that were evaluated in addition to the dialogues.
-    """
+    """Returns the rows on tasks of an environment, even if the report's main number is about held-out dialogues."""
     if result.held_out is None or result.in_domain.by_split:
         return in_domain_rows(result.in_domain)
     return in_domain_rows(result.environment) if result.environment else []
 
 
 def reply_rows(held_out: HeldOut) -> list[tuple[str, Replies]]:
-    """Returns rows (label, held-out replies). The first row is about all replies. Then there is a row for each
-    tool, about the replies in which the demonstration calls this tool (or no tool), and a row for each turn of the
-    dialogues, about the replies at this turn.
+    """Returns rows (label, held-out replies): all replies, the replies in which the demonstration calls a given tool
+    (or no tool), and the replies at a given turn of the dialogues.
     """
     tools = [
         ("replies in text" if tool == "no_call" else f"calls of {tool}", part)

@@ -23,7 +23,7 @@ def write_browser(folder: Path | str) -> Path | None:
     """Writes ``<folder>/rollouts.html`` and returns its path, or None if the run recorded no tree.
 
     Raises:
-        OSError: the page cannot be written; the previous version of the page is kept.
+        OSError: the page cannot be written; the previous page is kept.
     """
     folder = Path(folder)
     found, total = packed(folder)
@@ -52,10 +52,8 @@ def _title(folder: Path) -> str:
 
 
 def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the rollout trees for the page ``rollouts.html``, in the form that the script of the page reads and in
-    the order of training, and the number of all trees that the run recorded.
-
-    If there are too many trees for a page, only a part of them is returned, evenly spaced over training. Unreadable
+    """Returns the rollout trees for the script of ``rollouts.html``, in the order of training, and the number of trees
+    that the run recorded. If they are too many for a page, a part is returned, evenly spaced over training. Unreadable
     trees are left out.
     """
     paths = sorted((folder / "rollouts").glob("*.jsonl"))
@@ -72,7 +70,7 @@ def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _tree(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a recorded rollout tree in the form that the script of the page ``rollouts.html`` reads."""
+    """Converts a recorded rollout tree for the script of ``rollouts.html``."""
     state, turns = tree["state"], [turn for turn in tree["turns"] if isinstance(turn, dict)][:TURNS]
     cut = len(turns) < len(tree["turns"])  # if the tree is cut, its rewards no longer match its leaves
     given = tree.get("rewards")
@@ -110,5 +108,5 @@ def _turn(turn: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> float | None:
-    """Returns ``value`` if it is a finite number, otherwise None. JSON has no infinite numbers and no NaN."""
+    """Returns ``value`` if it is a finite number, otherwise None, because JSON has no infinite numbers and no NaN."""
     return value if isinstance(value, int | float) and abs(value) < float("inf") else None

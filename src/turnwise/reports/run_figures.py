@@ -1,4 +1,4 @@
-"""Draws the figures of a run's report. A function that draws a figure returns None if the run has no data for it."""
+"""Draws the figures of a run's report. A function returns None if the run has no data for its figure."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ _REPLIES = {"eval/held_out/functional": "accepted replies", "eval/held_out/stric
 
 
 def success(run: ReportedRun) -> Figure | None:
-    """Draws held-out success during training, with a line for each split of the tasks. For a run on dialogues, one line
-    shows the percentage of replies that the verifier accepts, and another line shows the percentage of replies that
-    equal the demonstrated ones.
+    """Draws held-out success during training, with a line for each split. For a run on dialogues, the lines show the
+    percentage of accepted replies and the percentage of replies that equal the demonstrated reply.
     """
     keys = success_keys(run.metrics)
     named = keys | {name: key for key, name in _REPLIES.items()}
@@ -60,9 +59,7 @@ def success(run: ReportedRun) -> Figure | None:
 
 
 def reward(run: ReportedRun) -> Figure | None:
-    """Draws the mean reward of the sampled actions in each training iteration. A band extends from the line by one
-    standard deviation of the rewards within groups, upwards and downwards.
-    """
+    """Draws the mean training reward, with a band of one standard deviation of the rewards within groups."""
     x, mean = run.series("train/reward_mean")
     if len(x) < 2:
         return None
@@ -113,8 +110,8 @@ def _multiples(drawn: Mapping[str, tuple[np.ndarray, np.ndarray]], most: int, al
 
 
 def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
-    """Draws the percentage of expert turns that PivotRL's filter keeps, as a function of its threshold lambda. A turn
-    is kept if the rewards of the actions sampled at it have a variance above 0 and a mean below lambda.
+    """Draws the percentage of expert turns that PivotRL's filter keeps, as a function of its threshold lambda. The
+    filter keeps a turn if the sampled actions have a reward variance above 0 and a mean reward below lambda.
     """
     means = np.sort(profile.mean[profile.mixed])
     grid = np.linspace(0, 1, 201)
@@ -144,8 +141,8 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
 
 
 def state_means(profile: Profile) -> Figure:
-    """Draws a histogram of the expert turns by the mean reward of the actions that the policy sampled at them. Turns at
-    which all sampled actions have the same reward are shown in a separate colour.
+    """Draws a histogram of expert turns by the mean reward of their sampled actions, with two colours for turns with
+    equal rewards (no signal) and different rewards.
     """
     edges = np.linspace(-0.5, profile.samples + 0.5, profile.samples + 2) / profile.samples
     width = 0.86 / profile.samples
@@ -172,9 +169,7 @@ def state_means(profile: Profile) -> Figure:
 
 
 def ood_changes(ood: OutOfDomain) -> Figure | None:
-    """Draws how the score on each out-of-domain suite changed through training, with intervals, and the mean change
-    over suites.
-    """
+    """Draws the change of each out-of-domain score through training with its interval, and the mean change."""
     rows = [
         (suite, change, ood.change_ci95.get(suite)) for suite in ood.suites if (change := ood.change(suite)) is not None
     ]
@@ -203,7 +198,7 @@ def ood_changes(ood: OutOfDomain) -> Figure | None:
 
 
 def seconds(phases: Mapping[str, float]) -> Figure | None:
-    """Draws the time that the run spent in each phase, with the longest phase first."""
+    """Draws the time that the run spent in each phase, longest phase first."""
     rows = sorted(((phase, s) for phase, s in phases.items() if s > 0), key=lambda row: row[1])
     if not rows:
         return None
@@ -226,9 +221,7 @@ def seconds(phases: Mapping[str, float]) -> Figure | None:
 
 
 def comparison(rows: list[tuple[str, float, tuple[float, float] | None]], title: str, key: str) -> Figure:
-    """Draws the change of success of each row with its interval, for a comparison page. Each of ``rows`` is (label,
-    change, interval).
-    """
+    """Draws the change of each row. ``rows`` holds (label, change, interval)."""
     spots = [
         Spot(row, value, f"{name}: {signed(value)} points{within(bounds)}", "change", *(bounds or ()))
         for row, (name, value, bounds) in enumerate(rows)
@@ -242,14 +235,12 @@ def _by_iteration(name: str, form: str) -> Callable[[float, float], str]:
 
 
 def within(bounds: tuple[float, float] | None) -> str:
-    """Returns the 95 % interval as text that continues a sentence, or an empty text if there is no interval."""
+    """Returns an interval as text that continues a sentence, or an empty text for None."""
     return f", 95 % {interval(bounds)}" if bounds else ""
 
 
 def _threshold(config: Mapping[str, object]) -> float | None:
-    """Returns the threshold lambda of PivotRL's filter (``states.lambda_diff``) from a run's configuration, or None if
-    the configuration has no number for it.
-    """
+    """Returns the threshold lambda of PivotRL's filter (``states.lambda_diff``) from a configuration, or None."""
     states = config.get("states")
     value = states.get("lambda_diff") if isinstance(states, Mapping) else None
     return float(value) if isinstance(value, int | float) else None

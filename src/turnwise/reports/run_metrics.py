@@ -1,6 +1,4 @@
-"""Reads a metric from the folder of a run: the value of the metric, and the outcomes of the single tasks behind it if
-the folder holds them.
-"""
+"""Reads metrics from the folder of a run, and the outcomes of single tasks if the folder holds them."""
 
 from __future__ import annotations
 
@@ -29,19 +27,17 @@ _ANSWERS = re.compile(r"ood\.(?:(mean_change)|after(?:\.(\w+))?)")
 
 @dataclass(slots=True)
 class Scored:
-    """The scores of one evaluation of a policy. ``episodes`` maps (decoding mode, split, subset) to a mapping from task
-    to the scores of its attempts. ``answers`` maps an out-of-domain suite to a mapping from item to its scores.
-    """
+    """The scores of one evaluation of a policy."""
 
+    # (decoding mode, split, subset) -> task -> score of each attempt
     episodes: dict[tuple[str, str, str | None], dict[str, list[float]]] = field(default_factory=dict)
-    answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # out-of-domain suite -> item -> scores
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file with the results of an evaluation. Two ``_File`` objects are equal if the contents of their files are
-    equal. So an evaluation is read only once, although the folders of many runs contain the same evaluation of one base
-    policy.
+    """A file with the results of an evaluation, identified by its content. Many runs hold the same evaluation of one
+    base policy, which is therefore read only once.
     """
 
     path: Path = field(compare=False)
@@ -50,7 +46,6 @@ class _File:
 
 @lru_cache(maxsize=1024)
 def _read_scored(file: _File) -> Scored:
-    """Reads the scores of an evaluation. The result is cached by the content of the file."""
     found = Scored()
     for row in checked_rows(file.path):
         if "success" in row:
@@ -62,7 +57,7 @@ def _read_scored(file: _File) -> Scored:
 
 
 class Damaged(InputError):
-    """The error that is raised if a file of a run cannot be read. ``folder`` is the folder of the run."""
+    """The error that is raised if a file of the run in ``folder`` cannot be read."""
 
     def __init__(self, folder: Path, said: str) -> None:
         super().__init__(said)
@@ -120,8 +115,10 @@ class RunMetrics:
         return fmean(found[len(found) // 2 :] if how == "late" else found)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:
-        """Returns the outcomes of the single tasks over which ``metric`` is a mean, or None if the run recorded none.
-        ``when`` is ``base`` (before training) or ``after``.
+        """Returns the outcomes of the single tasks over which ``metric`` is a mean, or None if none are recorded.
+
+        Args:
+            when: ``base`` (before training) or ``after``.
         """
         episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
         found: dict[str, dict[str, list[float]]] = {}
@@ -140,7 +137,7 @@ class RunMetrics:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``; empty if there is no such file.
+        """The rows of ``metrics.jsonl``; empty if there is no such file.
 
         Raises:
             Damaged: the file cannot be read.
@@ -152,7 +149,6 @@ class RunMetrics:
 
     @cached_property
     def training(self) -> list[dict[str, Any]]:
-        """Training rows of ``metrics.jsonl``."""
         return [row for row in self.rows if row.get("phase") == "train"]
 
     def _scored(self, when: str) -> Scored:
@@ -165,8 +161,8 @@ class RunMetrics:
 
 
 def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, RunMetrics]:
-    """Returns seed -> run for those of the ``wanted`` runs that are finished and lie below the folder ``place``. Adds a
-    note for each run that cannot be read.
+    """Returns seed -> run for the ``wanted`` runs that are finished and lie below ``place``. Adds notes on unreadable
+    runs.
     """
     runs = {}
     for job in wanted:
@@ -194,11 +190,11 @@ def _files(folder: Path) -> tuple[object, ...]:
 
 
 def _profile_turns(run: RunMetrics) -> float | None:
-    """Returns the number of actions that the profiles of a run sampled, or None if there was no profile or the number
-    is unknown.
+    """Returns the number of actions that the profiles of a run sampled, or None if the number is unknown or there was
+    none.
 
-    A ``result.json`` of an older version lacks ``profile_turns``. It holds only the number of judged actions in the
-    profile of the base policy. If the run made further profiles later, the total number of actions is unknown.
+    A ``result.json`` of an older version of the code lacks ``profile_turns``. It holds only the number of judged
+    actions in the first profile, so the number is unknown if the run made further profiles.
     """
     if run.result.profile_turns is not None:
         return float(run.result.profile_turns)
@@ -212,13 +208,13 @@ def _profiled(run: RunMetrics) -> bool:
 
 
 def _sampled_turns(run: RunMetrics) -> float | None:
-    """Returns the number of turns sampled in rollouts and profiles, or None if the number in a profile is unknown."""
+    """Returns the number of turns in rollouts and profiles, or None if the number of a profile is unknown."""
     turns = _profile_turns(run)
     return None if turns is None and _profiled(run) else run.result.rollout_turns + (turns or 0.0)
 
 
 def _sampled_cpu_seconds(run: RunMetrics) -> float | None:
-    """Returns the CPU seconds of training and profiles together, or None if the CPU seconds of either are unknown."""
+    """Returns the CPU seconds of training and profiles together, or None if one of both is unknown."""
     profile = run.result.profile_cpu_seconds
     if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
         return None
@@ -233,9 +229,7 @@ _WITH_PROFILES: Mapping[str, Callable[[RunMetrics], float | None]] = {
 
 
 def other_decoding(metric: str) -> str | None:
-    """Returns the name of the same success metric with the other decoding mode (greedy instead of sampled, or sampled
-    instead of greedy). Returns None if ``metric`` is not such a metric.
-    """
+    """Returns a success metric for the other decoding mode (greedy or sampled), or None for any other metric."""
     found = re.fullmatch(r"in_domain\.(greedy\.|sampled\.)?(?=.*(?:after|delta)$)(.*)", metric)
     if found is None:
         return None
@@ -243,7 +237,5 @@ def other_decoding(metric: str) -> str | None:
 
 
 def is_change(metric: str) -> bool:
-    """Returns whether a metric is a change relative to the base policy. For such a metric, outcomes after training are
-    compared with those of the run's own base policy.
-    """
+    """Returns whether a metric is a change through training, measured against the run's own base policy."""
     return metric.endswith((".delta", ".mean_change"))

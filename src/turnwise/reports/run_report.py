@@ -31,7 +31,7 @@ def write_pages(folder: Path | str) -> Path:
 
     Raises:
         FileNotFoundError: ``folder`` is not a folder.
-        OSError: a page cannot be written; the previous version of the page is kept.
+        OSError: a page cannot be written; the previous page is kept.
     """
     write_browser(folder)  # written first, because the report links to it
     return write_report(folder)
@@ -45,7 +45,7 @@ def write_report(folder: Path | str, status: Status | None = None) -> Path:
 
     Raises:
         FileNotFoundError: ``folder`` is not a folder.
-        OSError: the page cannot be written; the previous version of the page is kept.
+        OSError: the page cannot be written; the previous page is kept.
     """
     path = Path(folder) / "report.html"
     run = read_run(folder)
@@ -55,7 +55,6 @@ def write_report(folder: Path | str, status: Status | None = None) -> Path:
 
 
 def render(run: ReportedRun) -> str:
-    """Returns the report of one run as HTML text."""
     result, status = run.result, None if run.result else run.status
     trees = tree_views(run.rollouts.shown)
     return environment().get_template("report.html.jinja").render(
@@ -82,9 +81,7 @@ def render(run: ReportedRun) -> str:
 
 
 def report_title(run: ReportedRun) -> str:
-    """Returns the title of a run's report, which names the method, environment and seed. They are taken from the run's
-    result, or from its configuration if it has no result.
-    """
+    """Returns the title of a run's report, which names the method, environment and seed."""
     if result := run.result:
         return f"{result.method} on {result.env}, seed {result.seed}"
     domain = _domain(run.config)
@@ -93,8 +90,8 @@ def report_title(run: ReportedRun) -> str:
 
 
 def _domain(config: Mapping[str, Any]) -> str:
-    """Returns the name of the data file from which an unfinished run learns. If the run starts its episodes from tasks
-    or has no data file, returns the name of its environment. The text is empty if the configuration has neither.
+    """Returns the name of the data file from which an unfinished run learns, or of its environment if it starts from
+    tasks.
     """
     data, env, states = (part if isinstance(part := config.get(key), dict) else {} for key in ("data", "env", "states"))
     if data.get("file") and not str(states.get("_target_", "")).endswith("TaskStarts"):
@@ -104,9 +101,7 @@ def _domain(config: Mapping[str, Any]) -> str:
 
 
 def _command(run: ReportedRun) -> str:
-    """Returns the command line that repeats this run. It is taken from the run's result, its status or its Hydra
-    overrides.
-    """
+    """Returns the command line that repeats this run, from its result, its status or its Hydra overrides."""
     result = run.result
     if result is not None and result.command:
         return result.command

@@ -1,4 +1,4 @@
-"""Checks whether compared runs were evaluated on the same tasks. If they were not, their numbers cannot be compared."""
+"""Checks whether compared runs were evaluated on the same tasks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MOST = 4  # largest number of keys that a note names
 
 
 def task_notes(collection: FinishedRuns) -> list[str]:
-    """Returns notes on differences between the tasks of the runs. The list is empty if all runs have the same tasks."""
+    """Returns notes on differences between the tasks of the runs."""
     notes = []
     worlds = sorted({env for env, _ in collection.sections})
     if len(worlds) > 1:
         notes.append(
-            f"These runs use different environments ({', '.join(worlds)}): compare only runs in the same table."
+            f"These runs use different environments ({', '.join(worlds)}). Compare only runs that are in the same table."
         )
     for (env, scale), rows in collection.sections.items():
         if differing := _differing(rows):
@@ -36,9 +36,7 @@ def task_notes(collection: FinishedRuns) -> list[str]:
 
 
 def _differing(rows: Sequence[RunRow]) -> list[str]:
-    """Compares the configuration keys that decide which tasks are evaluated (``TASKS``). Returns a text for each key
-    whose value differs between the rows. The text lists the values and the rows that have them.
-    """
+    """Returns a text for each key of ``TASKS`` that differs between rows, with its values and their rows."""
     known = [row for row in rows if row.config]
     keys = sorted({key for row in known for key in row.config if key.startswith(TASKS)})
     found = []

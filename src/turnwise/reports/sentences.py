@@ -16,11 +16,9 @@ SCALE_NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class ChangeVerdict:
-    """A verdict on how a quantity changed through training, and a sentence about the change. The verdict is ``better``,
-    ``worse``, ``unclear`` (the interval contains zero, or is unknown) or ``unfinished`` (the quantity was not measured
-    after training).
-    """
+    """A verdict on how a quantity changed through training, and a sentence about the change."""
 
+    # unclear: the interval contains zero, or is unknown; unfinished: not measured after training
     kind: Literal["better", "worse", "unclear", "unfinished"]
     sentence: str
 
@@ -56,9 +54,7 @@ def duration(seconds: float) -> str:
 
 
 def verdict(change: Comparison, subject: str = "Held-out success", units: str = "tasks") -> ChangeVerdict:
-    """Returns the verdict on a change from before to after training. The sentence of the verdict names the quantity
-    (``subject``), its change with the interval, and the number of tasks or other ``units``.
-    """
+    """Returns the verdict on a change through training. Its sentence names the ``subject`` and the number of ``units``."""
     over = f" over {count(change.tasks)} {units}" if change.tasks else ""
     if change.after is None:
         at = f"; before training it was {percent(change.base)}" if change.base is not None else ""
@@ -83,9 +79,7 @@ def verdict(change: Comparison, subject: str = "Held-out success", units: str = 
 
 
 def result_verdict(result: Result) -> ChangeVerdict:
-    """Returns the verdict on the main number of a run, which is success in held-out tasks, or the share of accepted
-    replies if the run is evaluated on held-out dialogues.
-    """
+    """Returns the verdict on the main number of a run: success in held-out tasks, or the share of accepted replies."""
     if not judged_on_dialogues(result):
         return verdict(result.in_domain)
     dialogues = result.held_out.dialogues if result.held_out else None
@@ -99,24 +93,19 @@ def judged_on_dialogues(result: Result) -> bool:
 
 
 def all_on_dialogues(results: Iterable[Result]) -> bool:
-    """Returns whether the main number of every result was measured on held-out dialogues. Returns False if there are no
-    results.
-    """
+    """Returns whether there are results, and the main number of every result was measured on held-out dialogues."""
     found = [judged_on_dialogues(result) for result in results]
     return bool(found) and all(found)
 
 
 def nats(value: float | None, sign: bool = False) -> str:
-    """Returns a value in nats per token as text such as ``1.234``. If ``sign`` is set, a positive value gets a plus
-    sign, which is meant for changes.
-    """
+    """Returns nats per token as text such as ``1.234``, or ``+1.234`` with ``sign``, which is meant for changes."""
     return "-" if value is None else f"{value:+.3f}" if sign else f"{value:.3f}"
 
 
 def held_out_sentence(result: Result) -> str:
-    """Returns a sentence on held-out dialogues: the negative log-likelihood of their demonstrated replies, and how
-    often the policy's own reply equals the demonstrated one, each before and after training. The text is empty if the
-    run has no held-out dialogues.
+    """Returns a sentence on held-out dialogues: the negative log-likelihood of the demonstrated replies, and how often
+    the policy's reply equals the demonstrated reply. The text is empty without held-out dialogues.
     """
     found = result.held_out
     if found is None:
@@ -137,9 +126,7 @@ def _moved(figure: Nats) -> str:
 
 
 def ood_sentence(result: Result) -> str:
-    """Returns a sentence on how out-of-domain scores changed through training: the mean over suites, and the suites
-    with the smallest and the largest change.
-    """
+    """Returns a sentence on the mean change of out-of-domain scores, and on the smallest and largest change of a suite."""
     ood = result.ood
     if ood.mean_change is None:
         return "Out-of-domain suites were not measured."
@@ -173,8 +160,8 @@ def cost_sentence(result: Result) -> str:
 
 
 def verifier_sentence(result: Result) -> str:
-    """Returns a sentence on the verifier of each domain: the number of actions that the verifier accepted, and the
-    percentage of these that an exact match would have rejected. The text is empty if there is no verifier.
+    """Returns a sentence on the number of actions that each domain's verifier accepted, and the percentage of these
+    actions that an exact match would have rejected. The text is empty without a verifier.
     """
     parts = []
     for domain, found in result.verifier.items():
@@ -183,46 +170,50 @@ def verifier_sentence(result: Result) -> str:
                 continue
             part = f"{domain}{of} accepts {count(counts['accepted'])} of {count(counts['judged'])} actions"
             rate = counts.get("miss_rate")
-            parts.append(part if rate is None else f"{part}, of which an exact match would miss {percent(100 * rate)}")
+            parts.append(
+                part
+                if rate is None
+                else f"{part}; an exact match would reject {percent(100 * rate)} of the accepted actions"
+            )
     return f"Verifier: {'; '.join(parts)}." if parts else ""
 
 
 def judge_sentence(result: Result) -> str:
-    """Returns a sentence on the number of replies that the judge was asked to score, and on the reasons for missing
-    scores. The text is empty if there is no judge.
-    """
+    """Returns a sentence on the replies that the judge was asked to score; empty without a judge."""
     judge = result.judge
     if not judge:
         return ""
     asked, failed = int(judge.get("asked", 0)), int(judge.get("failed", 0))
-    text = f"Judge: asked to score {count(asked)} replies, {count(failed)} got no score"
+    text = f"Judge: was asked to score {count(asked)} replies; {count(failed)} got no score"
     reasons = {key.partition("/")[2]: int(n) for key, n in judge.items() if key.startswith("failed/") and n}
     if reasons:
         text += f" ({', '.join(f'{count(n)} {reason}' for reason, n in sorted(reasons.items()))})"
     if cached := int(judge.get("cached", 0)):
-        text += f", {count(cached)} from the cache"
+        text += f"; {count(cached)} scores came from the cache"
     if cost := judge.get("cost", 0):
         text += f"; cost {cost:.2f}"
     return text + "."
 
 
 def gate_sentence(result: Result) -> str:
-    """Returns a sentence on the groups of rollouts that the gate stopped early and on the estimated saving. The text is
-    empty if there is no gate.
+    """Returns a sentence on the groups of rollouts that the gate stopped and on the estimated saving; empty without a
+    gate.
 
-    In a run with a frozen buffer (``rollout.frozen``), the gate stops no rollouts. For such a run, the sentence says
-    how many groups the gate would have stopped, and how much this would have saved.
+    In a run with a frozen buffer (``rollout.frozen``), the gate stops no rollouts. Then the sentence says how many
+    groups the gate would have stopped, and how much this would have saved.
     """
     gate = result.gate
     if not gate:
         return ""
     groups, looked, cut = (int(gate.get(name, 0)) for name in ("groups", "looked", "cut"))
     would = "would have stopped" if gate.get("unstopped") else "stopped"
-    text = f"Gate: {would} {count(cut) if cut else 'none'} of {count(groups)} groups (it checked {count(looked)})"
+    text = (
+        f"Gate: {would} {count(cut) if cut else 'none'} of {count(groups)} groups (it checked {count(looked)} groups)"
+    )
     if not cut:
         return f"{text}."
     if "saved_turns" not in gate:
-        return f"{text}. The saving cannot be estimated, because no rollout went on after a decision of the gate."
+        return f"{text}. The saving cannot be estimated, because no rollout continued after a decision of the gate."
     turns, tokens = int(gate["saved_turns"]), int(gate.get("saved_tokens", 0))
     total = result.rollout_turns + (0 if gate.get("unstopped") else turns)
     share = f", {percent(100 * turns / total)} of all" if total else ""

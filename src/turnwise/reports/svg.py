@@ -1,12 +1,11 @@
 """Converts matplotlib figures to inline SVG that takes its colours and font from the surrounding HTML page.
 
-Figures are drawn in placeholder colours. Each placeholder colour becomes a CSS variable in the SVG, so that the same
-drawing works on a light and on a dark page. The ids of SVG elements have a prefix, because several drawings are part of
-one document. The SVG does not refer to other files.
+Figures are drawn in placeholder colours, which become CSS variables, so that a drawing works on a light and on a dark
+page. The ids of SVG elements have a prefix, because one page holds several drawings.
 
-Each data point (mark) is covered by an invisible circle with a ``<title>``. A browser shows this title when the mouse
-pointer is over the circle. The script ``templates/figures.js`` shows the title on touch and by keyboard too. The script
-can also hide a series, which consists of the parts of a drawing that :meth:`Drawing.belongs` assigns to it.
+Each data point (mark) is covered by an invisible circle with a ``<title>``, which a browser shows at the mouse pointer.
+The script ``templates/figures.js`` shows the title on touch and by keyboard too, and can hide a series
+(:meth:`Drawing.belongs`).
 """
 
 from __future__ import annotations
@@ -74,22 +73,18 @@ REACH = 7  # radius of the invisible circle over a data point, in page units
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing for an HTML page: inline SVG, and a text that describes it.
-
-    ``narrow`` is a version of the same drawing for phones. It is empty if ``svg`` is narrow enough for a phone.
-    """
+    """A drawing for an HTML page: inline SVG, and a text that describes it."""
 
     title: str
     svg: str
     alt: str
     wide: bool = False
-    narrow: str = ""
+    narrow: str = ""  # a version of the drawing for phones; empty if ``svg`` is narrow enough
     key: str = ""  # explanation of the dots and lines; it is shown only if the drawing is saved as a separate image
 
 
 class Drawing:
-    """A matplotlib figure that also records titles for its data points (marks), and the series to which its parts
-    belong.
+    """A matplotlib figure that also records titles for its data points (marks), and the series of its parts.
 
     matplotlib is imported by the functions that draw, because importing it takes longer than writing most reports.
     """
@@ -103,7 +98,7 @@ class Drawing:
         return getattr(self.figure, name)
 
     def tell(self, axes: Any, x: float, y: float, text: str, series: str = "") -> None:
-        """Records the title of the data point (x, y) of ``axes``. The browser shows it when the point is selected."""
+        """Records the title of the data point (x, y), which the browser shows when the point is selected."""
         if isfinite(x) and isfinite(y):
             self.told.append((axes, float(x), float(y), text, series))
 
@@ -115,17 +110,15 @@ class Drawing:
         said: Callable[[float, float], str],
         series: str = "",
     ) -> None:
-        """Records the titles of the points of a line. If the line has more than ``MARKS`` points, at most ``MARKS``
-        evenly spaced points and the last point get a title.
+        """Records the titles of the points of a line. Of more than ``MARKS`` points, ``MARKS`` evenly spaced ones get a
+        title.
         """
         step = max(1, -(-(len(x) - 1) // (MARKS - 1)))
         for i in sorted({*range(0, len(x), step), len(x) - 1}):
             self.tell(axes, x[i], y[i], said(x[i], y[i]), series)
 
     def belongs(self, series: str, colour: str, *artists: Any) -> None:
-        """Assigns matplotlib artists to the series with the given name and colour. On the page, all parts of a series
-        are hidden and shown together.
-        """
+        """Assigns artists to a series. The page hides and shows all parts of a series together."""
         self.colours.setdefault(series, colour)
         for artist in artists:
             artist.set_gid(f"series:{series}")
@@ -181,9 +174,7 @@ def _series(name: str, colour: str) -> str:
 
 
 def _marks(figure: Drawing, height: float) -> str:
-    """Returns the invisible circles over the data points as SVG. The figure must have been drawn before the call,
-    because drawing computes the layout.
-    """
+    """Returns the invisible circles over the data points. The figure must be drawn before, which computes the layout."""
     circles = []
     for axes, x, y, text, series in figure.told:
         across, up = axes.transData.transform((x, y)) * 72 / figure.dpi
@@ -200,9 +191,7 @@ ALONE = (
 
 
 def standalone(figure: Figure) -> str:
-    """Returns the text of a separate SVG file that shows a drawing in light colours. The drawing's title is above it,
-    and the explanation of its dots and lines (``key``) is below it.
-    """
+    """Returns a separate SVG file in light colours, with the drawing's title above it and its ``key`` below it."""
     head, rest = figure.svg.split(">", 1)
     width, height = (int(size) for size in re.findall(r'viewBox="0 0 (\d+) (\d+)"', head)[0])
     above, below = wrap(figure.title, width // 8), wrap(figure.key, width // 6)

@@ -32,9 +32,7 @@ class Table:
 
 
 def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, labels: Mapping[str, str]) -> Table:
-    """Returns a table with a row for each configuration. Its columns are held-out success before and after training,
-    the change of success, the change of out-of-domain scores, and the cost of training.
-    """
+    """Returns a table with a row for each configuration: success, its change, the out-of-domain change, and the cost."""
     table = Table(
         f"{env}, scale {scale}",
         ["run", "seeds", "before, %", "after, %", "change, points", "OOD change, points", "rollout turns", "time"],
@@ -67,8 +65,8 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
 
 
 def footer(collection: FinishedRuns, command: str, machine: str | None) -> list[str]:
-    """Returns lines about the origin of the numbers: the command that wrote them, the commits and machines of the runs,
-    differences between the tasks of the runs, and runs that were left out.
+    """Returns lines about the origin of the numbers, differences between the tasks of the runs, and runs that were left
+    out.
     """
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
     return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
@@ -87,16 +85,12 @@ def provenance(results: Sequence[Result], command: str, machine: str | None = No
 
 
 def plain(value: float) -> str:
-    """Returns a number as text: with one decimal if its absolute value is at least 10, otherwise with three significant
-    digits.
-    """
+    """Returns a number as text: one decimal from 10 on, otherwise three significant digits."""
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = signed) -> str:
-    """Returns the mean and the half-width of its interval as text, such as ``12.3 +- 4.5`` or ``0.0179 +- 0.0031``. If
-    the estimate has no interval, the text is only the mean.
-    """
+    """Returns the mean, and the half-width of its interval if there is one, such as ``12.3 +- 4.5``."""
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:
@@ -107,9 +101,7 @@ def estimate_text(estimate: Estimate | None, show: Callable[[float], str] = sign
 
 
 def _half(width: float, mean: str) -> str:
-    """Returns the half-width of an interval as text, with at least two significant digits and at least as many decimals
-    as ``mean``.
-    """
+    """Returns a half-width as text, with at least two significant digits and at least as many decimals as ``mean``."""
     if "e" in mean or 0 < width < 1e-5:
         return f"{width:.2g}"
     needed = 1 - floor(log10(width)) if width > 0 else 0
@@ -117,9 +109,7 @@ def _half(width: float, mean: str) -> str:
 
 
 def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
-    """Returns the tables as Markdown. Each table has a heading above it and its notes below it. ``lines`` follow at the
-    end.
-    """
+    """Returns the tables as Markdown, each with a heading and its notes, and ``lines`` at the end."""
     parts = []
     for table in tables:
         grid = [table.headers, ["---"] + ["---:"] * (len(table.headers) - 1), *table.rows]
@@ -129,7 +119,6 @@ def to_markdown(tables: Sequence[Table], lines: Sequence[str] = ()) -> str:
 
 
 def to_rich(table: Table) -> RichTable:
-    """Converts the table to a table of the package rich, which prints it on a terminal."""
     rich = RichTable(
         box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold", caption_justify="left"
     )
@@ -141,8 +130,8 @@ def to_rich(table: Table) -> RichTable:
 
 
 def metric_cell(row: RunRow, metric: str, interval: Interval, part: str = "", bounds: str = "") -> str:
-    """Returns the mean of a metric over the seeds of a row as text, with its interval over seeds. A single seed has an
-    interval over its tasks instead, which is the field ``bounds`` in the section ``part`` of the run's result.
+    """Returns the mean of a metric over the seeds of a row as text, with its interval. The interval of a single seed is
+    over tasks: the field ``bounds`` in the section ``part`` of the run's result.
     """
     values = list(row.values(metric).values())
     if not values:
@@ -156,7 +145,7 @@ def metric_cell(row: RunRow, metric: str, interval: Interval, part: str = "", bo
 
 
 def is_change_metric(metric: str) -> bool:
-    """Returns whether a metric is a change through training. Such a metric is shown with its sign."""
+    """Returns whether a metric is a change through training, which is shown with its sign."""
     return metric.rsplit(".", 1)[-1] in {"delta", "mean_change"}
 
 

@@ -26,9 +26,7 @@ STYLES = {"better": "bold green", "worse": "bold red", "unclear": "bold yellow",
 
 
 def summary_lines(result: Result, report: Path | str | None = None) -> list[str]:
-    """Returns the lines of a run's summary: a headline that says how training changed the success, further results, the
-    cost of training, and the path of the report.
-    """
+    """Returns the lines of a run's summary, with the change of success first."""
     lines = [
         result_verdict(result).sentence,
         *([held_out] if (held_out := held_out_sentence(result)) else []),
@@ -44,9 +42,7 @@ def summary_lines(result: Result, report: Path | str | None = None) -> list[str]
 
 
 def print_summary(result: Result, report: Path | str | None = None, console: Terminal | None = None) -> None:
-    """Prints the summary of a run (:func:`summary_lines`). The colour of the headline says whether success is better,
-    worse or unclear after training.
-    """
+    """Prints the summary of a run. The colour of the headline says whether success is better, worse or unclear."""
     console = console or Terminal()
     first, *rest = summary_lines(result, report)
     console.print(Rule(f"{result.method} on {result.env}, seed {result.seed}", align="left"))

@@ -20,8 +20,6 @@ BUDGET = 900_000  # largest number of characters of all trees, and of all transc
 
 @dataclass(slots=True)
 class ShownTurn:
-    """One turn for display: action, observation, reward and advantage."""
-
     text: str
     observation: str = ""
     reward: float | None = None
@@ -41,7 +39,7 @@ class ShownTurn:
 
 @dataclass(slots=True)
 class Branch:
-    """A part of a rollout tree: a chain of turns without branches, and the branches that follow it."""
+    """A part of a rollout tree: a chain of turns without branches, and the branches that follow the chain."""
 
     steps: list[ShownTurn]
     branches: list[Branch] = field(default_factory=list)
@@ -50,8 +48,6 @@ class Branch:
 
 @dataclass(slots=True)
 class TreeView:
-    """A rollout tree with its root state, for display."""
-
     title: str
     iteration: int | None
     messages: list[tuple[str, str]]
@@ -65,26 +61,24 @@ class TreeView:
 
     @property
     def actions(self) -> list[ShownTurn]:
-        """The sampled actions of a tree in which every rollout has a single turn. The list is empty for other trees."""
+        """The sampled actions of a tree in which every rollout has a single turn; empty for other trees."""
         local = all(len(branch.steps) == 1 and not branch.branches for branch in self.branches)
         return [branch.steps[0] for branch in self.branches] if local else []
 
 
 @dataclass(slots=True)
 class PairView:
-    """Two episodes of one task for display: one before and one after training."""
+    """Two episodes of one task: one before and one after training."""
 
     title: str
     kind: str
-    opening: list[tuple[str, str]]
+    opening: list[tuple[str, str]]  # messages (role, text) with which both episodes begin
     base: list[tuple[str, str]]
     after: list[tuple[str, str]]
 
 
 def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
-    """Returns ``text`` with at most about ``limit`` characters. In a longer text, the middle is replaced by a note with
-    the number of omitted characters.
-    """
+    """Returns ``text`` with about ``limit`` characters at most. A note replaces the middle of a longer text."""
     text = text if isinstance(text, str) else "" if text is None else str(text)
     if len(text) <= limit:
         return text
@@ -93,9 +87,7 @@ def clip(text: object, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def tree_views(trees: Iterable[Mapping[str, Any]]) -> list[TreeView]:
-    """Returns views of the first rollout trees. The views have at most ``BUDGET`` characters together, but there is
-    always at least one view if there is a tree.
-    """
+    """Returns views of the first rollout trees, with at most ``BUDGET`` characters together, but at least one view."""
     views: list[TreeView] = []
     spent = 0
     for tree in trees:
@@ -167,9 +159,7 @@ _GOAL = re.compile(r"^\W*(?:your |the )?(?:task|goal|question|instruction|reques
 
 
 def goal(messages: Iterable[tuple[str, str]]) -> str:
-    """Returns the goal of a task from the first user message. It is the line that states the goal (such as "Your task
-    is to: ..."), or the start of the message if there is no such line.
-    """
+    """Returns the line of the first user message that states the task's goal ("Your task is to: ..."), or its start."""
     asked = [text for role, text in messages if role == "user"][:1]
     for text in asked:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -196,9 +186,7 @@ def _branch(
 
 
 def _step(turn: Mapping[str, Any], rewards: Mapping[str, float] | None) -> ShownTurn:
-    """Returns a turn for display. For a leaf of the tree, the shown reward is the total reward of its rollout. If this
-    total consists of several named rewards, these are listed too.
-    """
+    """Returns a turn for display. The reward of a leaf is the total reward of its rollout."""
     paid = _number(turn.get("reward")) if rewards is None else rewards.get("total")
     parts = {name: value for name, value in (rewards or {}).items() if name != "total"}
     return ShownTurn(
@@ -217,9 +205,7 @@ def _number(value: object) -> float | None:
 
 
 def _leaf_rewards(tree: Mapping[str, Any], leaves: list[int]) -> dict[int, dict[str, float]]:
-    """Returns leaf -> name of a reward -> value. The recorded values of a reward are ignored if their number is not the
-    number of leaves.
-    """
+    """Returns leaf -> name of a reward -> value. Rewards whose number is not the number of leaves are ignored."""
     named = tree.get("rewards")
     found: dict[int, dict[str, float]] = {}
     for name, values in named.items() if isinstance(named, dict) else ():
@@ -231,9 +217,7 @@ def _leaf_rewards(tree: Mapping[str, Any], leaves: list[int]) -> dict[int, dict[
 
 
 def _merge(branches: list[Branch]) -> list[Branch]:
-    """Merges equal rollouts that have a single turn into one branch, and counts them in the field ``times`` of the
-    turn. Branches stay in the order of first appearance.
-    """
+    """Merges equal rollouts of a single turn into one branch, and counts them in ``times``."""
     merged: dict[object, Branch] = {}
     for index, branch in enumerate(branches):
         step = branch.steps[0]

@@ -1,6 +1,4 @@
-"""Shows runs in progress in the terminal, as a table that is updated from the files of the runs until all runs have
-ended.
-"""
+"""Shows runs in progress in the terminal, as a table that is updated until all runs have ended."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ TAIL = 65_536  # number of bytes at the end of metrics.jsonl that are read to fi
 def watch(
     folders: Sequence[Path], console: Terminal, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Shows the state of the runs until all have ended, then prints how each run ended. Returns whether every run has a
-    result.
-    """
+    """Shows the state of the runs until all have ended, and how each run ended. Returns whether every run has a result."""
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         said: dict[Path, str] = {}
         while True:
@@ -57,11 +53,10 @@ def watch(
 
 
 State = tuple[str, str, bool]
-"""The state of a run: its progress, the remaining time, and whether it is still running."""
+"""The state of a run: its progress and the remaining time as text, and whether the run is still running."""
 
 
 def state(folder: Path) -> State:
-    """Returns the current state of a run."""
     if (folder / "result.json").exists():
         return "finished", "", False
     status = read_status(folder)
@@ -72,7 +67,6 @@ def state(folder: Path) -> State:
 
 
 def table(states: dict[Path, State]) -> Table:
-    """Returns a table with the progress and the newest metrics of each run, one row per run."""
     shown = Table(box=SIMPLE_HEAD)
     newest = {folder: newest_metrics(folder) for folder in states}
     keys = [key for key in SHOWN if any(key in found for found in newest.values())]
@@ -94,9 +88,7 @@ def table(states: dict[Path, State]) -> Table:
 
 
 def newest_metrics(folder: Path) -> dict[str, float]:
-    """Returns the last value of each metric in the last ``TAIL`` bytes of ``metrics.jsonl``. A line that is still being
-    written is ignored.
-    """
+    """Returns the last value of each metric in the last ``TAIL`` bytes of ``metrics.jsonl``, without incomplete lines."""
     found: dict[str, float] = {}
     try:
         with (folder / "metrics.jsonl").open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Checks the ``result.json`` in a run's folder without the schema of ``runs/result_file.py``, which takes time to import."""
+"""Checks a run's ``result.json`` without the schema of ``runs/result_file.py``, which takes time to import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OF_A_RESULT = {"method", "env", "scale", "seed", "in_domain"}  # keys of every 
 
 
 def fault_of_result(folder: Path) -> str | None:
-    """Checks ``result.json`` in a run's folder and returns a description of what is wrong with this file.
+    """Returns a description of what is wrong with the ``result.json`` in a run's folder.
 
     Returns None if the file holds a result, and an empty text if there is no such file.
     """

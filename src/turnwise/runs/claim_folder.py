@@ -34,12 +34,12 @@ _REMADE = {RECORD, _ENDED, "report.html", "status.json", "wandb", "engine"}  # f
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The folder that a run writes to, and whether its run has started and finished."""
+    """The folder that a run writes to."""
 
     path: Path
     config_hash: str
-    resumed: bool  # whether a run of the same configuration was started in this folder before
-    finished: bool  # whether that run has a readable result
+    resumed: bool  # whether a run of this configuration was started in this folder before
+    finished: bool  # whether the folder has a readable result
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
     is first renamed to ``<folder>.old-<n>``. If Slurm requeued the job, the folder keeps its name and the run resumes.
 
     If the block fails before the run's first checkpoint, the folder is emptied, so that a corrected command can use it.
-    If the folder holds files that a run does not write again at every start, it is not emptied but gets the empty file
+    A folder with files that a run does not write again at every start is not emptied, but gets the empty file
     ``.ended_early``. After that, the same command resumes the run, and a command with another configuration renames the
     folder and uses a new one. If the process is killed, the folder stays as it is. In a distributed run, only the first
     rank locks the folder.
@@ -81,7 +81,7 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
 
 
 def _taken(cfg: DictConfig, path: Path) -> bool:
-    """Prepares the folder for this run, and returns whether a run of the same configuration was started there before.
+    """Prepares the folder for this run, and returns whether a run of this configuration was started there before.
 
     Raises:
         ConfigError: the folder holds a run of another configuration, or files that cannot be used.
@@ -116,10 +116,9 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
 
 
 def _give_back(path: Path) -> None:
-    """Empties the folder of a run that ended without a checkpoint, unless the folder has files worth keeping.
+    """Empties the folder of a run that ended without a checkpoint.
 
-    Files worth keeping are all those that are not written again at every start. A folder with such files is not
-    emptied but gets the empty file ``.ended_early``.
+    If the folder has files that are not written again at every start, it only gets the empty file ``.ended_early``.
     """
     with suppress(OSError):
         if (path / RESULT).exists() or any((path / "checkpoints").glob("*.ckpt")):
@@ -156,18 +155,14 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 def _anew(cfg: DictConfig) -> bool:
-    """Returns whether the run starts from the beginning, because its command contains ``fresh=true``.
-
-    A Slurm job that was requeued still resumes, although its command contains ``fresh=true``.
+    """Returns whether the run starts from the beginning (``fresh=true``). A job that Slurm requeued resumes
+    nevertheless.
     """
     return bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
 
 
 def _has_result(path: Path) -> bool:
-    """Returns whether the claimed folder has a readable ``result.json``.
-
-    If ``result.json`` is damaged, the run writes a new one from its other files.
-    """
+    """Returns whether the folder has a readable ``result.json``. The run writes a damaged file again."""
     fault = fault_of_result(path)
     if fault and is_first():
         logger.warning("%s is %s; the run writes this file again", path / RESULT, fault)
@@ -205,9 +200,9 @@ def _only_one(path: Path) -> Iterator[None]:
                 raise ConfigError(
                     [f"{path}: another process is running in this folder; wait for its end, or choose another name=..."]
                 ) from None
-            # The folder belongs to the process that locks the file of this name, and only this process removes the
-            # file. The previous owner may have removed the file after it was opened here, and another process may
-            # have created and locked a new file. Then this process tries again.
+            # The folder belongs to the process that locks the file of this name, and only the owner removes the file.
+            # The previous owner may have removed the file after it was opened here, and another process may have
+            # created and locked a new file. In this case, this process tries again.
             if not _stands_for(stream.fileno(), lock):
                 continue
             try:

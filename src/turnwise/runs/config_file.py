@@ -31,9 +31,8 @@ def write_record(cfg: DictConfig, folder: Path) -> None:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Reads ``config.yaml`` in ``folder`` and returns the settings that decide what the run in this folder computes.
-
-    :func:`turnwise.runs.config_hash.recorded` selects these settings.
+    """Reads ``config.yaml`` in ``folder`` and returns the settings that decide what the run in this folder computes
+    (:func:`turnwise.runs.config_hash.recorded`).
 
     Raises:
         ConfigError: the file is damaged or is not a configuration. The message names the file and the remedy.
@@ -73,8 +72,8 @@ def read_record(folder: Path) -> dict[str, Any]:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Compares the settings of two runs and returns one line for each key whose values differ.
 
-    In a line such as ``loss.clip_high: 0.2 in the other run, 0.3 in this run``, the value in ``old`` comes first and
-    that in ``new`` second. If there are more than 30 such lines, a last line gives the number of the others.
+    In a line such as ``loss.clip_high: 0.2 in the other run, 0.3 in this run``, the value in ``old`` comes first. After
+    30 lines, a last line gives the number of further differences.
     """
     there, here = flat(old), flat(new)
     lines = [

@@ -1,7 +1,4 @@
-"""Computes a hash that identifies a run: the hash of the settings that decide what the run computes.
-
-Settings that do not change what the run computes, such as its name, folder or progress display, do not enter the hash.
-"""
+"""Computes a hash that identifies a run: the hash of the settings that decide what the run computes."""
 
 from __future__ import annotations
 
@@ -40,8 +37,8 @@ _SHOWN_ONLY = (
     # several processes together compute the same result as one process (docs/scaling.md)
     *(f"trainer.{name}" for name in ("devices", "num_nodes", "strategy")),
 )
-# Keys that were added to the configuration after the first results, each with the value that means the older behaviour.
-# A run with this value gets the same hash as a run whose configuration lacks the key. So older hashes stay valid.
+# Keys that were added to the configuration later, each with the value that means the older behaviour. A key with this
+# value does not enter the hash, so that hashes of runs without the key stay valid.
 _AS_BEFORE = {
     "rollout.staleness": 0,
     "engine.schedule": "rounds",
@@ -68,13 +65,13 @@ def config_hash(cfg: DictConfig) -> str:
 
 
 def hash_of(record: Mapping[str, Any]) -> str:
-    """Returns the hash (12 hex digits) of ``record``, which holds the settings that :func:`recorded` returned."""
+    """Returns the hash (12 hex digits) of the settings that :func:`recorded` returned."""
     text = json.dumps(record, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def recorded(cfg: DictConfig) -> dict[str, Any]:
-    """Returns the settings that decide what a run computes, as a map from dotted key to value."""
+    """Returns dotted key -> value for the settings that decide what a run computes."""
     leaves = flat(_record(cfg))
     if leaves.get("engine.in_flight") is False:  # older configurations have this key under another name
         leaves["engine.allow_stale"] = leaves.pop("engine.in_flight")
@@ -99,18 +96,16 @@ def _record(cfg: DictConfig) -> dict[str, Any]:
 
 
 def shown_only(key: str) -> bool:
-    """Returns whether the setting ``key`` does not enter the hash, because it does not change what a run computes.
-
-    The key may be written in Hydra's syntax for overrides, with ``+``, ``~``, ``/`` or ``@``.
+    """Returns whether the setting ``key`` does not change what a run computes, so that it does not enter the hash. The
+    key may be written in Hydra's syntax for overrides, with ``+``, ``~``, ``/`` or ``@``.
     """
     plain = key.lstrip("+~").partition("@")[0].replace("/", ".")
     return any(plain == name or plain.startswith(f"{name}.") for name in _SHOWN_ONLY)
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings and returns a map from dotted key to value.
-
-    Empty mappings and values of None are left out, because they stand for unused parts.
+    """Flattens nested mappings to dotted key -> value, without values of None and empty mappings, which stand for
+    unused parts.
     """
     if isinstance(node, Mapping):
         leaves: dict[str, Any] = {}

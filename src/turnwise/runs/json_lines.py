@@ -23,9 +23,8 @@ def append_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def json_object(line: str | bytes) -> dict[str, Any] | None:
-    """Returns the JSON object in ``line``, or None if the line is not a complete JSON object.
-
-    If a run was killed, the last line of its file may be incomplete.
+    """Returns the JSON object in ``line``, or None if the line is not a complete JSON object (a killed run may leave
+    one).
     """
     try:
         row = json.loads(line)
@@ -56,14 +55,12 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def text_file(path: Path) -> Path | None:
-    """Returns ``path`` if it exists, else its compressed copy ``path.gz``. Returns None if neither file exists."""
+    """Returns ``path`` if it exists, else its compressed copy ``path.gz`` if that exists, else None."""
     return next((file for file in (path, path.with_name(path.name + ZIPPED)) if file.exists()), None)
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of ``path`` or, if only ``path.gz`` exists, the lines of this compressed copy.
-
-    Nothing is yielded if neither file exists.
+    """Yields the lines of ``path``, or of its compressed copy ``path.gz``, or nothing if neither file exists.
 
     Raises:
         InputError: the file cannot be read, decompressed or decoded.
@@ -83,9 +80,8 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields a pair for each line of a JSON-lines file: the position of the line as ``file:line``, and its record.
-
-    Blank lines are skipped. The file may be compressed (:func:`text_lines`).
+    """Yields, for each line of a JSON-lines file, its position as ``file:line`` and its record. Blank lines are
+    skipped. The file may be compressed (:func:`text_lines`).
 
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object.
@@ -101,9 +97,8 @@ def checked_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def checked_rows(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of a JSON-lines file, which :func:`checked_lines` yields one by one.
-
-    This function decodes the whole file at once. It is faster, but the file must fit into memory.
+    """Returns the records of a JSON-lines file, like :func:`checked_lines`, but decodes the whole file at once. This is
+    faster, but the file must fit into memory.
 
     Raises:
         InputError: the file cannot be read, or a line is not a JSON object.
@@ -124,7 +119,7 @@ def checked_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def cut_lines(path: Path, keep: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Removes from the JSON-lines file ``path`` the records for which ``keep`` returns False, and all damaged lines."""
+    """Removes from a JSON-lines file the records for which ``keep`` returns False, and all damaged lines."""
     if not path.exists():
         return
     with atomic_write(path) as part, part.open("w", encoding="utf-8") as stream:

@@ -1,6 +1,6 @@
-"""Writes compressed copies of finished runs for the repository. Tables and figures can be computed from the copies.
+"""Writes compressed copies of finished runs (kept runs) for the repository, from which tables and figures are computed.
 
-The copy of a run, called a kept run, is a folder with the same name as the run::
+The copy of a run is a folder with the name of the run::
 
     results/pivotrl/tab1/pivotrl/seed0/
         result.json              unchanged
@@ -28,9 +28,8 @@ _OUTCOME = ("split", "task", "mode", "attempt", "subset", "success", "turns", "s
 
 
 def finished(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yields the folders of finished runs in and below ``folders``, in the order of their paths.
-
-    Folders that ``fresh=true`` renamed (``.old-<n>``) are left out.
+    """Yields the folders of finished runs in and below ``folders``, except folders that ``fresh=true`` renamed
+    (``.old-<n>``).
     """
     for folder in folders:
         for result in sorted(folder.rglob("result.json")):
@@ -42,7 +41,7 @@ def keep(run: Path, place: Path) -> int:
     """Writes a compressed copy of the run's folder ``run`` to the folder ``place``, and returns its size in bytes.
 
     ``result.json`` is written last, so that an incomplete copy does not count as a run. Equal contents give equal
-    bytes, so that a second copy of the same run changes no file.
+    bytes, so that a second copy of a run changes no file.
 
     Raises:
         ResultError: the result cannot be read.
@@ -68,9 +67,8 @@ def keep(run: Path, place: Path) -> int:
 
 
 def _recorded_all(run: Path) -> bool:
-    """Returns whether the run recorded every sampled group in ``rollouts/train.jsonl``.
-
-    Some tables are computed from the recorded groups.
+    """Returns whether the run recorded every sampled group in ``rollouts/train.jsonl``, from which some tables are
+    computed.
     """
     try:
         rollout = read_yaml(run / "config.yaml").get("rollout") or {}
@@ -80,9 +78,8 @@ def _recorded_all(run: Path) -> bool:
 
 
 def _groups(path: Path) -> Iterator[str]:
-    """Yields each tree of rollouts in a file as a JSON line, with a checksum in place of every text.
-
-    Different actions or observations still have different checksums.
+    """Yields each rollout tree in a file as a JSON line, with a checksum in place of every text. Different actions or
+    observations have different checksums.
     """
     for place, row in checked_lines(path):
         try:
@@ -94,7 +91,7 @@ def _groups(path: Path) -> Iterator[str]:
             state = {name: row["state"][name] for name in ("id", "task", "type", "turn") if name in row["state"]}
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise InputError(
-                f"{place}: this line is not a recorded tree of rollouts ({error!r}); repeat the run"
+                f"{place}: this line is not a recorded rollout tree ({error!r}); repeat the run"
             ) from error
         kept = {name: row[name] for name in ("iteration", "rewards", "stopped", "looks") if name in row}
         yield json.dumps({**kept, "state": state, "turns": turns}) + "\n"

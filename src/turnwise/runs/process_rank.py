@@ -1,4 +1,4 @@
-"""Tells the rank of this process among the processes of its run, from the environment variables of the launcher."""
+"""Reads the rank of this process among the processes of its run from the launcher's environment variables."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 
 
 def is_first() -> bool:
-    """Returns whether this is the first or only process of its run, as the launcher's environment variables say."""
+    """Returns whether this is the first or only process of its run."""
     return not rank().strip("0.")
 
 
 def rank() -> str:
-    """Returns the rank of this process from its launcher's environment variables; ``0`` for a single process.
+    """Returns the rank of this process; ``0`` for a single process.
 
     If the launcher gives a node rank and a local rank, both are returned, separated by a dot.
     """

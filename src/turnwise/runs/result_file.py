@@ -29,9 +29,8 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class ResultError(InputError):
-    """The error that is raised if a run's result is missing, unreadable or does not follow the schema.
-
-    The message names the file, the key and the remedy.
+    """The error that is raised if a run's result is missing, unreadable or does not follow the schema. The message
+    names the file, the key and the remedy.
     """
 
 
@@ -40,9 +39,8 @@ class _Part(BaseModel):
 
 
 class Comparison(_Part):
-    """Success on the same tasks before training (``base``) and after training (``after``), and the change ``delta``.
-
-    In an unfinished run, ``after`` and ``delta`` are None.
+    """Success on the same tasks before training (``base``) and after training (``after``), and the change ``delta``. In
+    an unfinished run, ``after`` and ``delta`` are None.
     """
 
     base: Points | None = None
@@ -67,8 +65,8 @@ class Comparison(_Part):
 class InDomain(Comparison):
     """Held-out success in the trained environment, or the percentage of accepted replies in held-out dialogues.
 
-    The inherited fields of :class:`Comparison` hold the result that reports show as the run's headline. ``greedy`` and
-    ``sampled`` hold the results for these two decoding modes.
+    The inherited fields of :class:`Comparison` hold the main result of the run, in one of the decoding modes ``greedy``
+    and ``sampled``.
     """
 
     greedy: Comparison | None = None
@@ -86,29 +84,22 @@ class Nats(_Part):
 
 
 class Replies(_Part):
-    """Measurements on demonstrated replies that a run has not trained on.
-
-    ``nll`` is the negative log-likelihood of the demonstrated replies. ``functional`` is the percentage of the policy's
-    own replies that a verifier accepts as equally good. ``strict`` is the percentage of the policy's own replies that
-    equal the demonstrated reply.
-    """
+    """Measurements on demonstrated replies that a run has not trained on."""
 
     replies: Count
-    nll: Nats
-    functional: Comparison
-    strict: Comparison
+    nll: Nats  # negative log-likelihood of the demonstrated replies
+    functional: Comparison  # percentage of the policy's replies that a verifier accepts as equally good
+    strict: Comparison  # percentage of the policy's replies that equal the demonstrated reply
 
 
 class HeldOut(Replies):
-    """Measurements on the held-out dialogues of a user's file. These dialogues belong to no environment.
-
-    The inherited fields are about all replies of these dialogues. ``by_tool`` groups the replies by the tools that
-    the demonstrated reply calls, and ``by_turn`` groups them by the number of their turn (from 1).
+    """Measurements on the held-out dialogues of a user's file, which belong to no environment. The inherited fields are
+    about all replies.
     """
 
     dialogues: Count
-    by_tool: dict[str, Replies] = {}
-    by_turn: dict[str, Replies] = {}
+    by_tool: dict[str, Replies] = {}  # tool that the demonstrated reply calls, or ``no_call`` -> its replies
+    by_turn: dict[str, Replies] = {}  # number of the reply in its dialogue, from 1 -> its replies
 
 
 class OutOfDomain(_Part):
@@ -123,21 +114,18 @@ class OutOfDomain(_Part):
 
     @property
     def suites(self) -> list[str]:
-        """Returns the names of all suites that were measured before or after training, in the order of the file."""
+        """The names of all suites that were measured before or after training, in the order of the file."""
         return list(dict.fromkeys([*self.base, *self.after]))
 
     def change(self, suite: str) -> float | None:
-        """Returns the change of a suite's score by training, in percentage points.
-
-        The result is None if the score before or after training is missing.
-        """
+        """Returns the change of a suite's score through training in percentage points; None if a score is missing."""
         if suite not in self.base or suite not in self.after:
             return None
         return self.after[suite] - self.base[suite]
 
 
 class Result(_Part):
-    """The result of one run. Success rates are percentages (0 to 100), and times are in seconds."""
+    """The result of one run."""
 
     method: str
     env: str
@@ -190,8 +178,7 @@ def read_result(path: Path | str) -> Result:
     """Reads a ``result.json``; ``path`` is the file or the run's folder.
 
     Raises:
-        ResultError: the file is missing, is not JSON or does not follow the schema. The message lists each
-            wrong key.
+        ResultError: the file is missing, is not JSON or does not follow the schema. The message lists each wrong key.
     """
     path = Path(path)
     path = path / "result.json" if path.is_dir() else path
@@ -199,7 +186,7 @@ def read_result(path: Path | str) -> Result:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ResultError(
-            f"{path}: there is no such file, because the run did not finish. Start the run again to resume it."
+            f"{path}: this file does not exist, because the run did not finish. Start the run again to resume it."
         ) from error
     except (ValueError, RecursionError) as error:
         raise ResultError(

@@ -1,7 +1,4 @@
-"""Reads and writes ``status.json``, which holds the progress of a running run.
-
-The run's HTML page and ``report.py --watch`` show this progress.
-"""
+"""Reads and writes ``status.json``, which holds the progress of a run for its HTML page and for ``report.py --watch``."""
 
 from __future__ import annotations
 
@@ -32,16 +29,14 @@ class Status:
     Attributes:
         state: ``running``, ``interrupted`` (a signal ended the process) or ``failed`` (an error ended it).
         phase: a key of :data:`PHASES`.
-        done: number of finished steps of the phase.
-        total: number of all steps of the phase.
+        done, total: number of finished steps and of all steps of the phase.
         left: estimated time until the phase ends.
         whole: estimated time until the run ends.
         at_least: whether ``whole`` is a lower bound, because the time of some phases could not be estimated.
         before: time that earlier starts of the run took.
-        began: when this start of the run began, as a Unix time.
-        written: when the status was written, as a Unix time.
+        began, written: when this start of the run began, and when the status was written, as Unix times.
         command: the command that started the run.
-        why: first line of the error that ended the run; empty if no error did.
+        why: first line of the error that ended the run; empty if no error ended it.
     """
 
     state: str = "running"
@@ -75,7 +70,8 @@ def write_status(status: Status, folder: Path) -> None:
 def read_status(folder: Path) -> Status | None:
     """Returns the current status of a run, or None if it cannot be read.
 
-    If the file says that the run is running but no process holds the run's lock, the returned state is ``interrupted``.
+    If the file says ``running`` but no process holds the lock of the run's folder, the returned state is
+    ``interrupted``.
     """
     try:
         raw: Any = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))

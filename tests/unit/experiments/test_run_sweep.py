@@ -89,7 +89,9 @@ def test_failed_rows_are_told_and_run_alone(bench: Bench) -> None:
     assert bench.launched == []
     said = bench.out.getvalue()
     assert (
-        "data.file: line 3 is no JSON" in said and "SystemExit: 2" in said and "2 of them still to be executed" in said
+        "data.file: line 3 is no JSON" in said
+        and "SystemExit: 2" in said
+        and "2 runs still have to be executed" in said
     )
     bench.failing = {}
     assert set(bench().values()) == {"finished", "cannot run"}

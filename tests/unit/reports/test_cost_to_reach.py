@@ -76,7 +76,7 @@ def test_what_never_got_there_is_a_lower_bound(tmp_path: Path) -> None:
     quick = [save(tmp_path / "quicker", {0: (0, 0), 1: (60, 60)}, 1)]
     rows = {"slow": slow, "mixed": mixed, "quick": quick, "none": []}
     table = reach_table([30, "mixed"], rows, {"slow": "Slow", "mixed": "Mixed"})
-    assert table.notes[0].endswith("divided by those of Slow.")
+    assert table.notes[0].endswith("divided by the CPU seconds of Slow.")
     level = "50.0"
     assert table.rows == [
         ["Slow", "30", "2 of 2", "30", "150", "6", "1.00"],
@@ -86,7 +86,7 @@ def test_what_never_got_there_is_a_lower_bound(tmp_path: Path) -> None:
         ["Mixed", level, "1 of 2", "> 28", "> 142", "> 6", "-"],
         ["quick", level, "1 of 1", "8", "42", "2", "< 0.21"],
     ]
-    assert table.notes[1] == "50.0 % is the mean success at the end of Mixed."
+    assert table.notes[1] == "Level 50.0 %: the mean success at the end of the runs of Mixed."
     assert "| quick | 30 | 1 of 1 |" in to_markdown([table])
     without = reach_table([30], {"slow": [], "quick": quick}, {})
     assert without.rows == [["quick", "30", "1 of 1", "5", "25", "1", "-"]]
@@ -105,4 +105,4 @@ def test_what_cannot_be_told_is_left_out_with_a_word(tmp_path: Path) -> None:
     assert table.rows == []
     told = "\n".join(table.notes)
     assert told.count("left out") == 4
-    assert "eval.attempts" in told and "did not record the cost of its profile" in told
+    assert "eval.attempts" in told and "the cost of the profile is missing" in told

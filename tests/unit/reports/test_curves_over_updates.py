@@ -46,7 +46,7 @@ def test_lines_over_seeds_in_a_band(tmp_path: Path) -> None:
     }
     figure = during_figure("T", "k", rows, {"one": "One"}, {})
     assert figure is not None and "One 55.0 % at 8 updates" in figure.alt
-    assert "Success was measured at 0, 4, 8 updates" in figure.alt and "Bands" in figure.alt
+    assert "Success was measured after 0, 4, 8 updates" in figure.alt and "Bands" in figure.alt
     for drawing in (figure.svg, figure.narrow):
         assert "One: 35.0 % at 4 updates, seeds 30.0 to 40.0" in drawing  # the second seed's line is at 40 there
         assert "base" not in drawing and "resumed" not in drawing

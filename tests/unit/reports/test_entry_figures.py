@@ -139,7 +139,7 @@ def test_only_what_is_drawn_is_explained(entry: Entry, tmp_path: Path) -> None:
     assert after.alt.endswith("lines are 95 % intervals over seeds; a row with one seed has only a dot.")
     for row, told in (
         ("base", "Each dot is one seed; there is no interval over seeds."),
-        ("ours", "Faint dots are single seeds, lines are 95 % intervals over seeds."),
+        ("ours", "Faint dots are single seeds, strong dots are means, lines are 95 % intervals over seeds."),
     ):
         asked = ask(["sweep=p_tab1", f"rows={row}"], tmp_path / "conf")
         one = read_entry(asked, [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)

@@ -244,7 +244,7 @@ def test_what_a_profile_cost_stands_beside_what_training_did(tmp_path: Path, con
     text = to_markdown(entry_tables(found, mean_interval))
     assert "| Ours | 0 | 100 | 0 | - | 4 | 40 | - | 7 | - |" in text
     assert "| Base | 0 | 100 | 0 | - | 4 | - | - | - | - |" in text
-    assert "did not write down a profile's CPU seconds: Ours." in text
+    assert "did not record the CPU seconds of profiles: Ours." in text
     base, ours = (found.rows[row][0] for row in ("base", "ours"))
     assert (base.value("sampled_turns"), base.value("sampled_cpu_seconds")) == (100, 4)
     assert (ours.value("sampled_turns"), ours.value("sampled_cpu_seconds")) == (
@@ -271,4 +271,4 @@ def test_what_dapo_throws_away_is_told_of_its_rows(tmp_path: Path, conf: Path) -
         (tmp_path / f"outputs/p/tab1/{row}/seed0/config.yaml").write_text(config)
     found = read_entry(ask(["sweep=p_tab1"], conf), [tmp_path / "outputs"], mean_interval, paired_mean_difference, None)
     text = to_markdown(entry_tables(found, mean_interval))
-    assert "Ours: turns, tokens and CPU seconds count what DAPO's filter threw away" in text
+    assert "Ours: turns, tokens and CPU seconds include the groups that DAPO's filter discarded" in text

@@ -152,8 +152,8 @@ def asked(url: str, viewer: subprocess.Popen[bytes], seconds: float = 120) -> by
     ("line", "named"),
     [
         ("{", "JSON object"),
-        ('{"iteration": 0, "state": {}, "turns": [{"parent": -1}]}', "not a recorded tree"),
-        ('{"iteration": 0, "turns": [{"parent": 0}, {"parent": 1}]}', "not a recorded tree"),
+        ('{"iteration": 0, "state": {}, "turns": [{"parent": -1}]}', "not a recorded rollout tree"),
+        ('{"iteration": 0, "turns": [{"parent": 0}, {"parent": 1}]}', "not a recorded rollout tree"),
     ],
 )
 def test_a_damaged_line_is_named(run: Path, line: str, named: str) -> None:

@@ -86,7 +86,7 @@ def noisy(tmp_path, make):
 def test_success_is_drawn_against_a_number_of_the_configuration(script, noisy, tmp_path, capsys):
     page, figure = tmp_path / "cmp.html", tmp_path / "noise.svg"
     assert script.main([str(noisy), "--against", "judge.noise", "--figure", str(figure), "--html", str(page)]) == 0
-    told = "toolrl 40.0 without it; awpo 50.0 at 0, 45.0 at 0.4."
+    told = "toolrl 40.0 without the setting; awpo 50.0 at 0, 45.0 at 0.4."
     assert told in figure.read_text()
     assert told in page.read_text()
     assert "6 runs compared" in page.read_text()
@@ -149,7 +149,7 @@ def test_words_that_no_report_takes_are_refused_with_the_nearest(script, runs, c
 def test_seeds_and_folders_that_are_not_there_are_told(script, runs, tmp_path, capsys, monkeypatch):
     asked = ("sweep=pivotrl_tab4", "rows=full")
     assert refused(script, capsys, *asked, f"outputs={runs}", "seed=99") == (
-        f"seed=99: there is no finished run with this seed in {runs}; no requested seed has one"
+        f"seed=99: there is no finished run with this seed in {runs}; no requested seed has a run"
     )
     assert "nothere is not a folder" in refused(script, capsys, *asked, f"outputs={runs},{tmp_path / 'nothere'}")
     monkeypatch.chdir(tmp_path / "outputs")

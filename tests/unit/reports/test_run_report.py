@@ -192,7 +192,7 @@ def test_a_huge_run_stays_a_page(write_run, make, tmp_path):
     page = render(read_run(folder))
     assert 1_500_000 < len(page.encode()) < 3_000_000
     assert "24 of 24 saved trees" not in page
-    assert "characters more in" in page
+    assert "more characters are in" in page
 
 
 def test_the_same_run_gives_the_same_drawing(run_folder, report):

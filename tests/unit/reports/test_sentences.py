@@ -108,10 +108,13 @@ def test_the_judge_has_a_line_of_its_own(make):
         "cost": 0.5,
     }
     result = Result.model_validate(make.result() | {"judge": judge})
-    line = "Judge: asked to score 1,200 replies, 4 got no score (1 invalid, 3 timeout), 400 from the cache; cost 0.50."
+    line = (
+        "Judge: was asked to score 1,200 replies; 4 got no score (1 invalid, 3 timeout); 400 scores came from the cache; "
+        "cost 0.50."
+    )
     assert judge_sentence(result) == line and line in summary_lines(result)
     offline = Result.model_validate(make.result() | {"judge": {"asked": 5, "scored": 5, "failed": 0}})
-    assert judge_sentence(offline) == "Judge: asked to score 5 replies, 0 got no score."
+    assert judge_sentence(offline) == "Judge: was asked to score 5 replies; 0 got no score."
     assert judge_sentence(Result.model_validate(make.result())) == ""
 
 
@@ -120,7 +123,7 @@ def test_the_verifier_has_a_line_of_its_own(make):
     household = {"judged": 1200, "accepted": 300, "exact": 225, "miss_rate": 0.25, "profile": profile}
     result = Result.model_validate(make.result() | {"verifier": {"household": household}})
     line = (
-        "Verifier: household accepts 300 of 1,200 actions, of which an exact match would miss 25.0 %; "
+        "Verifier: household accepts 300 of 1,200 actions; an exact match would reject 25.0 % of the accepted actions; "
         "household (profile) accepts 0 of 8 actions."
     )
     assert verifier_sentence(result) == line and line in summary_lines(result)

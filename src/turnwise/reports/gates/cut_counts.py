@@ -1,6 +1,5 @@
-"""Counts the groups of rollouts that a gate cuts (stops early), and how many of these cuts are correct. A cut is
-correct if all rewards of the group are equal. The fraction of correct cuts, the precision of the gate, is compared with
-the precision of cutting random groups.
+"""Counts the groups of rollouts that a gate cuts (stops early), and the correct cuts among them. A cut is correct if
+all rewards of the group are equal.
 """
 
 from __future__ import annotations
@@ -14,21 +13,24 @@ from turnwise.evaluation.stats import wilson
 
 Row = dict[str, Any]
 Bounded = tuple[float, float | None, float | None]
-"""A number and the two ends of its interval, which are None if it has no interval."""
+"""A number and the two ends of its interval, which are None if the number has no interval."""
 
 
 def counts(cut: np.ndarray, uniform: np.ndarray) -> Row:
-    """Returns how well a gate's cuts agree with the rewards. A group is uniform if all its rewards are equal. The
-    arguments say for each group whether the gate cuts it (``cut``) and whether it is uniform (``uniform``).
+    """Returns how well a gate's cuts agree with the rewards of the groups.
 
-    The result has ``cut`` (the number of cut groups), ``tp`` (the number of uniform groups among them), ``fp`` (the
-    number of other groups among them), precision and recall with Wilson's intervals, and ``over_base``. ``over_base``
-    is the precision minus the fraction of uniform groups among all groups. That fraction is the precision of cutting
-    random groups, which is high if most groups end with equal rewards. Let s be the fraction of groups that are cut, p
-    the fraction of uniform groups among the cut groups, and q the fraction of uniform groups among the other groups.
-    Then ``over_base`` equals (1 - s)(p - q). Its interval is (1 - s) times the interval of p - q (Newcombe 1998, method
-    10, from Wilson's intervals of p and q). A bootstrap is not used, because it would show no spread for a precision of
-    0 or 1, however few groups are cut.
+    The result has ``cut`` (the number of cut groups), ``tp`` (cut groups with equal rewards), ``fp`` (the other cut
+    groups), precision and recall with Wilson's intervals, and ``over_base``. ``over_base`` is the precision minus the
+    fraction of uniform groups among all groups, which is the precision of cutting random groups.
+
+    Let s be the fraction of groups that are cut, p the fraction of uniform groups among the cut groups, and q the
+    fraction of uniform groups among the groups that are not cut. Then ``over_base`` equals (1 - s)(p - q). Its interval
+    is (1 - s) times the interval of p - q (Newcombe 1998, method 10, from Wilson's intervals of p and q). A bootstrap
+    would show no spread for a precision of 0 or 1, however few groups are cut.
+
+    Args:
+        cut: for each group, whether the gate cuts it.
+        uniform: for each group, whether all its rewards are equal.
     """
     tp, fired, positives = int((cut & uniform).sum()), int(cut.sum()), int(uniform.sum())
     row: Row = {"cut": fired, "tp": tp, "fp": fired - tp}
@@ -52,10 +54,10 @@ def difference(above: Bounded, below: Bounded) -> tuple[float, float] | None:
     """Returns the interval of the difference ``above`` - ``below`` of two independent numbers, or None if one of them
     has no interval.
 
-    It uses the method of variance estimates recovery (MOVER; Zou and Donner 2008; for proportions Newcombe 1998). Let a
-    and b be the two numbers, and [a1, a2] and [b1, b2] their intervals. The lower end is a - b - sqrt((a - a1)^2 + (b2
-    - b)^2), and the upper end is a - b + sqrt((a2 - a)^2 + (b - b1)^2). If the two numbers are positively correlated,
-    the interval is too wide.
+    The method is variance estimates recovery (MOVER; Zou and Donner 2008; for proportions Newcombe 1998). Let a and b
+    be the two numbers, and [a1, a2] and [b1, b2] their intervals. The lower end is a - b - sqrt((a - a1)^2 + (b2 -
+    b)^2), and the upper end is a - b + sqrt((a2 - a)^2 + (b - b1)^2). If the two numbers are positively correlated, the
+    interval is too wide.
     """
     (a, a_low, a_high), (b, b_low, b_high) = above, below
     if a_low is None or a_high is None or b_low is None or b_high is None:

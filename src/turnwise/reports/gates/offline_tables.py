@@ -1,11 +1,11 @@
-"""Computes the offline tables of Selective Rollout (arXiv:2605.05802) from any buffer of recorded groups. T1, for
-example, stands for Table 1 of the paper.
+"""Computes the offline tables of Selective Rollout (arXiv:2605.05802) from recorded groups. T1, for example, stands for
+Table 1 of the paper.
 
 Percentages are from 0 to 100, and other proportions from 0 to 1. Undefined numbers are None. Intervals have a level of
-95 %. Those of precision and recall come from ``turnwise.reports.gates.cut_counts``, all others from a bootstrap over
-groups. K is the step at which a gate decides, d_K the mean edit distance between the action prefixes of a group, and
-tau_K the fraction of its rollouts that have ended. As in the paper, a group counts as cut even if all of its rollouts
-had already ended at step K.
+95 %; those of precision and recall come from ``turnwise.reports.gates.cut_counts``, all others from a bootstrap over
+groups. K is the step at which a gate decides. d_K is the mean edit distance between the first K actions of the rollouts
+of a group, and tau_K is the fraction of these rollouts that have ended. As in the paper, a group counts as cut even if
+all of its rollouts had already ended at step K.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from turnwise.reports.gates.resample import intervals
 from turnwise.reports.gates.sections import Sections
 
 THRESHOLDS = (0.05, 0.08, 0.10, 0.12, 0.14, 0.18)
-# smallest number of groups of a class, such as groups with equal rewards, for which an interval is given. If a class
-# has fewer groups, resampling shows no spread. The paper reports numbers even for a class with a single group.
+# Smallest number of groups of a class (such as groups with equal rewards) for which an interval is given. With fewer
+# groups, resampling shows no spread. The paper reports numbers even for a class with a single group.
 LEAST = 3
 
 
@@ -33,7 +33,7 @@ def thresholds_table(
     buffer: Buffer, k: int, thresholds: Sequence[float], resamples: int, seed: int, signal: str = DISTANCE
 ) -> dict[str, Row]:
     """Returns T1 (Table 1 of the paper): for each threshold, the groups that a gate with this threshold cuts at step
-    ``k``. TP is the number of cut groups whose rewards are equal, and FP that of the other cut groups. The saving in
+    ``k``. TP is the number of cut groups with equal rewards, and FP the number of other cut groups. The saving in
     percent is safe = TP (T - K) / (N T) and raw = (TP + FP) (T - K) / (N T), with horizon T and N groups.
     """
     values = buffer.values(k, signal)
@@ -58,11 +58,10 @@ def _row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> 
 def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
     """Returns four percentages that tell how much a gate can save if it decides at step ``k``.
 
-    ``zero_variance_pct`` is the percentage of groups whose rewards are all equal. ``below_pct`` is the percentage of
-    groups with d_K (the mean edit distance between the first K actions of the rollouts) below the threshold, as the
-    paper counts them. ``live_pct`` is the percentage of groups that are below the threshold and in which a rollout
-    still runs after step ``k``. ``oracle_pct`` is the percentage of turns that are after step ``k`` in groups whose
-    rewards are all equal.
+    - ``zero_variance_pct``: groups whose rewards are all equal.
+    - ``below_pct``: groups with d_K (see the module) below the threshold, as the paper counts them.
+    - ``live_pct``: groups that are below the threshold and in which a rollout still runs after step ``k``.
+    - ``oracle_pct``: turns after step ``k`` in groups whose rewards are all equal, in percent of all turns.
     """
     below, tails, turns = buffer.values(k, DISTANCE) < threshold, buffer.tails(k), buffer.turns
     columns = [buffer.uniform, below, below & (tails > 0), tails * buffer.uniform, turns]
@@ -84,8 +83,8 @@ def signals_table(buffer: Buffer, resamples: int, seed: int) -> Sections:
     """Returns T7 (Table 7 of the paper, and the data of its Fig. 2): K -> signal -> row with rho (Spearman's
     correlation of the signal with the reward variance), its two-sided p-value, and AUROC.
 
-    ``over_tau`` is rho of the signal minus rho of the termination fraction tau_K (the fraction of rollouts that have
-    ended) on the same groups. Its interval comes from resampling both together.
+    ``over_tau`` is rho of the signal minus rho of tau_K (the fraction of rollouts that have ended) on the same groups.
+    Its interval comes from resampling both together.
     """
 
     def rows(k: int) -> dict[str, Row]:
@@ -101,8 +100,9 @@ def rank_rows(
     """Returns, for each signal, a row with the statistics of :func:`rank_statistics` and the two-sided p-value of rho.
     All signals use the same bootstrap resamples of the groups.
 
-    ``over`` is (key, statistic, signal). It adds a value to each row under this key: the statistic of the row's signal
-    minus the statistic of the given signal. An example is ``("over_tau", "rho", TERMINATION)``.
+    Args:
+        over: (key, statistic, signal), such as ``("over_tau", "rho", TERMINATION)``. Under this key, each row gets the
+            statistic of its own signal minus the statistic of ``signal``.
     """
     names, (beside, which, other) = list(signals), over
     which_of = ("rho", "auroc").index(which)
@@ -125,11 +125,9 @@ def rank_rows(
 
 
 def peak_row(buffer: Buffer, signal: str = DISTANCE) -> Row:
-    """Returns the data of Fig. 5 of the paper: the largest |rho| of a signal over all steps, and the step ``k`` at
-    which it occurs.
+    """Returns the data of Fig. 5 of the paper: the largest |rho| of a signal over all steps, and its step ``k``.
 
-    The largest |rho| has no interval. The largest of several absolute values is above 0 even for noise, so that a
-    bootstrap interval would never contain 0.
+    The largest |rho| has no interval. It is above 0 even for noise, so a bootstrap interval would never contain 0.
     """
     columns = {k: buffer.values(k, signal) for k in buffer.steps}
     found = {k: abs(rho) for k, column in columns.items() if (rho := _rho(column, buffer.variances)) is not None}
@@ -142,14 +140,13 @@ def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
 
 
 def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T8 (Table 8 of the paper). For each kind of task, it has the AUROC of d_K (the mean edit distance between
-    the first K actions of the rollouts) at step ``k``. It also has the AUROC of one more signal and step: the pair
-    (signal, step) with the largest |rho| for this kind.
+    """Returns T8 (Table 8 of the paper): for each kind of task, the AUROC of d_K at step ``k``, and the AUROC of the
+    pair (signal, step) with the largest |rho| for this kind. The row ``median`` holds medians over kinds. The table is
+    empty if no kind of task is known.
 
     The paper's caption says that the pair has the largest AUROC, but its numbers belong to the pair with the largest
-    |rho|. The AUROC of this pair has no interval, because the pair is chosen among many. The interval of the AUROC of
-    d_K comes from resampling the groups of the kind, and requires at least ``LEAST`` groups of each class. The row
-    ``median`` holds the medians over kinds. The table is empty if no kind of task is known.
+    |rho|. The AUROC of the pair has no interval, because the pair is chosen among many. The interval of the AUROC of
+    d_K comes from resampling the groups of the kind, and requires at least ``LEAST`` groups of each class.
     """
     kinds = sorted({group.kind for group in buffer.groups if group.kind is not None})
     table: dict[str, Row] = {}
@@ -182,10 +179,9 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
 
 
 def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T10 (Table 10 of the paper): label -> medians of d_K and tau_K at step ``k`` over the groups with this
-    label. d_K is the mean edit distance between the first K actions of the rollouts, and tau_K the fraction of rollouts
-    that have ended. A label says how a group ended. Intervals come from resampling the groups of a label. A label with
-    fewer than ``LEAST`` groups has no interval.
+    """Returns T10 (Table 10 of the paper): label -> medians of d_K and tau_K (see the module) at step ``k`` over the
+    groups with this label. A label says how a group ended. Intervals come from resampling the groups of a label. A
+    label with fewer than ``LEAST`` groups has no interval.
     """
     table: dict[str, Row] = {}
     for label in LABELS:

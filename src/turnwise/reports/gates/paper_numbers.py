@@ -1,7 +1,5 @@
-"""Lists the numbers printed in the paper Selective Rollout (arXiv:2605.05802), and checks which of them can be
-reproduced from the released data.
-
-Each number is listed as it is printed, under its path in the JSON of ``scripts/gate_report.py``.
+"""Lists the numbers printed in the paper Selective Rollout (arXiv:2605.05802), each under its path in the JSON of
+``scripts/gate_report.py``, and checks which of them the released data reproduce.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ Verdict = Literal["agrees", "differs", "not in the data"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A number printed in the paper, and our number at the same path. Our number is rounded to as many digits as are
-    printed before both are compared (halves are rounded up).
+    """A number printed in the paper, and our number at its path. Our number is rounded to the printed digits (halves
+    up) before the comparison.
     """
 
     key: str
@@ -27,14 +25,12 @@ class Cell:
 
 
 def compare(result: Mapping[str, Any]) -> list[Cell]:
-    """Compares every printed number with the number at its path in the gate report ``result``. If the report has no
-    number at this path, the verdict is ``not in the data``.
-    """
+    """Compares every printed number with the number at its path in a gate report."""
     return [_cell(key, printed, _look_up(result, key)) for key, printed in printed_figures()]
 
 
 def printed_figures() -> Iterator[tuple[str, str]]:
-    """Yields (path in the JSON, printed number) for every printed number."""
+    """Yields (path in the JSON, printed number)."""
     yield from _rows("t1", "cut tp fp precision recall safe raw", _T1)
     for signal, row in _T7.items():
         for k, printed in zip(("5", "10", "15", "20"), row.split(), strict=True):
@@ -150,8 +146,8 @@ def _like(printed: str, value: float) -> str:
 
 
 def half_up(value: float, digits: int) -> str:
-    """Returns ``value`` as text with ``digits`` decimals. Halves are rounded up, including values that are just below a
-    half because of floating-point error (0.12499999999).
+    """Returns ``value`` as text with ``digits`` decimals. Halves are rounded up, even if floating-point error puts them
+    just below a half (0.12499999999).
     """
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}"

@@ -1,4 +1,6 @@
-"""Computes how well a signal predicts whether a group's rewards differ: Spearman's rho with their variance, and AUROC."""
+"""Computes how well a signal predicts whether the rewards of a group differ: Spearman's rho with the reward variance,
+and AUROC.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +9,24 @@ from scipy import special
 
 
 def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
-    """Returns Spearman's rho of the values with the reward variance, and their AUROC for detecting groups whose rewards
-    differ: two inputs (..., n) -> (..., 2). Undefined statistics are NaN.
+    """Returns Spearman's rho of the values with the reward variance, and the AUROC of the values for detecting groups
+    whose rewards differ: two inputs (..., n) -> (..., 2). Undefined statistics are NaN.
     """
     return placed_statistics(*places(variances, values))
 
 
 def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
-    """Returns the inputs of :func:`placed_statistics`: for each group, whether its rewards differ, the position of its
-    variance among the sorted distinct variances, and for each signal the position of its value among the sorted
-    distinct values (-1 for NaN). With positions, resamples need no sorting.
+    """Returns the inputs of :func:`placed_statistics`: for each group, whether its rewards differ, and the positions of
+    its variance and of each signal among the sorted distinct values (-1 for NaN). With positions, resamples need no
+    sorting.
     """
     columns = [np.unique(column, return_inverse=True)[1].reshape(column.shape) for column in (variances, *signals)]
     return [np.sqrt(variances) > 1e-6, *(np.where(np.isnan(v), -1, c) for c, v in zip(columns, (variances, *signals)))]
 
 
 def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.ndarray) -> np.ndarray:
-    """Returns Spearman's rho and the AUROC of each signal in turn, as :func:`rank_statistics` defines them. The inputs
-    are those that :func:`places` returns. The result has the shape (..., 2 * number of signals).
+    """Returns Spearman's rho and the AUROC (:func:`rank_statistics`) of each signal in turn, from the arrays that
+    :func:`places` returns. The result has the shape (..., 2 * number of signals).
     """
     of_variance = _ranks(variances)
     b = of_variance - of_variance.mean(-1, keepdims=True)
@@ -54,8 +56,8 @@ def _ranks(column: np.ndarray) -> np.ndarray:
 
 
 def p_value(values: np.ndarray, variances: np.ndarray) -> float:
-    """Returns the two-sided p-value of Spearman's rho, as ``scipy.stats.spearmanr``: by Student's t with n - 2 degrees
-    of freedom.
+    """Returns the two-sided p-value of Spearman's rho from Student's t with n - 2 degrees of freedom, as scipy's
+    spearmanr.
     """
     n, rho = len(values), np.corrcoef(_ranks(values), _ranks(variances))[1, 0]
     with np.errstate(invalid="ignore", divide="ignore"):

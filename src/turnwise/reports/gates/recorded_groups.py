@@ -1,5 +1,5 @@
-"""Defines the recorded groups of rollouts on which gates are evaluated, and reads them from the rollouts that a run
-recorded (``rollouts/*.jsonl``). Each rollout of a group ran to its end.
+"""Reads recorded groups of rollouts, on which gates are evaluated, from the ``rollouts/*.jsonl`` of a run. Every
+rollout of these groups ran to its end.
 """
 
 from __future__ import annotations
@@ -21,17 +21,14 @@ from turnwise.runs.json_lines import checked_lines
 
 Label = Literal["all_fail", "mixed", "all_succeed"]
 LABELS: tuple[Label, ...] = ("all_succeed", "mixed", "all_fail")
-# name of a baseline signal, computed only from the rewards of finished rollouts; tables compare it with the signals
-# that gates use
+# Name of a baseline signal, which is computed only from the rewards of finished rollouts.
 KNOWN = "rewards_known"
 TOLERANCE = 1e-6  # rewards with at most this std count as equal, as in turnwise.algo.advantages.group
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group of rollouts from the same state: how it ended, the value of each signal after K turns, and how many
-    turns its rollouts took after these K turns.
-    """
+    """One group of rollouts from one state."""
 
     id: str
     label: Label
@@ -48,22 +45,19 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A set of recorded groups with their common settings.
-
-    ``measured`` says whether ``turns`` and ``tail`` of the groups are counts of recorded turns. If not, they are upper
-    bounds: ``turns`` assumes that every rollout lasts until the horizon, and ``tail`` assumes this of every rollout
-    that has not ended at step K. ``left_out`` maps a reason to the number of groups that were left out for it.
-    """
+    """A set of recorded groups with their common settings."""
 
     groups: tuple[Group, ...]
     horizon: int  # T_max in turns
     steps: tuple[int, ...]  # values of K at which signals are known, ascending
+    # whether the turns and tails of the groups are counts; if not, they are upper bounds, which assume that every
+    # rollout lasts until the horizon (tails: every rollout that has not ended at step K)
     measured: bool
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)  # reason -> number of groups that were left out
 
     @property
     def uniform(self) -> np.ndarray:
-        """(N,) bool: whether all rewards of a group are equal (zero variance). A gate should detect such groups."""
+        """(N,) bool: whether all rewards of a group are equal (zero variance). A gate should detect these groups."""
         return np.sqrt(self.variances) <= TOLERANCE
 
     @property
@@ -76,8 +70,8 @@ class Buffer:
 
     @property
     def energies(self) -> np.ndarray:
-        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std. It equals the group size G, or 0 if
-        the rewards are equal.
+        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std: the group size G, or 0 for equal
+        rewards.
         """
         return np.array([group.size for group in self.groups], dtype=float) * ~self.uniform
 
@@ -88,13 +82,12 @@ class Buffer:
         return np.array([group.tail[step] for group in self.groups], dtype=float)
 
     def only(self, keep: Sequence[int] | np.ndarray) -> Buffer:
-        """Returns a buffer with only the groups whose indices are in ``keep``."""
         return Buffer(tuple(self.groups[i] for i in keep), self.horizon, self.steps, self.measured, dict(self.left_out))
 
 
 def label_of(rewards: Sequence[float]) -> Label:
-    """Returns ``mixed`` if the rewards differ, ``all_succeed`` if they are equal and above 0, and ``all_fail`` if they
-    are equal and not above 0.
+    """Returns ``mixed`` if the rewards differ. Equal rewards give ``all_succeed`` if they are above 0, else
+    ``all_fail``.
     """
     if float(np.std(rewards)) > TOLERANCE:
         return "mixed"
@@ -102,11 +95,10 @@ def label_of(rewards: Sequence[float]) -> Label:
 
 
 def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | None = None) -> Buffer:
-    """Reads groups from files of recorded rollouts. The format is described in docs/metrics.md
-    ("rollouts/train.jsonl").
+    """Reads groups from files of recorded rollouts (docs/metrics.md, "rollouts/train.jsonl").
 
-    A group is left out if a gate stopped it, if it branches below its root, or if it has fewer than two rollouts with a
-    reward. Such groups are counted in ``left_out``.
+    A group is left out and counted in ``left_out`` if a gate stopped it, if it branches below its root, or if fewer
+    than two of its rollouts have a reward.
 
     Args:
         paths: files of JSON lines, with one rollout tree per line.
@@ -157,15 +149,13 @@ def read_recorded(paths: Sequence[Path], steps: Sequence[int], horizon: int | No
 
 @contextmanager
 def _recorded(place: str) -> Iterator[None]:
-    """Converts an error that is raised in the ``with`` block into an InputError that names the line of the rollout
-    tree.
-    """
+    """Converts an error in the ``with`` block into an InputError that names the line of the rollout tree."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(
-            f"{place}: this is not a recorded rollout ({type(error).__name__}: {error}); give a file that a run of train.py "
-            "wrote to its folder rollouts/"
+            f"{place}: this line is not a recorded rollout tree ({type(error).__name__}: {error}); give a file that a run "
+            "of train.py wrote to its folder rollouts/"
         ) from error
 
 
@@ -186,8 +176,7 @@ def _paths(row: Mapping[str, Any]) -> tuple[list[list[Mapping[str, Any]]], list[
 
 
 def paths_of(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Returns, for each rollout of a recorded rollout tree, the indices of its turns. Rollouts are in the order of
-    their leaves.
+    """Returns, for each leaf of a recorded rollout tree, the indices of the turns from the root to the leaf.
 
     Raises:
         ValueError: a turn comes before its parent.
@@ -241,15 +230,13 @@ def _group(
 
 
 def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
-    """Returns the probability that the group ends with different rewards, given only the rewards of its finished
-    rollouts.
-    """
+    """Returns the probability that the rewards of a group will differ, from the rewards of its finished rollouts only."""
     return mixed_probability([reward if over else 0.5 for reward, over in zip(rewards, ended, strict=True)])
 
 
 def recordings(path: Path) -> list[Path]:
-    """Returns the files of recorded rollouts at ``path``, which is a file, the folder of a run, or a folder with a run
-    for each seed.
+    """Returns the files of recorded rollouts at ``path``: a file, the folder of a run, or a folder with a run for each
+    seed.
 
     Old runs that ``fresh=true`` renamed are left out. If some seeds are finished, unfinished seeds are left out too.
     """

@@ -1,6 +1,6 @@
-"""Computes from recorded groups how much a gate saves (tier 1 of the paper Selective Rollout). The saving is measured if
-the same groups are sampled twice with the same random draws, once without the gate and once with it. If the groups were
-sampled only without a gate, the saving is estimated.
+"""Computes from recorded groups how much a gate saves (tier 1 of the paper Selective Rollout). The saving is measured
+if the groups were sampled with equal random draws both without and with the gate. It is estimated if they were sampled
+only without the gate.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ Played = Mapping[str, Any]
 
 
 def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str, Any]:
-    """Returns how much a gate saved. Two arms are compared: runs without the gate, and runs with it. Only groups that
-    both arms recorded in their first iteration are used, because the policies of both arms are still equal then.
+    """Returns how much a gate saved, from two arms: runs without the gate, and runs with the gate. Only groups that
+    both arms recorded in iteration 0 are used, because the policies of both arms are still equal then.
 
     The arm without the gate shows how each group ends. A cut is correct if all rewards of the group in that arm are
     equal. Groups that have fewer than two rollouts with a reward in that arm are left out. Percentages are from 0 to
-    100. Intervals have a level of 95 %. The intervals of savings come from a bootstrap over groups; the intervals of
-    precision and recall are Wilson's.
+    100. The 95 % intervals of savings come from a bootstrap over groups, and those of precision and recall are
+    Wilson's.
 
     Args:
         without, gated: files of recorded rollouts, run folders, or folders of the runs of several seeds.
 
     Returns:
         A mapping with ``saved_pct``, the saved turns in percent, and its interval ``ci95``; if tokens are recorded,
-        ``tokens_saved_pct`` and ``tokens_ci95``; and ``cut``, ``tp``, ``fp``, ``precision`` and ``recall``.
-        ``first_steps_pct`` is the percentage of groups whose actions and observations are equal in both arms up to the
-        step of the gate's decision. ``matched_pct`` is about the groups that the gate did not cut: the percentage of
-        them whose actions and observations are equal in both arms up to the end.
+            ``tokens_saved_pct`` and ``tokens_ci95``; and ``cut``, ``tp``, ``fp``, ``precision`` and ``recall``.
+            ``first_steps_pct`` is the percentage of groups whose actions and observations are equal in both arms up to
+            the step of the gate's decision. ``matched_pct`` is the percentage of groups whose actions and observations
+            are equal in both arms up to the end, among the groups that the gate did not cut.
 
     Raises:
         InputError: an arm has no groups, or the arms have no group in common.
@@ -90,7 +90,7 @@ def _rewards(row: Played) -> list[float]:
 
 
 def _column(groups: Sequence[tuple[Played, Played, Any]], cost: Callable[[Played], float]) -> list[np.ndarray]:
-    """Returns one array (N,) for each arm, with the cost of each group as the sum of ``cost`` over its turns."""
+    """Returns one array (N,) for each arm, with the sum of ``cost`` over the turns of each group."""
     return [np.array([sum(map(cost, group[arm]["turns"])) for group in groups]) for arm in (0, 1)]
 
 
@@ -100,15 +100,15 @@ def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, 
 
 
 def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Returns by how many percent the total cost of N groups is lower with the gate (``after``) than without the gate
-    (``before``). The two inputs have the shape (..., N), the result has the shape (..., 1).
+    """Returns by how many percent the total cost of N groups is lower in ``after`` than in ``before``: two inputs (...,
+    N) -> (..., 1).
     """
     return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 
 
 def _same(free: Played, gated: Played, steps: int | None) -> bool:
-    """Returns whether every rollout of a group has the same actions and observations in both arms, in its first
-    ``steps`` turns. If ``steps`` is None, all turns are compared.
+    """Returns whether every rollout of a group has equal actions and observations in both arms, in its first ``steps``
+    turns (None: in all turns).
     """
     sides = []
     for turns in (free["turns"], gated["turns"]):
@@ -118,9 +118,11 @@ def _same(free: Played, gated: Played, steps: int | None) -> bool:
 
 
 def replayed_savings(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> dict[str, Any]:
-    """Estimates from recorded groups that were sampled without a gate how much a gate would save (tier 1 of the paper). The
-    saving is the number of turns after step ``k`` in the groups that the gate would cut, in percent of all turns.
-    ``cut`` says for each group whether the gate would cut it.
+    """Estimates from groups that were sampled without a gate how much a gate would save (tier 1 of the paper): the
+    turns after step ``k`` in the groups that the gate would cut, in percent of all turns.
+
+    Args:
+        cut: for each group, whether the gate would cut it.
     """
     columns = [buffer.tails(k) * cut, buffer.turns]
     (interval,) = intervals(_saved_of_total, columns, resamples, seed)

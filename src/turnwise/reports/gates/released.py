@@ -24,10 +24,8 @@ def is_released(folder: Path) -> bool:
 
 
 def read_features(folder: Path) -> Buffer:
-    """Reads the buffer of groups that the authors released. The released file does not contain the lengths of rollouts,
-    so the numbers of turns in the buffer are upper bounds. The number of all turns assumes that every rollout lasts
-    until the horizon (30 turns). The number of turns after step K assumes this of every rollout that has not ended at
-    step K.
+    """Reads the buffer of groups that the authors released. The released file lacks the lengths of rollouts, so the
+    numbers of turns in the buffer are upper bounds (:class:`Buffer`, ``measured``).
 
     Raises:
         InputError: a column is missing, a value is not a number, or the tasks are not the same at every step.
@@ -63,7 +61,7 @@ def read_features(folder: Path) -> Buffer:
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> list[Row]:
-    """Reads the rows of a CSV file that must have the given columns.
+    """Reads a CSV file that must have the given columns.
 
     Raises:
         InputError: the file cannot be read, is empty, or lacks a column.

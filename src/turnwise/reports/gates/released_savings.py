@@ -1,5 +1,5 @@
-"""Computes from the authors' released logs how much the gate of Selective Rollout saves, in two experiments: tier 1
-(sampling without and with the gate, Table 3) and tier 3 (training without and with the gate, Table 5).
+"""Computes from the authors' released logs how much the gate of Selective Rollout saves: tier 1 (sampling without and
+with the gate, Table 3) and tier 3 (training without and with the gate, Table 5).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from turnwise.reports.gates.resample import intervals
 
 
 def read_tier1(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
-    """Returns T3 (Table 3 of the paper) from the authors' data. It compares the wall-clock seconds of the same tasks in
-    two arms: without the gate and with the gate. Returns None if the file is missing.
+    """Returns T3 (Table 3 of the paper) from the authors' data: the wall-clock seconds of tasks in two arms, without
+    and with the gate. Returns None if the file is missing.
 
-    A cut is correct if the same group has equal rewards in the arm without the gate, where it ran to its end.
-    ``matched_pct`` is about the groups that the gate did not cut: the percentage of them whose number of turns and mean
-    reward are equal in both arms. If both arms used exactly the same random draws, it would be 100.
+    A cut is correct if the group has equal rewards in the arm without the gate, where it ran to its end.
+    ``matched_pct`` is the percentage of groups whose number of turns and mean reward are equal in both arms, among the
+    groups that the gate did not cut. With equal random draws in both arms, it would be 100.
 
     Raises:
         InputError: the file lacks a column, or an arm lacks a task.
@@ -68,14 +68,14 @@ def read_tier1(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None
 
 
 def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None:
-    """Returns T5 (Table 5 of the paper) from the authors' training logs, or None if the logs are missing.
+    """Returns T5 (Table 5 of the paper) from the authors' training logs of two arms, without the gate (baseline) and
+    with the gate (gated). Returns None if the logs are missing.
 
-    The logs belong to two arms: training without the gate (baseline) and with it (gated). Means are over seeds; keys
-    that end in ``_std`` hold the sample standard deviation. ``zero_advantage_pct`` is the percentage of groups in a
-    batch whose rewards are equal, as a mean over iterations. In the gated arm, only groups that were not cut are
-    counted. ``as_released`` is another value for the gated arm, the mean of the authors' column ``dilution_pct``. Each
-    of the two values predicts by how much the gate increases the gradient norm (``grad_amplification``), if dilution by
-    groups with equal rewards is the only cause: (1 - gated) / (1 - baseline) (paper, section 4.4).
+    Means are over seeds; keys that end in ``_std`` hold the sample standard deviation. ``zero_advantage_pct`` is the
+    percentage of groups in a batch whose rewards are equal, as a mean over iterations; in the gated arm, cut groups are
+    not counted. ``as_released`` is another value for the gated arm, the mean of the authors' column ``dilution_pct``.
+    Each of the two values predicts by how much the gate increases the gradient norm (``grad_amplification``), if
+    dilution by groups with equal rewards is the only cause: (1 - gated) / (1 - baseline) (paper, section 4.4).
 
     Raises:
         InputError: a log lacks a column, or the arms differ in their seeds.
@@ -127,7 +127,7 @@ def read_tier3(folder: Path, resamples: int, seed: int) -> dict[str, Any] | None
 
 
 def _by_seed(path: Path) -> dict[int, dict[str, np.ndarray]]:
-    """Reads one of the authors' released training logs (tier 3). Returns seed -> column -> values, one per iteration."""
+    """Reads a released training log (tier 3). Returns seed -> column -> values, one per iteration."""
     columns = ["n_groups", "n_groups_cut", "n_zero_variance", "grad_norm", "iter_secs", "dilution_pct"]
     rows: dict[int, list[Row]] = defaultdict(list)
     for number, row in enumerate(read_csv(path, ["seed", *columns]), 2):
@@ -140,8 +140,8 @@ def _by_seed(path: Path) -> dict[int, dict[str, np.ndarray]]:
 
 def _same(log: dict[str, np.ndarray]) -> np.ndarray:
     """Returns, for each iteration, the fraction of groups with equal rewards among the groups that were not cut. The
-    cut groups are subtracted, because the logs count them as groups with equal rewards, too: the rewards of their
-    truncated rollouts are nearly always all 0.
+    logs count cut groups as groups with equal rewards too, because the rewards of truncated rollouts are nearly always
+    0, so the cut groups are subtracted.
     """
     left = log["n_groups"] - log["n_groups_cut"]
     return np.maximum(log["n_zero_variance"] - log["n_groups_cut"], 0) / np.maximum(left, 1)

@@ -1,5 +1,5 @@
-"""Computes the gate report, a single JSON object. It evaluates a gate, which stops groups of rollouts early. The data
-are recorded rollouts, or the results that the authors of Selective Rollout released.
+"""Computes the gate report, a single JSON object that evaluates a gate on recorded rollouts or on the results that the
+authors of Selective Rollout released.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ class Settings:
 
     Attributes:
         k, threshold, ended: the gate decides after K = ``k`` turns. It stops a group if d_K, the mean edit distance
-            between the first K actions of its rollouts, is below ``threshold``. The OR rule stops a group in one more
-            case: at least the fraction ``ended`` of its rollouts has ended.
-        steps: values of K at which the signals are computed. They are not used for released results, which have values
-            of their own.
+            between the first K actions of its rollouts, is below ``threshold``. The OR rule also stops a group if at
+            least the fraction ``ended`` of its rollouts has ended.
+        steps: values of K at which the signals are computed. Released results have their own values of K.
         thresholds: thresholds of d_K that are compared at step ``k``.
         floor: smallest precision that a tuned gate may have. Precision is the fraction of stopped groups that would
             have ended with equal rewards.
@@ -75,12 +74,11 @@ class Settings:
 
 
 def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> dict[str, Any]:
-    """Returns the report on ``data``, which is a file of recorded rollouts, the folder of a run or of its seeds, or the
-    folder with the authors' released results.
+    """Returns the report on ``data``: a file of recorded rollouts, the folder of a run or of its seeds, or the folder
+    with the authors' released results.
 
-    ``gated`` is a path of the same kind, to runs that have a gate and otherwise the same settings as the runs of
-    ``data``. The saving of the gate is measured by comparing the runs of both paths
-    (``turnwise.reports.gates.recorded_savings``).
+    ``gated`` is a path to runs that have a gate and otherwise the settings of the runs of ``data``. The saving of the
+    gate is then measured by comparing both (``turnwise.reports.gates.recorded_savings``).
 
     Raises:
         InputError: ``data`` does not exist or cannot be used.
@@ -89,8 +87,8 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
 
 
 def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
-    """Returns the same report as :func:`gate_report`, but a section is only computed when it is first read. The data is
-    read and checked at once.
+    """Returns the report of :func:`gate_report`. The data are read and checked at once, but a section is only computed
+    when it is first read.
     """
     released = is_released(data)
     buffer = read_features(data) if released else _recorded(data, settings)
@@ -149,23 +147,21 @@ def _recorded(data: Path, settings: Settings) -> Buffer:
 
 @lru_cache(maxsize=4)
 def _read(known: tuple[tuple[Path, int, int, int], ...], steps: tuple[int, ...], horizon: int | None) -> Buffer:
-    """Reads recorded groups. The result is cached until a file changes, because several tables and figures use the same
-    groups.
-    """
+    """Reads recorded groups. The result is cached until a file changes, because several tables and figures use it."""
     return read_recorded([path for path, *_ in known], steps, horizon)
 
 
 def tuned(buffer: Buffer, settings: Settings) -> dict[str, Any]:
     """Returns gates whose thresholds are tuned on the buffer, with a precision of at least ``settings.floor``: one gate
     for each step (``by_k``), the best of these gates (``fixed``), and a gate that decides at several steps
-    (``sequential``). ``fixed`` and ``sequential`` are also evaluated by cross-validation. All results are given twice.
-    In ``live``, cuts are counted as a running gate makes them; in ``all``, as the tables of the paper count them (see
-    ``turnwise.reports.gates.tuning``).
+    (``sequential``). ``fixed`` and ``sequential`` are also evaluated by cross-validation. All results are given twice:
+    in ``live``, cuts are counted as a running gate makes them, and in ``all`` as the tables of the paper count them
+    (``turnwise.reports.gates.tuning``).
 
     Two more numbers are about the gate with ``settings.k`` and ``settings.threshold``, which is not tuned.
     ``useful_lost_pct`` is the percentage of the useful groups (whose rewards differ) that this gate cuts.
-    ``floor_for_10_pct`` is the smallest precision with which a gate that cuts as many groups as this gate would cut at
-    most 10 % of the useful groups (App. C.5 of the paper).
+    ``floor_for_10_pct`` is the smallest precision with which a gate with equally many cuts loses at most 10 % of the
+    useful groups (App. C.5 of the paper).
     """
     cut = buffer.values(settings.k, DISTANCE) < settings.threshold
     useful = int((~buffer.uniform).sum())

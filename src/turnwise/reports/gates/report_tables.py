@@ -12,7 +12,6 @@ Node = Mapping[str, Any]
 
 
 def gate_tables(report: Node) -> list[Table]:
-    """Returns the tables of a gate report (``turnwise.reports.gates.report``), in the order of the paper."""
     tables = [_thresholds(report), _signals(report), _types(report), _labels(report), _arms(report), _tuned(report)]
     tables += [_looks(k, found) for k, found in report["looks"].items()]
     tables += [tier_table(report["tier1"])] if report["tier1"] else []
@@ -30,7 +29,7 @@ def _thresholds(report: Node) -> Table:
     below, live = (_percent(report["regime"][name]) for name in ("below_pct", "live_pct"))
     uniform = (
         f"{report['zero_variance']} of {report['groups']} groups are zero-variance (all their rewards are equal); "
-        f"d_K is below {report['settings']['threshold']:g} in {below} % of all groups; in {live} % of all groups it is "
+        f"d_K is below {report['settings']['threshold']:g} in {below} % of all groups; in {live} % of all groups, d_K is "
         "below this threshold and a rollout still ran after step K"
     )
     left_out = "".join(f"; {count} groups {reason} left out" for reason, count in report["left_out"].items())
@@ -109,12 +108,12 @@ def _tuned(report: Node) -> Table:
             ]
             rows.append([counting, kind, rule, *scores])
     notes = [
-        "live: only groups in which a rollout still ran at the step are cut, as by a running gate. all: groups that "
-        "had ended are cut too, as in the paper. held out: thresholds are tuned on nine tenths of the groups and "
-        "counted on the other tenth; the counts of ten such splits are added.",
+        "`live`: only groups in which a rollout still ran at the step are cut, as by a running gate. `all`: groups whose "
+        "rollouts had all ended are cut too, as in the paper. `held out`: thresholds are tuned on nine tenths of the "
+        "groups and evaluated on the remaining tenth; the counts of the ten splits are added.",
         f"The gate with k={report['settings']['k']} and threshold={report['settings']['threshold']:g} cuts "
-        f"{_percent(tuned['useful_lost_pct'])} % of the useful groups (whose rewards differ); with a precision of "
-        f"{tuned['floor_for_10_pct']:.2f} it would cut at most 10 % of them.",
+        f"{_percent(tuned['useful_lost_pct'])} % of the useful groups (whose rewards differ). With equally many cuts and "
+        f"a precision of {tuned['floor_for_10_pct']:.2f}, a gate would cut at most 10 % of the useful groups.",
     ]
     headers = ["counting", "gate", "d_K <", "cut", "precision", "saved, %"]
     headers += ["held out: cut", "precision", "saved, %"]
@@ -122,9 +121,7 @@ def _tuned(report: Node) -> Table:
 
 
 def _looks(k: str, found: Node) -> Table:
-    """Returns a table that compares the values that gates computed during sampling at step K with the signals of the
-    paper, on the same groups. The paper has no such table.
-    """
+    """Returns a table that compares values that gates computed during sampling with the signals of the paper."""
     rows = [
         [when, str(row["groups"]), str(row["zero_variance"]), name]
         + [f"{_number(row[what], 3)} {_range(row[f'{what}_ci95'], 2)}" for what in ("rho", "auroc", "over_d")]
@@ -133,8 +130,8 @@ def _looks(k: str, found: Node) -> Table:
     ]
     headers = ["iterations", "groups", "zero-variance", "signal", "rho", "AUROC", "AUROC over d_K's"]
     note = (
-        "Only groups in which a rollout still ran after step K are used. The last column is the AUROC minus the AUROC "
-        "of d_K; for its interval, both are resampled together."
+        "Only groups in which a rollout still ran after step K are used. The last column is the AUROC of the signal "
+        "minus the AUROC of d_K; for its interval, both are resampled together."
     )
     return Table(f"Measured by running gates at K = {k}", headers, rows, [note])
 
@@ -149,7 +146,7 @@ def tier_table(tier: Node) -> Table:
         headers.insert(1, "tokens saved, %")
         row.insert(1, f"{_percent(tier['tokens_saved_pct'], 2)} {_range(tier['tokens_ci95'], 2)}")
     if "first_steps_pct" in tier:
-        cost = f"{tier['baseline']:,.0f} turns without the gate, {tier['gated']:,.0f} with it"
+        cost = f"{tier['baseline']:,.0f} turns without the gate, {tier['gated']:,.0f} turns with the gate"
         notes.append(
             f"{cost}. {tier['first_steps_pct']:.1f} % of all groups have equal turns in the runs with and without the "
             f"gate up to the step at which the gate decided. {_percent(tier['matched_pct'])} % of the groups that the "
@@ -157,8 +154,8 @@ def tier_table(tier: Node) -> Table:
         )
     elif tier.get("matched_pct") is not None:
         notes.append(
-            f"{tier['matched_pct']:.0f} % of the groups that the gate did not cut have the same number of turns and "
-            "the same mean reward with and without the gate."
+            f"{tier['matched_pct']:.0f} % of the groups that the gate did not cut have equal numbers of turns and "
+            "equal mean rewards with and without the gate."
         )
     return Table(f"Tier 1 (T3), {how}, {tier['groups']} groups", headers, [row], notes)
 
@@ -196,8 +193,8 @@ def _paper(cells: Sequence[Node]) -> Table:
     rows = [[c["key"], c["printed"], c["ours"] or "-", c["verdict"]] for c in cells if c["verdict"] != "agrees"]
     agree = sum(cell["verdict"] == "agrees" for cell in cells)
     note = (
-        f"{agree} of the paper's {len(cells)} numbers are reproduced from the data to the printed digit; the table "
-        "shows the others."
+        f"{agree} of the paper's {len(cells)} numbers are reproduced from the data to the printed digit. The table "
+        "shows the remaining numbers."
     )
     return Table("Against the paper (arXiv:2605.05802)", ["figure", "printed", "data", ""], rows, [note])
 

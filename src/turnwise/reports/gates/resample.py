@@ -9,8 +9,8 @@ import numpy as np
 CHUNK = 50_000  # largest number of indices drawn at a time, so that arrays fit into the cache of a CPU core
 
 Statistic = Callable[..., np.ndarray]
-"""The type of a function that computes m values (..., m) from columns with one number for each of n groups (..., n). A
-leading axis, if there is one, counts the bootstrap resamples.
+"""A function that computes m values (..., m) from columns with one number for each of n groups (..., n). A leading axis
+counts bootstrap resamples.
 """
 
 
@@ -18,9 +18,9 @@ def intervals(
     statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, seed: int, confidence: float = 0.95
 ) -> list[list[float] | None]:
     """Returns percentile bootstrap intervals (Efron 1979), one for each of the m values of a statistic. A resample
-    draws groups, so it takes the same groups from all columns.
+    takes the same groups from all columns.
 
-    A value can be undefined in a resample, for example if no group is cut. Such resamples are left out for this value;
+    Resamples in which a value is undefined, for example because no group is cut, are left out for this value;
     ``scipy.stats.bootstrap`` cannot leave them out. An interval is None if the value is undefined in all resamples, or
     if there are fewer than two groups.
     """

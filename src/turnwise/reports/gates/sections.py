@@ -1,5 +1,5 @@
-"""Defines a report whose sections are computed when they are first read. The reason is that a single table or figure of
-a paper needs only a few sections of the report.
+"""Defines a report whose sections are computed when they are first read, because a table or figure needs only a few of
+them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Sections(Mapping[str, Any]):
 
 
 class KeptSections(Mapping[str, Any]):
-    """The report that ``read`` returns, as a mapping from the name of a section to its content. A computed section is
-    cached in a file as a whole, with all its subsections.
+    """The report that ``read`` returns, as a mapping from the name of a section to its content. A section is cached in
+    a file as a whole, with all its subsections.
 
     Args:
-        read: function that reads the data and returns its report. If the cache is empty, ``read`` is called at once, so
-            that unusable data raise an error early. Otherwise it is called when a section is missing in the cache.
+        read: function that reads the data and returns the report. It is called at once if the cache is empty, so that
+            unusable data raise an error early. Otherwise it is called when a section is missing in the cache.
         kept: the cache, a mapping from the name of a section to its content.
     """
 
@@ -68,5 +68,4 @@ class KeptSections(Mapping[str, Any]):
 
 
 def whole(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Computes every section and returns the report as a dict."""
     return {name: whole(found) if isinstance(found, Sections) else found for name, found in report.items()}

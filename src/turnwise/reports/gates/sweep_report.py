@@ -39,8 +39,7 @@ class SweepReport:
     """
 
     report: Mapping[str, Any]
-    # folders of runs: the folder without a gate and the one with a gate, or one folder for each row that records its
-    # own groups
+    # folders of runs: the folder without a gate and the folder with a gate, or one folder for each row
     arms: tuple[Path, ...]
     places: tuple[Path, ...]  # for each arm, the folder of runs in which it was found
     results: tuple[Result, ...]
@@ -48,25 +47,23 @@ class SweepReport:
     rows: tuple[str, ...] = ()  # the row of each arm, if each row records its own groups; otherwise empty
 
     def seeds(self, row: str) -> list[int]:
-        """Returns the seeds of the runs from which a row's numbers are computed."""
         arms = [arm for arm, of in zip(self.arms, self.rows) if of == row] if self.rows else self.arms
         return sorted({result.seed for result in _results(arms)})
 
     @property
     def hashes(self) -> dict[str, str]:
-        """Returns name of an arm -> configuration hash of its first seed."""
+        """Name of an arm -> configuration hash of its first seed."""
         firsts = {arm: min(_results((arm,)), key=lambda result: result.seed) for arm in self.arms}
         return {arm.name: first.config_hash for arm, first in firsts.items()}
 
 
 def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
-    """Returns the gate report from which an entry (a table or figure of a paper) is computed. The report is on the
-    groups of all seeds. Returns None if a required run is not finished.
+    """Returns the gate report on the groups of all seeds, from which an entry is computed. Returns None if a required
+    run is not finished.
 
-    The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups. The groups of the named
-    sweep's row ``never`` (without a gate) are used. If it has a row ``gated``, the groups of this row are used too, and
-    K and the threshold are those of its gate. If a sweep names itself, there is one report for each row, on the groups
-    that the row recorded.
+    The setting ``gate_report`` of a sweep names the sweep whose runs recorded the groups: those of its row ``never``
+    (without a gate) and, if it exists, those of its row ``gated``, whose gate then sets K and the threshold. If a sweep
+    names itself, there is one report for each row, on the groups that the row recorded.
 
     Raises:
         InputError: the groups cannot be used, or the named sweep has no row ``never``.
@@ -88,8 +85,8 @@ def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
 
 
 def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
-    """Returns one gate report for each row with finished runs. The runs of a row are read from the first folder of
-    ``places`` that has a run of the row.
+    """Returns one gate report for each row with finished runs, from the first folder of ``places`` that has a run of
+    the row.
 
     A row is left out if another row starts from its policy, because it may record demonstrations instead of groups.
     """
@@ -129,11 +126,10 @@ def _files(arms: Iterable[Path]) -> tuple[object, ...]:
 
 @lru_cache(maxsize=8)
 def _report_on(arms: tuple[Path, ...], place: Path, cache: Path, known: object) -> SweepReport:
-    """Returns what gates would have done with the recorded groups of ``arms`` (the gate report), and the command that
-    prints it.
+    """Returns the gate report on the recorded groups of ``arms``, and the command that prints it.
 
-    The result is cached until ``known`` changes, because several tables and figures use it. The sections of the report
-    are also cached in a file of the folder ``cache``, if there is such a folder.
+    The result is cached until ``known`` changes, because several tables and figures use it. If the folder ``cache``
+    exists, the sections are also cached in a file of this folder.
     """
     own = asked_of(arms[1]) if len(arms) > 1 else {}
     settings = Settings(**own)
@@ -156,8 +152,8 @@ def _state(arms: Iterable[Path], settings: Settings) -> str:
 
 
 def asked_of(gated: Path) -> dict[str, Any]:
-    """Returns the settings ``k`` and ``threshold`` of the gate in the runs below ``gated``. A setting that has the same
-    value as the gate of the paper is left out. The result is empty if the runs' gate is not a ``Divergence`` gate.
+    """Returns the settings ``k`` and ``threshold`` of the gate in the runs below ``gated``, without settings that equal
+    those of the paper's gate. The result is empty if the runs' gate is not a ``Divergence`` gate.
     """
     for run in finished([gated]):
         path = run / "config.yaml"

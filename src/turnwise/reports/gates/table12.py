@@ -1,5 +1,5 @@
-"""Compares the gate with other rules that cut groups, on the same groups of rollouts (Table 12 of Selective Rollout). A
-rule that cuts a group stops its rollouts early.
+"""Compares the gate with other rules that cut groups (stop their rollouts early), on the same groups of rollouts (Table
+12 of Selective Rollout).
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ COLUMNS = ("saved_pct", "l2_pct", "below_oracle", "over_random")
 
 
 def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T12 (Table 12 of the paper): for the gate and the other rules at step ``k``, the cut groups, the saved
-    turns, and the remaining norm of the advantages. The gate (``divergence``) cuts a group if d_K, the mean edit
-    distance between the first K actions of its rollouts, is below ``threshold``. The rule ``termination`` cuts a group
-    if at least the fraction ``ended`` of its rollouts has ended, and the OR rule ``either`` cuts it if one of these two
-    conditions holds.
+    """Returns T12 (Table 12 of the paper): for each rule at step ``k``, the cut groups, the saved turns, and the
+    remaining norm of the advantages.
+
+    - ``divergence`` (the gate) cuts a group if d_K, the mean edit distance between the first K actions of its rollouts,
+      is below ``threshold``.
+    - ``termination`` cuts a group if at least the fraction ``ended`` of its rollouts has ended.
+    - ``either`` cuts a group if one of these two conditions holds.
+    - ``dapo`` filters groups after sampling. It saves nothing and drops only groups whose advantages are 0.
+    - ``random`` cuts as many randomly chosen groups as ``either``; its row holds the expected values.
+    - ``oracle`` cuts all groups whose rewards are equal.
 
     ``saved_pct`` is the number of turns that the cut rollouts would still have taken, in percent of all turns.
     ``l2_pct`` is the L2 norm of the advantages of the groups that are not cut, in percent of the norm over all groups.
-    The rule ``dapo`` filters groups after sampling, so it saves nothing and drops only groups whose advantages are 0.
-    The rule ``random`` cuts as many randomly chosen groups as ``either``; its row holds the expected values. The rule
-    ``oracle`` cuts all groups whose rewards are equal. ``below_oracle`` is ``saved_pct`` of the oracle minus that of
-    the rule. ``over_random`` is ``l2_pct`` of the rule minus that of ``random``. The intervals of both come from
-    resampling the two rules together.
+    ``below_oracle`` is ``saved_pct`` of the oracle minus that of the rule, and ``over_random`` is ``l2_pct`` of the
+    rule minus that of ``random``. The intervals of both come from resampling the two rules together.
     """
     distance, tau = buffer.values(k, DISTANCE), buffer.values(k, TERMINATION)
     none = np.zeros(len(buffer.groups), dtype=bool)
@@ -59,9 +61,7 @@ def arms_table(buffer: Buffer, k: int, threshold: float, ended: float, resamples
 
 
 def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int, seed: int) -> dict[str, Row]:
-    """Returns a mapping from a rule to its values of ``COLUMNS`` and their intervals. The rule ``random`` has only the
-    first two columns.
-    """
+    """Returns rule -> values of ``COLUMNS`` with intervals; for the rule ``random`` only the first two columns."""
     found = _compared(*columns).tolist()
     bounds = intervals(_compared, columns, resamples, seed)
     rows: dict[str, Row] = {arm: {} for arm in arms}
@@ -72,11 +72,7 @@ def _measured(columns: Sequence[np.ndarray], arms: Sequence[str], resamples: int
 
 
 def _compared(*columns: np.ndarray) -> np.ndarray:
-    """Returns the values of ``COLUMNS`` for all rules, one rule after the other and the rule ``random`` last: inputs
-    (..., n) -> (..., m).
-
-    All rules are computed in one call, so that each resample and its row ``random`` are computed only once.
-    """
+    """Returns the values of ``COLUMNS`` for all rules, with the rule ``random`` last: inputs (..., n) -> (..., m)."""
     *cuts, tails, turns, energies, uniform, either = columns
     at_random, most = _random(tails, turns, uniform, either), _saved(uniform, tails, turns)
     found = []
@@ -91,7 +87,7 @@ def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: n
     -> (..., 2).
 
     All groups with different rewards are assumed to have the same norm, which is exact unless a rollout was lost. Of m
-    such groups, a hypergeometric number H is kept, and the kept fraction of the norm is sqrt(H / m).
+    groups with different rewards, a hypergeometric number H is kept, and the kept fraction of the norm is sqrt(H / m).
     """
     from scipy import stats
 
@@ -105,13 +101,12 @@ def _random(tails: np.ndarray, turns: np.ndarray, uniform: np.ndarray, either: n
 
 
 def _saved(cut: np.ndarray, tails: np.ndarray, turns: np.ndarray) -> np.ndarray:
-    """Returns the turns after step K in the cut groups, in percent of all turns."""
     return np.asarray(100 * (tails * cut).sum(-1) / turns.sum(-1))
 
 
 def kept_norm(cut: np.ndarray, energies: np.ndarray) -> np.ndarray:
-    """Returns 100 ||A_kept|| / ||A_all||: the L2 norm of the advantages in the groups that are not cut, in percent of
-    the L2 norm of the advantages in all groups. If all advantages are 0, the result is 100.
+    """Returns 100 ||A_kept|| / ||A_all||, the L2 norm of the advantages in the groups that are not cut, in percent of
+    the norm over all groups. If all advantages are 0, the result is 100.
     """
     total = energies.sum(-1)
     return np.asarray(

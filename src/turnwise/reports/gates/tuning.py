@@ -1,14 +1,14 @@
 """Tunes the thresholds of a gate on groups that ran to their end. The gate shall save as many turns as possible with at
 least a given precision, which is the fraction of cut groups whose rewards are equal.
 
-``fixed`` tunes a gate that decides at one step. ``sequential`` tunes a gate that decides at several steps; its
-precision is computed from the cuts of all steps together. Results on the groups that were used for tuning are too
-optimistic. ``cross_validated`` therefore evaluates tuned thresholds on groups that were not used for tuning them.
+``fixed`` tunes a gate that decides at one step. ``sequential`` tunes a gate that decides at several steps, whose
+precision counts the cuts of all steps. Results on the groups that were used for tuning are too optimistic, so
+``cross_validated`` evaluates thresholds on other groups.
 
 ``live`` selects which groups count as cut. With ``live``, as for a running gate, a group whose rollouts have all ended
-is not cut. Without it, as in the paper's tables, such a group counts as cut if d_K (the mean edit distance between the
-first K actions of its rollouts) is below the threshold. Such cuts are nearly always correct, so the paper's tables show
-a higher precision than a running gate has.
+is not cut. Without ``live``, as in the paper's tables, an ended group counts as cut if d_K (the mean edit distance
+between the first K actions of its rollouts) is below the threshold. These cuts are nearly always correct, so the
+paper's tables show a higher precision than a running gate has.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ CANDIDATES = 100  # largest number of thresholds tried at a step; if there are m
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Thresholds of a gate that stops a group at the first of ``steps`` at which d_K is below the threshold of the
-    step. d_K is the mean edit distance between the first K actions of the group's rollouts. At a step with threshold 0,
-    the gate stops no group.
+    """Thresholds of a gate that stops a group at the first of ``steps`` at which d_K (see the module) is below the
+    threshold of the step. At a step with threshold 0, the gate stops no group.
     """
 
     steps: tuple[int, ...]
@@ -38,12 +37,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The result of a schedule on a buffer: the number of cut groups, the number of correctly cut groups (``tp``), and
-    the saved turns.
-    """
-
-    cut: int
-    tp: int
+    cut: int  # number of cut groups
+    tp: int  # number of cut groups whose rewards are equal
     saved_pct: float  # turns of cut groups after the step of the cut, in percent of all turns
 
     @property
@@ -55,12 +50,9 @@ Fit = Callable[[Buffer], Schedule | None]
 
 
 def precision_floor(loss: float, useful: int, cut: int) -> float:
-    """Returns the smallest precision p with which a gate cuts at most the fraction ``loss`` of the useful groups (App.
-    C.5 of Selective Rollout). Groups are useful if their rewards differ. ``useful`` is the number of useful groups, and
-    ``cut`` the number of cut groups.
-
-    The condition (1 - p) cut / useful <= loss means p >= 1 - loss * useful / cut. The result is 0 if any precision is
-    enough.
+    """Returns the smallest precision p with which a gate cuts at most the fraction ``loss`` of the ``useful`` groups,
+    whose rewards differ (App. C.5 of Selective Rollout). With ``cut`` cut groups, (1 - p) cut / useful <= loss means p
+    >= 1 - loss * useful / cut. The result is 0 if any precision is enough.
 
     Raises:
         ValueError: ``loss`` is not in [0, 1], or a count is negative.
@@ -71,9 +63,8 @@ def precision_floor(loss: float, useful: int, cut: int) -> float:
 
 
 def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule | None:
-    """Returns the threshold of d_K (the mean edit distance between the first K actions of a group's rollouts) at step
-    ``k`` that saves the most turns with a precision of at least ``floor``. Returns None if no such threshold saves any
-    turns.
+    """Returns the threshold of d_K (see the module) at step ``k`` that saves the most turns with a precision of at
+    least ``floor``. Returns None if no threshold with this precision saves any turns.
 
     The threshold is midway between the largest value of d_K that is cut and the next larger value.
     """
@@ -86,8 +77,8 @@ def sequential(buffer: Buffer, steps: Sequence[int], floor: float, live: bool = 
     """Returns thresholds for a gate that decides at each of ``steps``. All cuts together have a precision of at least
     ``floor``.
 
-    The saved turns are maximised by coordinate ascent. It starts from the best gate with a single step, so that on this
-    buffer the result never saves less than that gate.
+    Coordinate ascent maximises the saved turns. It starts from the best gate with a single step, so the result saves at
+    least as much as that gate on this buffer.
     """
     steps = tuple(steps)
     evidence = _Evidence.of(buffer, steps, live)
@@ -106,13 +97,12 @@ def sequential(buffer: Buffer, steps: Sequence[int], floor: float, live: bool = 
 
 
 def score(buffer: Buffer, schedule: Schedule, live: bool = True) -> Score:
-    """Returns the cuts and the saved turns of ``schedule`` on the buffer."""
     return _Evidence.of(buffer, schedule.steps, live).score(schedule.thresholds)
 
 
 def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: bool = True) -> Score:
-    """Returns the score from cross-validation. For each fold, a schedule is tuned on the other folds and evaluated on
-    the fold; counts and saved turns are summed over the folds.
+    """Returns the score from cross-validation: a schedule is tuned on all folds but one and evaluated on that fold, and
+    the counts and saved turns of all folds are summed.
     """
     order = np.random.default_rng(seed).permutation(len(buffer.groups))
     cut, tp, saved = 0, 0, 0.0
@@ -130,14 +120,11 @@ def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """The data of a buffer as arrays, for M steps and N groups. ``values`` holds d_K (the mean edit distance between
-    the first K actions of a group's rollouts), and ``tails`` holds the number of turns after the step. Both have shape
-    (M, N).
-    """
+    """The data of a buffer as arrays, for M steps and N groups."""
 
-    values: np.ndarray
-    tails: np.ndarray
-    uniform: np.ndarray  # (N,)
+    values: np.ndarray  # (M, N) d_K
+    tails: np.ndarray  # (M, N) number of turns after the step
+    uniform: np.ndarray  # (N,) bool
     turns: float
     open: np.ndarray  # (M, N) bool: whether the group may be cut at the step
 
@@ -154,11 +141,10 @@ class _Evidence:
         return Score(int(cut.sum()), int((cut & self.uniform).sum()), float(100 * saved / self.turns))
 
     def better(self, thresholds: tuple[float, ...], i: int, floor: float) -> tuple[float, ...] | None:
-        """Returns ``thresholds`` with a new ``i``-th threshold: the one that saves the most turns with a precision of
-        at least ``floor``. Returns None if no new threshold saves more turns than the present one.
+        """Returns ``thresholds`` with the ``i``-th threshold that saves the most turns with a precision of at least
+        ``floor``. Returns None if no new threshold saves more turns than the present one.
 
-        If several thresholds save the same number of turns, the one with the highest precision is chosen; if their
-        precision is also equal, the lowest one.
+        Among thresholds that save equally many turns, the highest precision counts, then the lowest threshold.
         """
         best, key = None, (self.score(thresholds).saved_pct, 1.0)
         for candidate in [0.0, *_candidates(self.values[i])]:
@@ -170,8 +156,8 @@ class _Evidence:
 
 
 def _candidates(values: np.ndarray) -> list[float]:
-    """Returns the thresholds to try for a signal with these values in the groups. Each threshold leads to different
-    cuts: thresholds are midway between neighbouring values, and one is above the largest value unless that value is 1.
+    """Returns the thresholds to try for a signal with these values in the groups. Thresholds are midway between
+    neighbouring values, and one is above the largest value unless that value is 1.
     """
     distinct = np.unique(values)
     between = (distinct[:-1] + distinct[1:]) / 2

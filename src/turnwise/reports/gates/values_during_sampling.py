@@ -1,10 +1,9 @@
-"""Compares the values that gates computed during sampling, such as the values of a learned predictor, with the signals
-of the paper Selective Rollout. All are evaluated on the same groups.
+"""Compares the values that gates computed during sampling with the signals of the paper Selective Rollout, on the same
+groups.
 
-Signals that use only actions and observations can be computed after the run. The values of a learned predictor must be
-those recorded during sampling, because the predictor has changed since then. The baseline ``rewards_known`` is an
-untrained predictor, which only uses the rewards of finished rollouts. Intervals treat groups as independent across
-seeds and iterations, so they may be too narrow.
+The values of a learned predictor must be recorded during sampling, because the predictor changes later. The baseline
+``rewards_known`` is an untrained predictor, which only uses the rewards of finished rollouts. Intervals treat groups as
+independent across seeds and iterations, so they may be too narrow.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ Looks = dict[str, dict[str, dict[str, Row]]]
 
 
 def looks_table(buffer: Buffer, resamples: int, seed: int) -> Looks:
-    """Returns K -> ``all`` or ``late`` -> signal -> row. A row says how well the signal ranks groups by their reward
-    variance. The rows in ``late`` use only the groups of the second half of the training iterations.
+    """Returns K -> ``all`` or ``late`` (groups of the second half of the iterations) -> signal -> row. A row says how
+    well the signal ranks groups by their reward variance: ``rho``, ``p`` and ``auroc`` as in Table 7 of the paper, and
+    the numbers of ``groups`` and of ``zero_variance`` groups. ``over_d`` is the AUROC of the signal minus the AUROC of
+    d_K (the mean edit distance between the first K actions of the rollouts); its interval comes from resampling both
+    together.
 
-    A row has ``rho``, ``p`` and ``auroc`` as in Table 7 of the paper, the number of ``groups``, and the number of
-    ``zero_variance`` groups. ``over_d`` is the AUROC of the signal minus the AUROC of d_K (the mean edit distance
-    between the first K actions of the rollouts), with an interval from resampling both together. Only groups in which a
-    rollout still ran after turn K are used. The result is empty if the gates computed no values other than the signals
-    of the paper.
+    Only groups in which a rollout still ran after turn K are used. The result is empty if the gates computed no values
+    other than the signals of the paper.
     """
     table: Looks = {}
     last = max(group.iteration for group in buffer.groups)

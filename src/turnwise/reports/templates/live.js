@@ -10,7 +10,7 @@ setInterval(() => {
   const silent = Math.round(Date.now() / 1000 - written);
   if (silent > QUIET) {
     document.getElementById("news").textContent =
-      `No news for ${Math.round(silent / 60)} min: the run is in a long step, or its process has ended.`;
+      `No update for ${Math.round(silent / 60)} min: the run is in a long step, or its process has ended.`;
   }
   if (!reading()) location.reload();
 }, SECONDS * 1000);

@@ -165,7 +165,7 @@ function looks(all) {
     tr.append(...cells.map((cell) => make(tag, "", cell)));
     return tr;
   };
-  table.append(line("th", ["the gate looked after turn", ...names, "stopped"]));
+  table.append(line("th", ["the gate checked after turn", ...names, "stopped"]));
   table.append(...all.map((look) => line("td", [String(look.step), ...names.map((n) => number(look.values[n], 3)), look.stop ? "yes" : "no"])));
   frame.append(table);
   return frame;
@@ -184,7 +184,7 @@ function picture(tree) {
   const x = (i) => (i < 0 ? 0 : depth[i]) * LEVEL + 14, root = top.length ? amid(top) : BETWEEN;
   const [width, height] = [Math.max(1, ...depth) * LEVEL + 96, order.length * BETWEEN + BETWEEN];
   const svg = draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "listbox", tabindex: 0 });
-  svg.setAttribute("aria-label", `Tree of ${order.length} rollouts; arrow keys choose one`);
+  svg.setAttribute("aria-label", `Tree of ${order.length} rollouts; arrow keys select one`);
   tree.turns.forEach((turn, i) => {
     const [x0, y0] = [x(turn.parent), turn.parent < 0 ? root : y.get(turn.parent)], middle = (x0 + x(i)) / 2;
     draw("path", { d: `M${x0} ${y0}C${middle} ${y0} ${middle} ${y.get(i)} ${x(i)} ${y.get(i)}`, class: `edge ${sign(turn.advantage)}`, "data-turn": i }, svg);
