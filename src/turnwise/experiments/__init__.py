@@ -1,3 +1,1 @@
-"""Runs sweeps. A sweep is a file of ``conf/sweep/`` that describes a table or figure of a paper: its rows, their runs
-and the paper's claims.
-"""
+"""Runs sweeps. A sweep is a file of ``conf/sweep/`` that describes a table or figure of a paper."""

@@ -15,9 +15,7 @@ SCALES: tuple[str, ...] = get_args(Scale)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A claim that the value of ``above`` exceeds the value of ``below`` by more than ``margin``. Each of the two is a
-    row of the sweep or a number.
-    """
+    """A claim that ``above`` exceeds ``below`` by more than ``margin``. Each side is a row of the sweep or a number."""
 
     above: str | float
     below: str | float
@@ -111,8 +109,8 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
 class Pilots(Part):
-    """The pilot runs of a sweep, on which preconditions are measured. They are runs of the rows that preconditions
-    name, with other seeds than the sweep's runs and with the tasks of ``eval.seed=0``.
+    """Pilot runs, on which preconditions are measured: runs of the rows that preconditions name, with other seeds than
+    the sweep's runs and with the tasks of ``eval.seed=0``.
     """
 
     seeds: tuple[int, ...] = Field(min_length=1)

@@ -1,6 +1,4 @@
-"""Parses the command line of ``train.py sweep=...``, and translates it into a Hydra multirun over the rows of the
-sweep.
-"""
+"""Parses the command line of ``train.py sweep=...``, and translates it into a Hydra multirun over the sweep's rows."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ def for_hydra(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def typed(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments that the user typed, from the arguments that :func:`for_hydra` returned. Hydra's own
-    arguments come last.
-    """
+    """Returns the arguments that the user typed, from the result of :func:`for_hydra`. Hydra's own arguments come last."""
     held = next((a for a in arguments if a.startswith(_HELD)), None)
     if held is None:
         return list(arguments)
@@ -53,9 +49,7 @@ def typed(arguments: Sequence[str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Returns ``text`` as a quoted string of Hydra's grammar. ``${...}`` in the text is escaped, so that it is resolved
-    only when the configuration of a row is composed.
-    """
+    """Quotes ``text`` for Hydra's grammar. ``${...}`` is escaped, so that it is resolved for each row."""
     escaped = text.replace("'", "\\'").replace("${", "\\${")
     return f"'{escaped}'"
 
@@ -124,9 +118,7 @@ class Asked:
 
 
 def played(asked: Asked) -> Asked:
-    """Returns the request for the runs whose results a sweep shows: its own runs, or those of the sweep in
-    ``gate_report``.
-    """
+    """Returns the request for the runs that a sweep shows: its own runs, or those of the sweep in ``gate_report``."""
     source = asked.sweep.gate_report
     return (
         asked

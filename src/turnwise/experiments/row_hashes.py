@@ -71,9 +71,7 @@ class RowHashes:
         return known[key]
 
     def keep(self) -> None:
-        """Writes the hashes to the cache file, without hashes that depend on the running process or on folders other
-        than ``conf/``. If the file cannot be written, the error is ignored.
-        """
+        """Writes the cache file, without hashes that depend on the running process or on folders other than ``conf/``."""
         self._kept.write()
 
     def takes(self, asked: Asked) -> None:
@@ -105,9 +103,7 @@ class RowHashes:
 
 
 def _state(folder: Path) -> str:
-    """Returns a checksum of everything except overrides on which a configuration hash depends: configuration files,
-    code, versions of libraries and environment variables.
-    """
+    """Returns a checksum of the configuration files, code, libraries and environment variables that decide a hash."""
     paths = [path for root in (folder, *CODE) for path in (sorted(root.rglob("*.*")) if root.is_dir() else [root])]
     texts = [(str(path), path.read_bytes()) for path in paths if path.suffix in (".yaml", ".py")]
     names = sorted({name.decode() for _, text in texts for name in _ENVIRONMENT.findall(text)})

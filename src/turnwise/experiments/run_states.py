@@ -81,17 +81,13 @@ def standing(job: Job, cfg: DictConfig | None) -> Standing:
 
 
 def error_file(folder: Path) -> Path:
-    """Returns the path of the file with a failed run's error, beside the run's folder, because the folder may be
-    emptied.
-    """
+    """Returns the path of the file with a failed run's error. It is beside the run's folder, which may be emptied."""
     return folder.with_name(f"{folder.name}.error.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Wraps the function that executes a run. If the run fails, its error is written to a file beside the run's folder.
-    If the run succeeds, an old error file is removed.
-    """
+    """Wraps the function that executes a run. The error of a failed run is written to :func:`error_file`."""
 
     task: Callable[[DictConfig], Any]
 

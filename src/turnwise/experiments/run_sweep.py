@@ -1,6 +1,4 @@
-"""Executes a sweep: checks the configuration of every row, launches the unfinished runs, and prints the state of every
-run.
-"""
+"""Executes a sweep: checks every row's configuration, launches unfinished runs, and prints the state of every run."""
 
 from __future__ import annotations
 
@@ -72,8 +70,8 @@ def run_sweep(asked: Asked, compose: Compose, launch: Launch, console: Terminal)
 
 
 def waves(todo: Sequence[Standing]) -> list[list[Standing]]:
-    """Splits the runs of a sweep into groups that are executed one after the other. The runs of one group can be
-    executed in parallel. A run that starts from the weights of another run in ``todo`` is in a later group.
+    """Splits the runs of a sweep into groups that are executed one after the other; the runs of a group may be executed
+    in parallel. A run that starts from the weights of another run in ``todo`` is in a later group.
     """
     found: list[list[Standing]] = []
     left = list(todo)

@@ -194,9 +194,7 @@ class Sweep(Part):
         return sum(found) / len(found) if found and metric.startswith(("in_domain.", "ood.")) else None
 
     def missing(self, row: Row, scale: Scale, given: Collection[str] = ()) -> str | None:
-        """Returns the reason why a row of the sweep cannot run at a scale, or None if it can run. ``given`` holds the
-        keys that are set on the command line.
-        """
+        """Returns why a row cannot run at a scale, or None if it can. ``given`` holds the keys on the command line."""
         reason = row.needs.get(scale) or self.needs.get(scale)
         if row.overrides is None and row.same is None:
             return reason or "this row of the paper has no run in this project (docs/cluster.md#what-no-step-brings)"
@@ -220,10 +218,10 @@ def sweep_names(folder: Path) -> list[str]:
 
 
 def find_sweep(name: str, folder: Path) -> Sweep:
-    """Returns the sweep with this name.
+    """Returns the sweep ``name`` of the configuration folder.
 
     Raises:
-        InputError: there is no such sweep (the message names the most similar one), or its file cannot be used.
+        InputError: there is no such sweep (the message names the most similar name), or its file cannot be used.
     """
     path = folder / "sweep" / f"{name}.yaml"
     if path.parent != folder / "sweep" or not path.is_file():

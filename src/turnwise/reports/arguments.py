@@ -56,9 +56,7 @@ class Words:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser for all three forms of the command (folders, a sweep, a summary), with the options of each
-    form.
-    """
+    """Returns the parser, which accepts the options of all three forms of the command: folders, a sweep, and a summary."""
     parser = argparse.ArgumentParser(
         description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -103,10 +101,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def refuse_strangers(args: argparse.Namespace, names: Sequence[str], form: str) -> None:
-    """Checks that the user gave no option that this form of the command (such as a summary) does not accept.
+    """Checks that the user gave no option that does not apply to this form of the command (``form``).
 
     Raises:
-        InputError: an option in ``names`` was given. The message says that the option cannot be used with ``form``.
+        InputError: an option in ``names`` was given.
     """
     if given := next((name for name in names if getattr(args, name)), None):
         raise InputError(f"--{given}: this option cannot be used with {form}; --help lists the options of each form")
@@ -145,9 +143,7 @@ def read_words(words: Sequence[str], home: Path) -> Words:
 
 
 def meant(rest: Sequence[str], error: InputError) -> InputError:
-    """Returns the error to show to the user. If ``error`` says that a key is unknown, and the key resembles a key of
-    the report (``_WORDS``), the returned error suggests the key of the report. Otherwise, ``error`` is returned.
-    """
+    """Returns the error to show: ``error``, or a suggestion if a key resembles a key of the report (``_WORDS``)."""
     for word in rest:
         key = word.partition("=")[0]
         near = get_close_matches(key, _WORDS, n=1, cutoff=0.75)

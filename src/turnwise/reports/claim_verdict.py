@@ -111,9 +111,9 @@ def decide(
 
 
 def settled(low: float, high: float, margin: float, least: float | None = None) -> Verdict:
-    """Returns the verdict on the claim that a difference exceeds ``margin``, given the interval of the difference.
+    """Returns the verdict on the claim that a difference with this interval exceeds ``margin``.
 
-    If the margin is 0 and ``least`` is given, the claim fails as soon as the whole interval lies below ``least``, the
+    If the margin is 0 and ``least`` is given, the claim already fails if the whole interval lies below ``least``, the
     smallest difference that counts as an advantage.
     """
     if low > margin:
@@ -179,8 +179,8 @@ def _interval(side: str | float, metric: str, report: Mapping[str, Any]) -> Boun
 
 
 def recorded(report: Mapping[str, Any] | None, path: str) -> Bounded | None:
-    """Returns the number at a path of the gate report, such as ``tier1/saved_pct``, and the two ends of its 95 %
-    interval. The ends are None if the report has no interval. Returns None if there is no number at this path.
+    """Returns the number at a path of the gate report, such as ``tier1/saved_pct``, with the ends of its 95 % interval.
+    The ends are None if the report has no interval. Returns None if there is no number at this path.
     """
     *heads, last = path.split("/")
     node: Any = report
@@ -210,8 +210,7 @@ def _over_tasks(
     above: Runs, below: Runs | None, number: str | float, metric: str, seeds: Sequence[int], paired: Paired
 ) -> Estimate | None:
     """Returns the mean difference over tasks between the two sides of a claim, in percentage points, with its interval.
-    The attempts of all seeds at a task are pooled. Returns None if the runs recorded no outcomes of single tasks that
-    can be compared.
+    The attempts of all seeds at a task are pooled. Returns None if the runs lack comparable outcomes of single tasks.
     """
     if below is None and not is_change(metric):
         return None
@@ -263,7 +262,7 @@ def _merged(runs: Runs, seeds: Sequence[int], metric: str, when: str) -> dict[st
 
 
 def tally(table: Table | None) -> list[tuple[str, int]]:
-    """Returns pairs (verdict, number of the paper's claims) from a table of claims; an empty list for None."""
+    """Returns pairs (verdict, number of the paper's claims with it) from a table of claims; an empty list for None."""
     if table is None:
         return []
     said = [row[table.headers.index("verdict")] for row in table.rows]

@@ -89,7 +89,7 @@ def _profile(run: RunMetrics) -> Cost:
 
 
 def reached(points: Curve, level: float) -> Cost | None:
-    """Interpolates linearly the cost at which success first reached ``level`` (percent); None if it never did."""
+    """Returns the linearly interpolated cost at which success first reached ``level`` (percent), or None."""
     if points[0][1] >= level:
         return points[0][0]
     for (before, low), (after, high) in pairwise(points):
@@ -171,7 +171,7 @@ def reach_table(
 
 
 def _ratio(cpu: float, whole: bool, first: float, first_whole: bool) -> str:
-    """Returns ``cpu / first`` as text, with < or > if one of both is a lower bound, or ``-`` if both are."""
+    """Returns ``cpu / first`` as text: ``-`` if both costs are lower bounds, with < or > if only one is a lower bound."""
     if not first or not (whole or first_whole):
         return "-"
     return f"{'' if whole == first_whole else '> ' if first_whole else '< '}{cpu / first:.2f}"

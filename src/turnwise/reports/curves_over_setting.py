@@ -71,9 +71,7 @@ def by_value(rows: Sequence[RunRow], key: str) -> tuple[dict[str, dict[float, Se
 
 
 def _lines(rows: Sequence[RunRow], key: str, interval: Interval) -> tuple[dict[str, Points], dict[str, Estimate]]:
-    """Returns two mappings. The first maps a method to its points (value of the setting ``key``, success), ordered by
-    value. The second maps a method without the setting to its success.
-    """
+    """Returns method -> points (value of the setting, success), and method -> success for methods without the setting."""
     lines, levels = by_value(rows, key)
     points = {
         name: [(at, interval(list(seeds.values()))) for at, seeds in sorted(found.items())]

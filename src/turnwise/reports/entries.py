@@ -47,16 +47,13 @@ class Changed:
 
 @dataclass(slots=True)
 class Entry:
-    """A table or figure of a paper, the existing runs of its rows, and the decisions on its claims.
-
-    ``kept`` maps each folder of ``places`` (see :func:`read_entry`), except the first one, to the rows whose runs were
-    read from this folder.
-    """
+    """A table or figure of a paper, the existing runs of its rows, and the decisions on its claims."""
 
     asked: Asked
     rows: dict[str, Runs]
     decisions: list[Decision]
     notes: list[str] = field(default_factory=list)
+    # folder of ``places`` (:func:`read_entry`), except the first folder -> rows whose runs were read from this folder
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gates: Mapping[str, Any] | None = None  # output of scripts/gate_report.py, if metrics are paths in it
     groups: SweepReport | None = None  # the runs from which ``gates`` was computed, if they belong to the sweep
@@ -73,8 +70,8 @@ class Entry:
     def by_seed(self, row: str, metric: str) -> dict[int, float]:
         """Returns seed -> value of a metric for the runs of a row.
 
-        A number that was measured on an untrained policy does not depend on the seed of training. If all seeds have the
-        same number for an untrained policy, it counts as a single measurement, and only the first seed is returned.
+        The result of an untrained policy does not depend on the seed of training. If all seeds have equal results for
+        an untrained policy, only the first seed is returned, because they are a single measurement.
         """
         runs = self.rows[row]
         found = {seed: value for seed in sorted(runs) if (value := runs[seed].value(metric)) is not None}
@@ -158,9 +155,7 @@ def read_entry(
 
 
 def untrained(asked: Asked, rows: Iterable[str]) -> set[str]:
-    """Returns those of ``rows`` whose runs only evaluate a policy and train nothing. If a row uses the runs of another
-    row (``same``), the settings of the row that owns the runs are checked.
-    """
+    """Returns those of ``rows`` whose runs train nothing. For a row with ``same``, the row that owns the runs decides."""
     owners = {row: origin(asked.sweep, row, asked.folder, asked.scale)[:2] for row in rows}
     # A row that evaluates the trained policy of another row does not count as untrained, because this policy differs
     # between seeds.

@@ -23,14 +23,14 @@ def write_page(path: Path, page: str) -> None:
 
 
 def script(*names: str) -> dict[str, str]:
-    """Returns the text of scripts from ``templates/``, and the hash by which the page's security policy allows it."""
+    """Returns the text of scripts from ``templates/``, and its hash, which the page's security policy allows."""
     text = "".join((files("turnwise.reports") / "templates" / name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"script": Markup(text), "script_hash": f"sha256-{digest}"}
 
 
 def environment() -> Environment:
-    """Returns the jinja2 environment of the templates. It escapes text from a model, which never becomes HTML markup."""
+    """Returns the jinja2 environment of the templates, which escapes all text: no text of a model becomes HTML markup."""
     folder = files("turnwise.reports") / "templates"
     sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.name.endswith(".jinja")}
     env = Environment(

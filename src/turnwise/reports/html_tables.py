@@ -67,8 +67,8 @@ def tables_page(
 
 
 def box(table: Table, runs: Runs, page: Path | None) -> Box:
-    """Converts a table for an HTML page. The verdict column becomes the second column, and seeds link to their runs.
-    The links are relative to ``page``, the path of the page. If ``page`` is None, there are no links.
+    """Converts a table for an HTML page. The verdict column becomes the second column. Seeds link to their runs,
+    relative to the path ``page``; there are no links if ``page`` is None.
     """
     order = list(range(len(table.headers)))
     if "verdict" in table.headers:
@@ -89,9 +89,7 @@ def _cell(header: str, text: str, row: str, runs: Runs, page: Path | None) -> Ce
 
 
 def _href(folder: Path, page: Path) -> str:
-    """Returns the relative link from the page to a run's ``report.html``. Without a report, the link leads to
-    ``result.json``, and without a result to the run's folder.
-    """
+    """Returns the relative link from a page to a run's ``report.html``, else to ``result.json``, else to the folder."""
     target = next((folder / name for name in ("report.html", "result.json") if (folder / name).exists()), folder)
     return quote(Path(os.path.relpath(target.resolve(), page.resolve().parent)).as_posix())
 

@@ -55,7 +55,7 @@ _SUITE = re.compile(r"ood\.(base|after)\.(\w+)$")
 
 
 def words(metric: str, dialogues: bool = False) -> str:
-    """Returns the label of a metric. A metric without a label is returned unchanged.
+    """Returns the label of a metric, or the metric itself if it has no label.
 
     Args:
         dialogues: whether the runs are evaluated on held-out dialogues instead of tasks of an environment.

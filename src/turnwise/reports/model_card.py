@@ -63,9 +63,7 @@ class Base:
 
 
 def base_of(settings: Mapping[str, Any]) -> Base:
-    """Returns the base model that a run's recorded ``settings`` name. A name counts as an id on the Hub if the cache of
-    the Hub on this machine contains a model of this name.
-    """
+    """Returns the base model of a run. A name counts as an id on the Hub if this machine's cache of the Hub has it."""
     model = str(settings.get("policy.model") or "unknown")
     if "/" not in model and not model.startswith((".", "~")) and files("turnwise").joinpath("assets", model).is_dir():
         return Base(model, shipped=True)
@@ -140,13 +138,15 @@ def _opening(result: Result, base: Base, part: str) -> str:
         f"A {what} of {_base_text(base)}, trained with Turnwise's method {method} in the environment `{result.env}`.",
         f"`scripts/push.py` wrote this page from the files of the run. {scale_sentence(result)}",
     ]
-    return "\n".join([*lines, *(f"Warning of the run: {cell(warning)}" for warning in result.warnings)]) + "\n"
+    return "\n".join([*lines, *(f"Warning from the run: {cell(warning)}" for warning in result.warnings)]) + "\n"
 
 
 def _base_text(base: Base) -> str:
     if base.on_hub:
         return f"[{base.name}](https://huggingface.co/{base.name})"
-    return f"`{base.name}`" + (", a base that ships with Turnwise" if base.shipped else ", a local folder" * base.local)
+    return f"`{base.name}`" + (
+        ", a base model that ships with Turnwise" if base.shipped else ", a local folder" * base.local
+    )
 
 
 def _origin(

@@ -48,7 +48,7 @@ def shown(*tables: Table) -> Text:
 
 
 def drawn(figure: Figure | None) -> Drawing | Text:
-    """Returns a figure (or, for None, a text that says that no run has logged the metric) for a notebook."""
+    """Returns a figure for a notebook. For None, the notebook displays that no run has logged the metric."""
     return Text("*No run has logged this metric yet.*") if figure is None else Drawing(figure)
 
 
@@ -81,9 +81,8 @@ def paper_entries(
 
 
 def runs_under(places: Sequence[Path], name: str) -> dict[str, ReportedRun]:
-    """Returns path -> run for the finished runs in the subfolder ``name`` of every folder in ``places``. Paths such as
-    ``pivotrl/tab4/full/seed0`` are relative to these folders. If several folders have a run at a path, the first folder
-    counts.
+    """Returns path (such as ``pivotrl/tab4/full/seed0``) -> finished run, for the runs in the subfolder ``name`` of
+    each folder in ``places``. If several folders have a run at a path, the first folder counts.
     """
     found: dict[str, Path] = {}
     for place in places:

@@ -40,7 +40,7 @@ def differences(collection: FinishedRuns, key: str, interval: Interval) -> list[
             ],
             [
                 "Each difference is between two runs with the same seed. In the column `all`, the differences of each "
-                "seed are averaged first, and the interval is over seeds. `+-` is explained above."
+                "seed are averaged first. `+-` is half the 95 % Student's t interval over seeds."
             ],
         )
         tables.append(table)

@@ -48,9 +48,9 @@ class Pair:
     paper: dict[str, float]  # column of the paper -> second - first
 
     def direction(self, column: str) -> Direction:
-        """Compares the sign of our difference with the sign of the paper's difference in ``column``. Returns ``holds``
-        for equal signs, ``opposite`` for opposite signs, and ``open`` if our difference has no interval or its interval
-        contains zero. Returns ``-`` if one of the two differences is missing or the paper's difference is 0.
+        """Returns ``holds`` or ``opposite`` if our difference and the paper's difference in ``column`` have equal or
+        opposite signs, and ``open`` if our difference has no interval or its interval contains zero. Returns ``-`` if
+        one of the two differences is missing or the paper's difference is 0.
         """
         theirs = self.paper.get(column)
         if theirs is None or theirs == 0 or self.ours is None:

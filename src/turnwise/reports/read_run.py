@@ -57,8 +57,8 @@ class Pair:
 
     @property
     def kind(self) -> str:
-        """Which episode solved the task: ``solved`` (only after), ``lost`` (only before), ``kept`` (both), ``failed``
-        (none).
+        """Which of the two episodes solved the task: ``solved`` (only the one after training), ``lost`` (only the one
+        before training), ``kept`` (both) or ``failed`` (none).
         """
         return {(0, 1): "solved", (1, 0): "lost", (1, 1): "kept", (0, 0): "failed"}[
             bool(self.base["success"]), bool(self.after["success"])
@@ -215,9 +215,7 @@ def line_counts(paths: Sequence[Path]) -> dict[Path, int]:
 
 
 def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields at most ``most`` recorded rollout trees, evenly spaced over all lines of the files. No other line is
-    parsed.
-    """
+    """Yields at most ``most`` recorded rollout trees, evenly spaced over all files. Other lines are not parsed."""
     wanted = set(_spread(sum(counts.values()), most))
     start = 0
     for path, count in counts.items():
@@ -236,7 +234,7 @@ def spaced_trees(counts: Mapping[Path, int], most: int, notes: list[str]) -> Ite
 
 def _pairs(folder: Path, episodes: int, notes: list[str]) -> tuple[dict[str, int], list[Pair]]:
     """Returns :attr:`Pair.kind` -> number of pairs of episodes, and a few pairs of each kind with their transcripts.
-    Sampled episodes are used only if there are no greedy ones.
+    Sampled episodes are used only if there are no greedy episodes.
     """
     sides: list[Mapping[tuple[Any, ...], tuple[int, bool]]] = []
     for name in ("base", "after"):

@@ -113,9 +113,7 @@ class Cleaner:
 
 
 def cleaner(folder: Path) -> Cleaner:
-    """Returns a cleaner for a run's files, which knows the home, working and run folders and the configuration's
-    ``paths``.
-    """
+    """Returns a cleaner that knows the home, working and run folders, and the ``paths`` of the run's configuration."""
     loaded = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8")) if (folder / RECORD).is_file() else {}
     paths = loaded.get("paths") if isinstance(loaded, dict) else None
     places = [it for it in paths.values() if isinstance(it, str)] if isinstance(paths, dict) else []

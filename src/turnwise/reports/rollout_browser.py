@@ -52,9 +52,8 @@ def _title(folder: Path) -> str:
 
 
 def packed(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the rollout trees for the script of ``rollouts.html``, in the order of training, and the number of trees
-    that the run recorded. If they are too many for a page, a part is returned, evenly spaced over training. Unreadable
-    trees are left out.
+    """Returns the rollout trees for the script of ``rollouts.html``, in the order of training, and the number of
+    recorded trees. Of too many trees, a part is returned, evenly spaced over training. Unreadable trees are left out.
     """
     paths = sorted((folder / "rollouts").glob("*.jsonl"))
     counts, size = line_counts(paths), sum(path.stat().st_size for path in paths)

@@ -135,15 +135,13 @@ def pivot_yield(profile: Profile, threshold: float | None) -> Figure:
         axes.set_ylim(0, max(share[-1] * 1.15, 1))
         alt = (
             f"Pivot yield: {profile.kept.sum()} of {len(profile.mean)} expert turns kept ({kept:.1f} %)"
-            f"{f' at lambda {threshold:g}' if threshold is not None else ''}; {share[-1]:.1f} % have mixed outcomes."
+            f"{f' at lambda {threshold:g}' if threshold is not None else ''}; {share[-1]:.1f} % have different rewards."
         )
         return Figure("Pivot yield against lambda", to_svg(figure, "yield", alt), alt)
 
 
 def state_means(profile: Profile) -> Figure:
-    """Draws a histogram of expert turns by the mean reward of their sampled actions, with two colours for turns with
-    equal rewards (no signal) and different rewards.
-    """
+    """Draws a histogram of expert turns by the mean reward of their sampled actions. Turns with equal rewards are grey."""
     edges = np.linspace(-0.5, profile.samples + 0.5, profile.samples + 2) / profile.samples
     width = 0.86 / profile.samples
     mixed, flat = (np.histogram(profile.mean[m], edges)[0] for m in (profile.mixed, ~profile.mixed))
@@ -152,8 +150,8 @@ def state_means(profile: Profile) -> Figure:
     with canvas() as figure:
         axes = figure.add_subplot()
         for name, counts, below, colour in (
-            (f"no signal ({silent:.0f} %)", flat, np.zeros_like(flat), MUTED),
-            (f"mixed outcomes ({100 - silent:.0f} %)", mixed, flat, SERIES[2]),
+            (f"equal rewards ({silent:.0f} %)", flat, np.zeros_like(flat), MUTED),
+            (f"different rewards ({100 - silent:.0f} %)", mixed, flat, SERIES[2]),
         ):
             bars = axes.bar(
                 at, counts, width, bottom=below, color=colour, alpha=0.45 if colour == MUTED else None, label=name
@@ -165,7 +163,7 @@ def state_means(profile: Profile) -> Figure:
         axes.set(xlabel=f"mean reward of {profile.samples} sampled actions", ylabel="expert turns")
         axes.legend(loc="best")
         alt = f"Mean reward of {len(profile.mean)} profiled turns: {silent:.1f} % give no signal (equal rewards)."
-        return Figure("Where the outcomes disagree", to_svg(figure, "means", alt), alt)
+        return Figure("Mean rewards of the profiled turns", to_svg(figure, "means", alt), alt)
 
 
 def ood_changes(ood: OutOfDomain) -> Figure | None:

@@ -84,7 +84,7 @@ class RunMetrics:
     result: Result
 
     def value(self, metric: str) -> float | None:
-        """Returns the value of the metric, or None if this run has none.
+        """Returns the value of the metric, or None if this run has no value for it.
 
         Raises:
             InputError: ``metric`` is not the name of a metric.
@@ -115,10 +115,8 @@ class RunMetrics:
         return fmean(found[len(found) // 2 :] if how == "late" else found)
 
     def outcomes(self, metric: str, when: str = "after") -> Outcomes | None:
-        """Returns the outcomes of the single tasks over which ``metric`` is a mean, or None if none are recorded.
-
-        Args:
-            when: ``base`` (before training) or ``after``.
+        """Returns the outcomes of the tasks over which ``metric`` is a mean, or None. ``when`` is ``base`` or
+        ``after``.
         """
         episodes, answers = _EPISODES.fullmatch(metric), _ANSWERS.fullmatch(metric)
         found: dict[str, dict[str, list[float]]] = {}
@@ -161,9 +159,7 @@ class RunMetrics:
 
 
 def metrics_by_seed(wanted: Sequence[Job], place: Path, notes: list[str]) -> dict[int, RunMetrics]:
-    """Returns seed -> run for the ``wanted`` runs that are finished and lie below ``place``. Adds notes on unreadable
-    runs.
-    """
+    """Returns seed -> run for the ``wanted`` runs that are finished and below ``place``. Notes name unreadable runs."""
     runs = {}
     for job in wanted:
         folder = place / job.name / f"seed{job.seed}"
@@ -190,8 +186,7 @@ def _files(folder: Path) -> tuple[object, ...]:
 
 
 def _profile_turns(run: RunMetrics) -> float | None:
-    """Returns the number of actions that the profiles of a run sampled, or None if the number is unknown or there was
-    none.
+    """Returns the number of actions that the profiles of a run sampled, or None if it is unknown or no profile exists.
 
     A ``result.json`` of an older version of the code lacks ``profile_turns``. It holds only the number of judged
     actions in the first profile, so the number is unknown if the run made further profiles.
@@ -214,7 +209,7 @@ def _sampled_turns(run: RunMetrics) -> float | None:
 
 
 def _sampled_cpu_seconds(run: RunMetrics) -> float | None:
-    """Returns the CPU seconds of training and profiles together, or None if one of both is unknown."""
+    """Returns the CPU seconds of training and profiles together, or None if either number is unknown."""
     profile = run.result.profile_cpu_seconds
     if run.result.cpu_seconds is None or (profile is None and (_profiled(run) or _profile_turns(run) is not None)):
         return None

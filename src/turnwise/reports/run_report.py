@@ -90,9 +90,7 @@ def report_title(run: ReportedRun) -> str:
 
 
 def _domain(config: Mapping[str, Any]) -> str:
-    """Returns the name of the data file from which an unfinished run learns, or of its environment if it starts from
-    tasks.
-    """
+    """Returns the name of an unfinished run's data file, or of its environment if the run starts from tasks."""
     data, env, states = (part if isinstance(part := config.get(key), dict) else {} for key in ("data", "env", "states"))
     if data.get("file") and not str(states.get("_target_", "")).endswith("TaskStarts"):
         return Path(str(data["file"])).name

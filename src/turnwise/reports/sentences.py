@@ -160,8 +160,8 @@ def cost_sentence(result: Result) -> str:
 
 
 def verifier_sentence(result: Result) -> str:
-    """Returns a sentence on the number of actions that each domain's verifier accepted, and the percentage of these
-    actions that an exact match would have rejected. The text is empty without a verifier.
+    """Returns a sentence on the actions that each domain's verifier accepted, and on the percentage of accepted actions
+    that an exact match would have rejected. The text is empty without a verifier.
     """
     parts = []
     for domain, found in result.verifier.items():
@@ -196,8 +196,7 @@ def judge_sentence(result: Result) -> str:
 
 
 def gate_sentence(result: Result) -> str:
-    """Returns a sentence on the groups of rollouts that the gate stopped and on the estimated saving; empty without a
-    gate.
+    """Returns a sentence on the groups that the gate stopped and on the estimated saving; empty without a gate.
 
     In a run with a frozen buffer (``rollout.frozen``), the gate stops no rollouts. Then the sentence says how many
     groups the gate would have stopped, and how much this would have saved.

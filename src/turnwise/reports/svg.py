@@ -110,9 +110,7 @@ class Drawing:
         said: Callable[[float, float], str],
         series: str = "",
     ) -> None:
-        """Records the titles of the points of a line. Of more than ``MARKS`` points, ``MARKS`` evenly spaced ones get a
-        title.
-        """
+        """Records titles for the points of a line, or for about ``MARKS`` evenly spaced points of a longer line."""
         step = max(1, -(-(len(x) - 1) // (MARKS - 1)))
         for i in sorted({*range(0, len(x), step), len(x) - 1}):
             self.tell(axes, x[i], y[i], said(x[i], y[i]), series)
@@ -174,7 +172,7 @@ def _series(name: str, colour: str) -> str:
 
 
 def _marks(figure: Drawing, height: float) -> str:
-    """Returns the invisible circles over the data points. The figure must be drawn before, which computes the layout."""
+    """Returns the invisible circles over the data points. The figure must be drawn first, to compute the layout."""
     circles = []
     for axes, x, y, text, series in figure.told:
         across, up = axes.transData.transform((x, y)) * 72 / figure.dpi

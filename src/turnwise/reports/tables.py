@@ -65,9 +65,7 @@ def run_table(env: str, scale: str, rows: Sequence[RunRow], interval: Interval, 
 
 
 def footer(collection: FinishedRuns, command: str, machine: str | None) -> list[str]:
-    """Returns lines about the origin of the numbers, differences between the tasks of the runs, and runs that were left
-    out.
-    """
+    """Returns lines about the origin of the numbers, differences between the runs' tasks, and runs that were left out."""
     results = [r for rows in collection.sections.values() for row in rows for r in row.results.values()]
     return [*provenance(results, command, machine), *task_notes(collection), *collection.notes]
 
@@ -85,7 +83,7 @@ def provenance(results: Sequence[Result], command: str, machine: str | None = No
 
 
 def plain(value: float) -> str:
-    """Returns a number as text: one decimal from 10 on, otherwise three significant digits."""
+    """Returns a number as text: one decimal if its absolute value is at least 10, else three significant digits."""
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 

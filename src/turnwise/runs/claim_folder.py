@@ -81,7 +81,7 @@ def claim(cfg: DictConfig) -> Iterator[RunFolder]:
 
 
 def _taken(cfg: DictConfig, path: Path) -> bool:
-    """Prepares the folder for this run, and returns whether a run of this configuration was started there before.
+    """Prepares the folder, and returns whether a run of this configuration was started there before.
 
     Raises:
         ConfigError: the folder holds a run of another configuration, or files that cannot be used.
@@ -116,9 +116,8 @@ def _taken(cfg: DictConfig, path: Path) -> bool:
 
 
 def _give_back(path: Path) -> None:
-    """Empties the folder of a run that ended without a checkpoint.
-
-    If the folder has files that are not written again at every start, it only gets the empty file ``.ended_early``.
+    """Empties the folder of a run that ended without a checkpoint. If the folder has files that are not written again
+    at every start, it only gets the empty file ``.ended_early``.
     """
     with suppress(OSError):
         if (path / RESULT).exists() or any((path / "checkpoints").glob("*.ckpt")):
@@ -155,9 +154,7 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 def _anew(cfg: DictConfig) -> bool:
-    """Returns whether the run starts from the beginning (``fresh=true``). A job that Slurm requeued resumes
-    nevertheless.
-    """
+    """Returns whether the run starts from the beginning (``fresh=true``), which a job that Slurm requeued never does."""
     return bool(cfg.fresh) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
 
 

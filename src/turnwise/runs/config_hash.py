@@ -104,9 +104,7 @@ def shown_only(key: str) -> bool:
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings to dotted key -> value, without values of None and empty mappings, which stand for
-    unused parts.
-    """
+    """Flattens nested mappings to dotted key -> value, without unused parts (values of None and empty mappings)."""
     if isinstance(node, Mapping):
         leaves: dict[str, Any] = {}
         for key, value in node.items():

@@ -28,9 +28,7 @@ _OUTCOME = ("split", "task", "mode", "attempt", "subset", "success", "turns", "s
 
 
 def finished(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yields the folders of finished runs in and below ``folders``, except folders that ``fresh=true`` renamed
-    (``.old-<n>``).
-    """
+    """Yields the folders of finished runs in and below ``folders``, except renamed folders (``.old-<n>``)."""
     for folder in folders:
         for result in sorted(folder.rglob("result.json")):
             if ".old-" not in result.parent.name:
@@ -67,9 +65,7 @@ def keep(run: Path, place: Path) -> int:
 
 
 def _recorded_all(run: Path) -> bool:
-    """Returns whether the run recorded every sampled group in ``rollouts/train.jsonl``, from which some tables are
-    computed.
-    """
+    """Returns whether the run recorded every sampled group, from which some tables are computed."""
     try:
         rollout = read_yaml(run / "config.yaml").get("rollout") or {}
         return bool(rollout) and rollout.get("recorded", 0) >= rollout.get("states", 1)
@@ -78,9 +74,7 @@ def _recorded_all(run: Path) -> bool:
 
 
 def _groups(path: Path) -> Iterator[str]:
-    """Yields each rollout tree in a file as a JSON line, with a checksum in place of every text. Different actions or
-    observations have different checksums.
-    """
+    """Yields the rollout trees of a file as JSON lines, with a checksum in place of every text."""
     for place, row in checked_lines(path):
         try:
             turns = [

@@ -11,10 +11,7 @@ def is_first() -> bool:
 
 
 def rank() -> str:
-    """Returns the rank of this process; ``0`` for a single process.
-
-    If the launcher gives a node rank and a local rank, both are returned, separated by a dot.
-    """
+    """Returns the rank of this process: ``0`` for a single process, ``NODE.LOCAL`` if the launcher gives both ranks."""
     for names in (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",)):
         if names[-1] in os.environ:
             return ".".join(os.environ.get(name, "0") for name in names)

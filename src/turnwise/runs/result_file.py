@@ -29,9 +29,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class ResultError(InputError):
-    """The error that is raised if a run's result is missing, unreadable or does not follow the schema. The message
-    names the file, the key and the remedy.
-    """
+    """A run's result is missing, unreadable or does not follow the schema. The message names file, key and remedy."""
 
 
 class _Part(BaseModel):
@@ -39,9 +37,7 @@ class _Part(BaseModel):
 
 
 class Comparison(_Part):
-    """Success on the same tasks before training (``base``) and after training (``after``), and the change ``delta``. In
-    an unfinished run, ``after`` and ``delta`` are None.
-    """
+    """Success on the same tasks before (``base``) and after training; ``after`` is None in an unfinished run."""
 
     base: Points | None = None
     after: Points | None = None
@@ -65,8 +61,7 @@ class Comparison(_Part):
 class InDomain(Comparison):
     """Held-out success in the trained environment, or the percentage of accepted replies in held-out dialogues.
 
-    The inherited fields of :class:`Comparison` hold the main result of the run, in one of the decoding modes ``greedy``
-    and ``sampled``.
+    The inherited fields of :class:`Comparison` hold the main result of the run, in one of the two decoding modes.
     """
 
     greedy: Comparison | None = None
@@ -93,9 +88,7 @@ class Replies(_Part):
 
 
 class HeldOut(Replies):
-    """Measurements on the held-out dialogues of a user's file, which belong to no environment. The inherited fields are
-    about all replies.
-    """
+    """Measurements on the held-out dialogues of a user's file. The inherited fields are about all replies."""
 
     dialogues: Count
     by_tool: dict[str, Replies] = {}  # tool that the demonstrated reply calls, or ``no_call`` -> its replies

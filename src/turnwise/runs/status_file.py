@@ -70,8 +70,7 @@ def write_status(status: Status, folder: Path) -> None:
 def read_status(folder: Path) -> Status | None:
     """Returns the current status of a run, or None if it cannot be read.
 
-    If the file says ``running`` but no process holds the lock of the run's folder, the returned state is
-    ``interrupted``.
+    If the status is ``running`` but no process holds the lock of the run's folder, ``interrupted`` is returned.
     """
     try:
         raw: Any = dict(json.loads((folder / NAME).read_text(encoding="utf-8")))

@@ -125,7 +125,7 @@ def test_the_page_of_a_kept_run_is_made_again(script, tmp_path, make, capsys):
 
 def test_a_sweep_of_other_runs_is_noted(script, runs, capsys):
     assert script.main([str(runs), "--paper", str(ROOT / "conf" / "sweep" / "awpo_tab4.yaml")]) == 0
-    assert "none of these runs is a row" in " ".join(capsys.readouterr().out.split())
+    assert "none of the compared runs is a row" in " ".join(capsys.readouterr().out.split())
 
 
 def refused(script, capsys, *words: str) -> str:

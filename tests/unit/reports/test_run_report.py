@@ -172,7 +172,7 @@ def test_a_run_that_left_less_gets_a_shorter_page(run_folder, tmp_path, missing)
     assert ("Before and after" in headings) == ("evaluation" not in missing)
     assert ("Figures" in headings) == ("metrics.jsonl" not in missing)
     assert ("This run has no result yet." in page.said) == ("result.json" in missing)
-    assert ("Where the outcomes disagree" in page.said) == ("profile.parquet" not in missing)
+    assert ("Mean rewards of the profiled turns" in page.said) == ("profile.parquet" not in missing)
 
 
 def test_a_huge_run_stays_a_page(write_run, make, tmp_path):

@@ -77,7 +77,8 @@ def test_an_entry_reads_the_groups_that_its_sweep_recorded(tmp_path: Path) -> No
     assert found.gates is not None and found.gates["groups"] == 2 and len(found.results) == 2
     told = to_markdown(entry_tables(found, mean_interval))
     assert (
-        f"2 recorded groups (commit 0123456789ab): python scripts/gate_report.py data={outputs}/p/groups/never." in told
+        f"2 recorded groups of rollouts (commit 0123456789ab) with: python scripts/gate_report.py data={outputs}/p/groups/never."
+        in told
     )
     assert "Hash of the configuration of each row's first seed: never `hash0`." in told
     asked, places = ask(["sweep=p_tab8"], conf), [outputs]

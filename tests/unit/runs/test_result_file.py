@@ -51,7 +51,7 @@ def test_every_mistake_is_named_by_file_and_key(make, tmp_path, change, said):
 
 
 def test_missing_and_torn_files_say_what_to_do(tmp_path):
-    with pytest.raises(ResultError, match=r"result\.json: there is no such file.*Start the run again to resume"):
+    with pytest.raises(ResultError, match=r"result\.json: this file does not exist.*Start the run again to resume"):
         read_result(tmp_path)
     (tmp_path / "result.json").write_text('{"method": "sft", ')
     with pytest.raises(ResultError, match=r"result\.json: the file is not JSON .*line 1"):

@@ -1,3 +1,1 @@
-"""Evaluates gates on recorded rollouts that were sampled without a gate. A gate stops a group of rollouts during
-sampling if it expects the group to end with equal rewards, which give no advantage.
-"""
+"""Evaluates gates, which stop groups of rollouts early, on recorded rollouts that were sampled without a gate."""

@@ -1,6 +1,4 @@
-"""Counts the groups of rollouts that a gate cuts (stops early), and the correct cuts among them. A cut is correct if
-all rewards of the group are equal.
-"""
+"""Counts the groups that a gate cuts (stops early). A cut is correct if all rewards of the group are equal."""
 
 from __future__ import annotations
 

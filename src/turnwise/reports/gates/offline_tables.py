@@ -56,11 +56,12 @@ def _row(buffer: Buffer, cut: np.ndarray, k: int, resamples: int, seed: int) -> 
 
 
 def regime_row(buffer: Buffer, k: int, threshold: float, resamples: int, seed: int) -> Row:
-    """Returns four percentages that tell how much a gate can save if it decides at step ``k``.
+    """Returns four percentages that tell how much a gate can save if it decides at step ``k``. d_K is the mean edit
+    distance between the first K actions of the rollouts of a group.
 
     - ``zero_variance_pct``: groups whose rewards are all equal.
-    - ``below_pct``: groups with d_K (see the module) below the threshold, as the paper counts them.
-    - ``live_pct``: groups that are below the threshold and in which a rollout still runs after step ``k``.
+    - ``below_pct``: groups with d_K below the threshold, as the paper counts them.
+    - ``live_pct``: groups with d_K below the threshold, in which a rollout still runs after step ``k``.
     - ``oracle_pct``: turns after step ``k`` in groups whose rewards are all equal, in percent of all turns.
     """
     below, tails, turns = buffer.values(k, DISTANCE) < threshold, buffer.tails(k), buffer.turns
@@ -140,9 +141,9 @@ def _rho(values: np.ndarray, variances: np.ndarray) -> float | None:
 
 
 def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T8 (Table 8 of the paper): for each kind of task, the AUROC of d_K at step ``k``, and the AUROC of the
-    pair (signal, step) with the largest |rho| for this kind. The row ``median`` holds medians over kinds. The table is
-    empty if no kind of task is known.
+    """Returns T8 (Table 8 of the paper): for each kind of task, the AUROC of d_K (the mean edit distance between the
+    first K actions of the rollouts) at step ``k``, and the AUROC of the pair (signal, step) with the largest |rho| for
+    this kind. The row ``median`` holds medians over kinds. The table is empty if no kind of task is known.
 
     The paper's caption says that the pair has the largest AUROC, but its numbers belong to the pair with the largest
     |rho|. The AUROC of the pair has no interval, because the pair is chosen among many. The interval of the AUROC of
@@ -179,9 +180,10 @@ def types_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, 
 
 
 def labels_table(buffer: Buffer, k: int, resamples: int, seed: int) -> dict[str, Row]:
-    """Returns T10 (Table 10 of the paper): label -> medians of d_K and tau_K (see the module) at step ``k`` over the
-    groups with this label. A label says how a group ended. Intervals come from resampling the groups of a label. A
-    label with fewer than ``LEAST`` groups has no interval.
+    """Returns T10 (Table 10 of the paper): label -> medians at step ``k`` of d_K (the mean edit distance between the
+    first K actions of the rollouts) and tau_K (the fraction of rollouts that have ended). A label says how a group
+    ended. Intervals come from resampling the groups of a label. A label with fewer than ``LEAST`` groups has no
+    interval.
     """
     table: dict[str, Row] = {}
     for label in LABELS:

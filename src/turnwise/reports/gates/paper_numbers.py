@@ -1,6 +1,4 @@
-"""Lists the numbers printed in the paper Selective Rollout (arXiv:2605.05802), each under its path in the JSON of
-``scripts/gate_report.py``, and checks which of them the released data reproduce.
-"""
+"""Lists the numbers printed in the paper Selective Rollout (arXiv:2605.05802), and compares them with a gate report."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ Verdict = Literal["agrees", "differs", "not in the data"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A number printed in the paper, and our number at its path. Our number is rounded to the printed digits (halves
-    up) before the comparison.
-    """
+    """A printed number, and our number at its path, rounded to the printed digits (halves up)."""
 
     key: str
     printed: str
@@ -30,7 +26,7 @@ def compare(result: Mapping[str, Any]) -> list[Cell]:
 
 
 def printed_figures() -> Iterator[tuple[str, str]]:
-    """Yields (path in the JSON, printed number)."""
+    """Yields (path in the JSON of ``scripts/gate_report.py``, number as it is printed)."""
     yield from _rows("t1", "cut tp fp precision recall safe raw", _T1)
     for signal, row in _T7.items():
         for k, printed in zip(("5", "10", "15", "20"), row.split(), strict=True):
@@ -146,8 +142,6 @@ def _like(printed: str, value: float) -> str:
 
 
 def half_up(value: float, digits: int) -> str:
-    """Returns ``value`` as text with ``digits`` decimals. Halves are rounded up, even if floating-point error puts them
-    just below a half (0.12499999999).
-    """
+    """Returns ``value`` with ``digits`` decimals, halves rounded up, even with a floating-point error (0.12499999999)."""
     rounded = Decimal(repr(round(value, 10))).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}"

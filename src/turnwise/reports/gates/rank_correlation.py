@@ -1,6 +1,4 @@
-"""Computes how well a signal predicts whether the rewards of a group differ: Spearman's rho with the reward variance,
-and AUROC.
-"""
+"""Computes how well a signal predicts whether the rewards of a group differ: Spearman's rho, and AUROC."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ def rank_statistics(values: np.ndarray, variances: np.ndarray) -> np.ndarray:
 
 def places(variances: np.ndarray, *signals: np.ndarray) -> list[np.ndarray]:
     """Returns the inputs of :func:`placed_statistics`: for each group, whether its rewards differ, and the positions of
-    its variance and of each signal among the sorted distinct values (-1 for NaN). With positions, resamples need no
-    sorting.
+    its variance and of each signal among the sorted distinct values (-1 for NaN). Positions save sorting in resamples.
     """
     columns = [np.unique(column, return_inverse=True)[1].reshape(column.shape) for column in (variances, *signals)]
     return [np.sqrt(variances) > 1e-6, *(np.where(np.isnan(v), -1, c) for c, v in zip(columns, (variances, *signals)))]
@@ -43,9 +40,7 @@ def placed_statistics(mixed: np.ndarray, variances: np.ndarray, *signals: np.nda
 
 
 def _ranks(column: np.ndarray) -> np.ndarray:
-    """Returns the rank of each position among the n positions of its row, (..., n). Equal positions get their mean
-    rank, as in scipy's rankdata.
-    """
+    """Returns the ranks of the n positions of each row, (..., n). Ties get their mean rank, as in scipy's rankdata."""
     rows = column.reshape(-1, column.shape[-1])
     width = int(rows.max(initial=0)) + 1
     cells = np.maximum(rows, 0) + width * np.arange(len(rows))[:, None]
@@ -56,9 +51,7 @@ def _ranks(column: np.ndarray) -> np.ndarray:
 
 
 def p_value(values: np.ndarray, variances: np.ndarray) -> float:
-    """Returns the two-sided p-value of Spearman's rho from Student's t with n - 2 degrees of freedom, as scipy's
-    spearmanr.
-    """
+    """Returns the two-sided p-value of Spearman's rho (Student's t, n - 2 degrees of freedom), as scipy's spearmanr."""
     n, rho = len(values), np.corrcoef(_ranks(values), _ranks(variances))[1, 0]
     with np.errstate(invalid="ignore", divide="ignore"):
         t = rho * np.sqrt(np.maximum((n - 2) / ((rho + 1.0) * (1.0 - rho)), 0))

@@ -1,6 +1,4 @@
-"""Reads recorded groups of rollouts, on which gates are evaluated, from the ``rollouts/*.jsonl`` of a run. Every
-rollout of these groups ran to its end.
-"""
+"""Reads recorded groups of rollouts, each of which ran to its end, from the ``rollouts/*.jsonl`` of a run."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ class Buffer:
 
     @property
     def energies(self) -> np.ndarray:
-        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std: the group size G, or 0 for equal
+        """(N,) squared L2 norm of each group's GRPO advantages (r - mean) / std: the group size, or 0 for equal
         rewards.
         """
         return np.array([group.size for group in self.groups], dtype=float) * ~self.uniform
@@ -86,9 +84,7 @@ class Buffer:
 
 
 def label_of(rewards: Sequence[float]) -> Label:
-    """Returns ``mixed`` if the rewards differ. Equal rewards give ``all_succeed`` if they are above 0, else
-    ``all_fail``.
-    """
+    """Returns ``mixed`` if the rewards differ, otherwise ``all_succeed`` (rewards above 0) or ``all_fail``."""
     if float(np.std(rewards)) > TOLERANCE:
         return "mixed"
     return "all_succeed" if float(np.mean(rewards)) > TOLERANCE else "all_fail"
@@ -235,8 +231,7 @@ def _known(rewards: Sequence[float], ended: np.ndarray) -> float:
 
 
 def recordings(path: Path) -> list[Path]:
-    """Returns the files of recorded rollouts at ``path``: a file, the folder of a run, or a folder with a run for each
-    seed.
+    """Returns the files of recorded rollouts at ``path``: a file, a run's folder, or a folder with a run for each seed.
 
     Old runs that ``fresh=true`` renamed are left out. If some seeds are finished, unfinished seeds are left out too.
     """

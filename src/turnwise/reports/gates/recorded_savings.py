@@ -1,6 +1,5 @@
 """Computes from recorded groups how much a gate saves (tier 1 of the paper Selective Rollout). The saving is measured
-if the groups were sampled with equal random draws both without and with the gate. It is estimated if they were sampled
-only without the gate.
+if the groups were sampled both without and with the gate, and estimated if they were sampled only without.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
 
     The arm without the gate shows how each group ends. A cut is correct if all rewards of the group in that arm are
     equal. Groups that have fewer than two rollouts with a reward in that arm are left out. Percentages are from 0 to
-    100. The 95 % intervals of savings come from a bootstrap over groups, and those of precision and recall are
+    100. The 95 % intervals of savings come from a bootstrap over groups, and the intervals of precision and recall are
     Wilson's.
 
     Args:
@@ -35,10 +34,10 @@ def read_arms(without: Path, gated: Path, resamples: int, seed: int) -> dict[str
 
     Returns:
         A mapping with ``saved_pct``, the saved turns in percent, and its interval ``ci95``; if tokens are recorded,
-            ``tokens_saved_pct`` and ``tokens_ci95``; and ``cut``, ``tp``, ``fp``, ``precision`` and ``recall``.
-            ``first_steps_pct`` is the percentage of groups whose actions and observations are equal in both arms up to
-            the step of the gate's decision. ``matched_pct`` is the percentage of groups whose actions and observations
-            are equal in both arms up to the end, among the groups that the gate did not cut.
+        ``tokens_saved_pct`` and ``tokens_ci95``; and ``cut``, ``tp``, ``fp``, ``precision`` and ``recall``.
+        ``first_steps_pct`` is the percentage of groups whose actions and observations are equal in both arms up to the
+        step of the gate's decision. ``matched_pct`` is the percentage of groups whose actions and observations are
+        equal in both arms up to the end, among the groups that the gate did not cut.
 
     Raises:
         InputError: an arm has no groups, or the arms have no group in common.
@@ -100,16 +99,12 @@ def _saved(columns: Sequence[np.ndarray], resamples: int, seed: int, name: str, 
 
 
 def saved_between(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Returns by how many percent the total cost of N groups is lower in ``after`` than in ``before``: two inputs (...,
-    N) -> (..., 1).
-    """
+    """Returns by how many percent the sum over N groups is lower in ``after`` than in ``before``: (..., N) -> (..., 1)."""
     return 100 * (1 - after.sum(-1) / before.sum(-1))[..., None]
 
 
 def _same(free: Played, gated: Played, steps: int | None) -> bool:
-    """Returns whether every rollout of a group has equal actions and observations in both arms, in its first ``steps``
-    turns (None: in all turns).
-    """
+    """Returns whether all rollouts of a group are equal in both arms, in their first ``steps`` turns (None: in all)."""
     sides = []
     for turns in (free["turns"], gated["turns"]):
         paths = sorted(paths_of(turns))  # sorted by the index of the first turn, the order in which rollouts began

@@ -140,8 +140,7 @@ def _by_seed(path: Path) -> dict[int, dict[str, np.ndarray]]:
 
 def _same(log: dict[str, np.ndarray]) -> np.ndarray:
     """Returns, for each iteration, the fraction of groups with equal rewards among the groups that were not cut. The
-    logs count cut groups as groups with equal rewards too, because the rewards of truncated rollouts are nearly always
-    0, so the cut groups are subtracted.
+    cut groups are subtracted, because the logs count them too: the rewards of truncated rollouts are nearly always 0.
     """
     left = log["n_groups"] - log["n_groups_cut"]
     return np.maximum(log["n_zero_variance"] - log["n_groups_cut"], 0) / np.maximum(left, 1)

@@ -1,6 +1,4 @@
-"""Computes the gate report, a single JSON object that evaluates a gate on recorded rollouts or on the results that the
-authors of Selective Rollout released.
-"""
+"""Computes the gate report, a JSON object, from recorded rollouts or from the released results of Selective Rollout."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ def gate_report(data: Path, settings: Settings, gated: Path | None = None) -> di
 
 
 def gate_sections(data: Path, settings: Settings, gated: Path | None = None) -> Sections:
-    """Returns the report of :func:`gate_report`. The data are read and checked at once, but a section is only computed
-    when it is first read.
-    """
+    """Returns the report of :func:`gate_report`, whose sections are only computed when they are first read."""
     released = is_released(data)
     buffer = read_features(data) if released else _recorded(data, settings)
     if settings.k not in buffer.steps:

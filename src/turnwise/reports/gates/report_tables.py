@@ -66,7 +66,7 @@ def _types(report: Node) -> Table:
             auroc = _number(best["auroc"], 2) if best else "-"
             own = f"{_number(row['auroc'], 2)} {_range(row['auroc_ci95'], 2)}"
             rows.append([name, str(row["n"]), str(row["n_zv"]), own, pair, auroc])
-    headers = ["task type", "n", "zero-variance", "AUROC of d_K", "greatest |rho|", "its AUROC"]
+    headers = ["task type", "n", "zero-variance", "AUROC of d_K", "pair of greatest |rho|", "AUROC of the pair"]
     return Table("T8. By task type", headers, rows)
 
 
@@ -178,7 +178,7 @@ def _training(tier: Node) -> Table:
             f"predicts {tier['predicted_amplification']:.2f} x",
         ],
         [
-            "the same, as released",
+            "zero-advantage groups as released, %",
             _percent(zero["baseline"]),
             _percent(zero["as_released"]),
             f"predicts {tier['predicted_as_released']:.2f} x",

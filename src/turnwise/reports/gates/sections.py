@@ -1,6 +1,4 @@
-"""Defines a report whose sections are computed when they are first read, because a table or figure needs only a few of
-them.
-"""
+"""Defines reports whose sections are computed when they are first read, because a table needs only a few sections."""
 
 from __future__ import annotations
 

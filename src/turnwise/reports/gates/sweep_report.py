@@ -34,9 +34,7 @@ CODE = (
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """The gate report from which an entry (a table or figure of a paper) takes its numbers, and the runs that recorded
-    its groups.
-    """
+    """The gate report from which an entry (a table or figure of a paper) takes its numbers, with the runs behind it."""
 
     report: Mapping[str, Any]
     # folders of runs: the folder without a gate and the folder with a gate, or one folder for each row
@@ -85,8 +83,7 @@ def sweep_report(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
 
 
 def _of_rows(asked: Asked, places: Sequence[Path]) -> SweepReport | None:
-    """Returns one gate report for each row with finished runs, from the first folder of ``places`` that has a run of
-    the row.
+    """Returns one gate report for each row, from the first folder of ``places`` that has finished runs of the row.
 
     A row is left out if another row starts from its policy, because it may record demonstrations instead of groups.
     """
@@ -152,8 +149,8 @@ def _state(arms: Iterable[Path], settings: Settings) -> str:
 
 
 def asked_of(gated: Path) -> dict[str, Any]:
-    """Returns the settings ``k`` and ``threshold`` of the gate in the runs below ``gated``, without settings that equal
-    those of the paper's gate. The result is empty if the runs' gate is not a ``Divergence`` gate.
+    """Returns the settings ``k`` and ``threshold`` of the gate in the runs below ``gated``, as far as they differ from
+    the paper's gate. The result is empty if the runs have no ``Divergence`` gate.
     """
     for run in finished([gated]):
         path = run / "config.yaml"

@@ -27,8 +27,8 @@ CANDIDATES = 100  # largest number of thresholds tried at a step; if there are m
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Thresholds of a gate that stops a group at the first of ``steps`` at which d_K (see the module) is below the
-    threshold of the step. At a step with threshold 0, the gate stops no group.
+    """Thresholds of a gate that stops a group at the first of ``steps`` at which d_K (the mean edit distance between
+    the first K actions of its rollouts) is below the threshold of the step. A threshold of 0 stops no group.
     """
 
     steps: tuple[int, ...]
@@ -63,8 +63,9 @@ def precision_floor(loss: float, useful: int, cut: int) -> float:
 
 
 def fixed(buffer: Buffer, k: int, floor: float, live: bool = True) -> Schedule | None:
-    """Returns the threshold of d_K (see the module) at step ``k`` that saves the most turns with a precision of at
-    least ``floor``. Returns None if no threshold with this precision saves any turns.
+    """Returns the threshold of d_K (the mean edit distance between the first K actions of a group's rollouts) at step
+    ``k`` that saves the most turns with a precision of at least ``floor``. Returns None if no threshold with this
+    precision saves any turns.
 
     The threshold is midway between the largest value of d_K that is cut and the next larger value.
     """
@@ -101,9 +102,7 @@ def score(buffer: Buffer, schedule: Schedule, live: bool = True) -> Score:
 
 
 def cross_validated(buffer: Buffer, fit: Fit, seed: int, folds: int = 10, live: bool = True) -> Score:
-    """Returns the score from cross-validation: a schedule is tuned on all folds but one and evaluated on that fold, and
-    the counts and saved turns of all folds are summed.
-    """
+    """Returns the score from cross-validation, summed over folds. Each schedule is tuned on the remaining folds."""
     order = np.random.default_rng(seed).permutation(len(buffer.groups))
     cut, tp, saved = 0, 0, 0.0
     for part in np.array_split(order, min(folds, len(order))):
